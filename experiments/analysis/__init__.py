@@ -1,0 +1,7 @@
+"""Stage 8, analysis: from trials to figures, verdicts and a recommendation. Pure functions on plain data."""
+
+from experiments.analysis.recommendation import recommend
+from experiments.analysis.summary import summarise
+from experiments.analysis.words import answer_lines, book_table, recommendation_lines
+
+__all__ = ["answer_lines", "book_table", "recommend", "recommendation_lines", "summarise"]

@@ -1,0 +1,134 @@
+"""Stage 8, analysis: what to choose – fastest, cheapest, the knee between them (METHODS §6)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from experiments.analysis.cells import Cell, cell_row, gather
+from experiments.analysis.parts import Part, missing, present
+from experiments.analysis.targets import ENOUGH_SEEDS, target_row
+from experiments.analysis.trial_measures import Trial
+from experiments.plan import Plan
+
+Option = Mapping[str, Any]
+"""A row of `targets.target_row` whose seconds are known."""
+
+
+NO_KNEE = "a knee needs three cells on the Pareto front, one of them below the line from fastest to cheapest"
+
+
+def pareto(options: Sequence[Option]) -> list[Option]:
+    """Options that no other beats in both seconds and GPU-seconds, fastest first.
+
+    Of equals in both the first stays.
+    """
+    front: list[Option] = []
+    for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
+        if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
+            front.append(option)
+    return front
+
+
+def knee(front: Sequence[Option]) -> Option | None:
+    """The Pareto point farthest below the line from fastest to cheapest, on log axes; None where none lies below.
+
+    front: as from `pareto`, fastest first, so that seconds rise and GPU-seconds fall.
+    """
+    if len(front) < 3:
+        return None
+    points = [(math.log(option["seconds"]), math.log(option["gpu_seconds"])) for option in front]
+    (left, top), (right, bottom) = points[0], points[-1]
+    below = [top + (bottom - top) * (x - left) / (right - left) - y for x, y in points]
+    deepest = max(range(len(front)), key=lambda index: below[index])
+    return front[deepest] if below[deepest] > 1e-12 else None
+
+
+def recommend(
+    plan: Plan,
+    trials: Sequence[Trial],
+    *,
+    targets: Sequence[float] = (),
+    accuracy: float | None = None,
+    max_gpus: int | None = None,
+    price: float | None = None,
+    by: Literal["time", "cost"] = "time",
+) -> Part:
+    """What to choose, from a study's trials.
+
+    targets: the spec's; the highest that some cell reaches is used, unless `accuracy` names one. max_gpus: leave out
+    cells with more workers. price: per GPU-hour. by: whether `choice` is the fastest or the cheapest.
+
+    The result has target, choice, fastest, cheapest, knee, best_accuracy (each `{label, params, num_gpus, batch_size,
+    learning_rate, seconds, gpu_seconds, cost, interval, n_seeds, test_accuracy, flags, …}`, or null with a why),
+    pareto (labels), provisional and caveats.
+    """
+    cells = [cell for cell in gather(plan, trials) if max_gpus is None or cell.num_gpus <= max_gpus]
+    wanted = (accuracy,) if accuracy is not None else tuple(sorted(targets, reverse=True))
+    rows = {target: [target_row(cell, target, price) for cell in cells] for target in wanted}
+    return choose(cells, [cell_row(cell) for cell in cells], rows, by=by)
+
+
+def choose(
+    cells: Sequence[Cell],
+    cell_rows: Sequence[Mapping[str, Any]],
+    rows: Mapping[float, Sequence[Option]],
+    *,
+    by: Literal["time", "cost"] = "time",
+) -> Part:
+    """`recommend` on figures that are there already. rows: target to its `target_row`s, in the cells' order."""
+    by_label = {row["label"]: row for row in cell_rows}
+    reached = {target: [row for row in options if row["seconds"] is not None] for target, options in rows.items()}
+    target = max((target for target, options in reached.items() if options), default=None)
+    front = pareto(reached[target]) if target is not None else []
+    none = _why_none(cells, sorted(rows, reverse=True))
+    fastest = _choice(front[0], by_label) if front else missing(none)
+    cheapest = _choice(front[-1], by_label) if front else missing(none)
+    bend = knee(front)
+    best = _best_accuracy(cell_rows)
+    used = [part for part in (fastest, cheapest, best) if present(part)]
+    return {
+        "target": target,
+        "missed_targets": [missed for missed in sorted(rows) if target is None or missed > target],
+        "choice": (fastest if by == "time" else cheapest) if front else best,
+        "fastest": fastest,
+        "cheapest": cheapest,
+        "knee": _choice(bend, by_label) if bend else missing(NO_KNEE if front else none),
+        "best_accuracy": best,
+        "pareto": [option["label"] for option in front],
+        "provisional": any(part["n_seeds"] < ENOUGH_SEEDS for part in used) or not used,
+    }
+
+
+def _why_none(cells: Sequence[Cell], targets: Sequence[float]) -> str:
+    if not any(cell.counted for cell in cells):
+        return "no trial ended in a way that can be compared"
+    if not targets:
+        return "the spec names no target accuracy (targets.accuracy)"
+    return f"no cell reached a test accuracy of {targets[-1]:g}"
+
+
+def _choice(option: Option, by_label: Mapping[str, Mapping[str, Any]]) -> Part:
+    row = by_label[option["label"]]
+    return {
+        "label": option["label"],
+        "params": option["params"],
+        **{key: option["params"][key] for key in ("num_gpus", "batch_size", "learning_rate")},
+        **{key: option.get(key) for key in ("seconds", "gpu_seconds", "cost", "interval", "n_seeds", "reached")},
+        "test_accuracy": row["test_accuracy"],
+        "device": row["device"],
+        "flags": row["flags"],
+    }
+
+
+def _best_accuracy(cell_rows: Sequence[Mapping[str, Any]]) -> Part:
+    """The cell of the highest median final accuracy; of equals the one with fewer GPU-seconds an epoch."""
+    ranked = [row for row in cell_rows if present(row["test_accuracy"])]
+    if not ranked:
+        return missing("no trial finished")
+
+    def order(row: Mapping[str, Any]) -> tuple[float, float]:
+        seconds = row["epoch_seconds"]["value"] or math.inf
+        return -row["test_accuracy"]["value"], seconds * row["params"]["num_gpus"]
+
+    best = min(ranked, key=order)
+    return _choice({**best, "n_seeds": best["test_accuracy"]["n"]}, {best["label"]: best})

@@ -1,0 +1,154 @@
+"""Stage 8, analysis: the whole of `summary.json` (DESIGN §5) from a study's spec, plan and trials."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.analysis.cells import Cell, cell_row, count_statuses, gather
+from experiments.analysis.cost import study_cost
+from experiments.analysis.parts import missing, present
+from experiments.analysis.recommendation import choose
+from experiments.analysis.scaling import scaling_part, timing_rows
+from experiments.analysis.targets import ENOUGH_SEEDS, target_row
+from experiments.analysis.trial_measures import Trial
+from experiments.analysis.verdicts import scaling_answer, verdicts
+from experiments.plan import Plan, label
+from experiments.spec import StudySpec
+
+SUMMARY_VERSION = 1
+SHOWN_FAILURES = 20
+NOT_YET = "this version does not fit laws; the figures a cell are in `cells` and `timings`"
+
+
+def summarise(
+    spec: StudySpec, plan: Plan, trials: Sequence[Trial], wall_seconds: float | None = None
+) -> dict[str, Any]:
+    """Everything the trials say, as strict JSON data: no NaN, no infinity, what can't be had null with a why.
+
+    trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None where
+    it is not known.
+    """
+    cells = gather(plan, trials)
+    rows = _cell_rows(cells)
+    timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
+    price = spec.targets.price_per_gpu_hour
+    by_target = {target: [target_row(cell, target, price) for cell in cells] for target in spec.targets.accuracy}
+    counts = {"planned": len(plan.trials), **count_statuses(trials), "not_run": _not_run(plan, trials)}
+    return {
+        "version": SUMMARY_VERSION,
+        "study": _study(spec, rows),
+        "trials": counts,
+        "cost": study_cost(trials, wall_seconds, price),
+        "cells": rows,
+        "timings": timings,
+        "scaling": scaling_answer(timings) or missing(_why_no_scaling(rows)),
+        "throughput_model": missing(NOT_YET),
+        "usl": missing(NOT_YET),
+        "statistical_efficiency": missing(NOT_YET),
+        "lr_rule": missing(NOT_YET),
+        "time_to_target": [row for target in sorted(by_target) for row in by_target[target]],
+        "verdicts": verdicts([row for row in timings if present(row["epoch_seconds"])]),
+        "recommendation": choose(cells, rows, by_target),
+        "failures": failures(trials),
+        "caveats": caveats(rows, counts),
+    }
+
+
+def _cell_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    rows = [cell_row(cell) for cell in cells]
+    return [{**row, **scaling_part(row, rows)} for row in rows]
+
+
+def _study(spec: StudySpec, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    devices = sorted({row["device"] for row in rows if row["device"]})
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "model": spec.workload.model,
+        "data": spec.workload.data,
+        "epochs": spec.train.epochs,
+        "device": "/".join(devices) or None,
+        "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
+        "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),
+        "targets": sorted(spec.targets.accuracy),
+    }
+
+
+def _not_run(plan: Plan, trials: Sequence[Trial]) -> int:
+    return len({trial.trial_id for trial in plan.trials} - {trial["trial_id"] for trial in trials})
+
+
+def _why_no_scaling(rows: Sequence[Mapping[str, Any]]) -> str:
+    if {row["params"]["num_gpus"] for row in rows} == {1}:
+        return "the study has one num_gpus only"
+    return "no cell with several workers has a timed 1-GPU cell of the same batch beside it"
+
+
+def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Trials that did not finish, grouped by how they ended and the message: status, kind, message, rank, trials.
+
+    The most frequent first, at most `SHOWN_FAILURES` groups.
+    """
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for trial in trials:
+        if trial["status"] not in ("finished", "stopped"):
+            error: Mapping[str, Any] = trial.get("error") or {}
+            key = (trial["status"], error.get("kind"), error.get("message"), error.get("rank"))
+            groups.setdefault(key, []).append(label(trial["params"]))
+    names = ("status", "kind", "message", "rank")
+    ranked = sorted(groups.items(), key=lambda item: -len(item[1]))[:SHOWN_FAILURES]
+    return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]
+
+
+def caveats(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int]) -> list[str]:
+    """What a reader must know before believing the figures, as sentences."""
+    found = [_device_caveat(rows), _seed_caveat(rows), _ending_caveat(counts), *_flag_caveats(rows)]
+    return [caveat for caveat in found if caveat]
+
+
+def _device_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    threads = {row["threads"] for row in rows if row["device"] == "cpu" and row["threads"]}
+    if not any(row["device"] == "cpu" for row in rows):
+        return None
+    each = f" with {_plural(max(threads), 'thread')}" if threads else ""
+    return f"No GPU took part: num_gpus counts CPU processes{each} each."
+
+
+def _seed_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    seeds = [row["test_accuracy"]["n"] for row in rows if present(row["test_accuracy"])]
+    if not seeds or min(seeds) >= ENOUGH_SEEDS:
+        return None
+    count = _plural(min(seeds), "seed") if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)} seeds"
+    return (
+        f"Provisional: {count} a cell. Below five, differences in accuracy and in time to target are not established; "
+        "ranges over seeds are shown."
+    )
+
+
+def _ending_caveat(counts: Mapping[str, int]) -> str | None:
+    bad = [
+        f"{counts[status]} {status.replace('_', ' ')}"
+        for status in ("diverged", "out_of_memory", "failed", "skipped", "not_run")
+        if counts[status]
+    ]
+    return f"Of {_plural(counts['planned'], 'planned trial')}, {', '.join(bad)}." if bad else None
+
+
+FLAG_WORDS: Mapping[str, str] = {
+    "oversubscribed": "more threads than cores",
+    "shared_node": "other trials ran on the same node",
+    "resumed": "resumed from a checkpoint",
+    "warm_up_included": "too few steps to leave the warm-up out",
+}
+
+
+def _flag_caveats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    flagged = Counter(flag for row in rows for flag in row["flags"])
+    return [
+        f"Marked {flag} ({FLAG_WORDS.get(flag, 'see the trials')}): {_plural(count, 'cell')} of {len(rows)}."
+        for flag, count in sorted(flagged.items())
+    ]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,135 @@
+"""Stage 9, report: how figures look – palette, sizes, and a figure as crisp SVG or PNG.
+
+Matplotlib's own objects are used (`matplotlib.figure.Figure`), never pyplot's global state. In the SVG the colours of
+ink, rules and muted lines become CSS variables, so that the page's light and dark schemes reach into the figures.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's colours, which readers with a colour-vision deficiency can tell apart; without yellow and black."""
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+HATCHES = ("", "", "///", "")
+
+INK, RULE, MUTED = "#16181c", "#d9dce1", "#8d939c"
+_CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)"}
+
+WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
+"""One panel; small enough that its text is still readable on a telephone."""
+PNG_DOTS_PER_INCH = 160
+
+STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": MUTED,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.unicode_minus": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "hatch.linewidth": 0.6,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 3.2,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "scalestudy",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "xtick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.color": INK,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """One figure of the report. caption: what it shows in this study. svg: for the page. png: None where nothing could
+    be drawn; the caption then says why.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str = ""
+    png: bytes | None = None
+
+
+@contextmanager
+def canvas(height: float = HEIGHT_INCHES) -> Iterator[tuple["Figure", "Axes"]]:
+    """A figure of one panel with its axes, in the report's style; draw and export it inside."""
+    import matplotlib as mpl  # here, not at the top: whoever only analyses need not pay for it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.add_subplot()
+
+
+def export(figure: "Figure", name: str, title: str, caption: str) -> Drawn:
+    """The drawn figure, the same in both forms. The same drawing gives the same bytes."""
+    png = io.BytesIO()
+    figure.axes[0].set_title(title, loc="left", fontsize=10, fontweight="bold", pad=10)
+    figure.savefig(png, format="png", dpi=PNG_DOTS_PER_INCH, facecolor="white", metadata={"Software": None})
+    figure.axes[0].set_title("", loc="left")  # the page sets it as text
+    return Drawn(
+        name=name, title=title, caption=caption, svg=_svg(figure, name, f"{title}. {caption}"), png=png.getvalue()
+    )
+
+
+def _svg(figure: "Figure", name: str, description: str) -> str:
+    out = io.StringIO()
+    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(out, format="svg", transparent=True, metadata=empty)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    for colour, variable in _CSS.items():
+        text = text.replace(colour, variable)
+    text = text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
+    size = re.search(r'<svg[^>]*?(viewBox="[^"]+")[^>]*>', text)
+    opening = f'<svg {size[1] if size else ""} role="img" aria-label="{_attribute(description)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
+
+
+def _attribute(text: str) -> str:
+    escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+    return "".join(escapes.get(character, character) for character in text)
+
+
+LEGEND_CHARACTERS = 60
+"""How many characters of labels, with some for each handle, one row of a legend has room for."""
+
+
+def legend_below(figure: "Figure", handles: list[Any]) -> None:
+    """A legend under the axes, where it hides no data; the figure grows by its rows, the axes keep their size."""
+    if not handles:
+        return
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(3, len(handles), LEGEND_CHARACTERS // (longest + 8)))
+    rows = -(-len(handles) // columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.2 * rows)
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns)

@@ -1,0 +1,132 @@
+"""Stage 9, report: the page – what the template is given, and the template filled in.
+
+Names, messages and every other text of a study are untrusted: the template escapes all of it. Only the figures' SVG,
+made here from escaped text, goes in as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.analysis.parts import present
+from experiments.analysis.words import (
+    NOTHING,
+    answer_lines,
+    book_table,
+    headline,
+    money_text,
+    range_text,
+    seconds_text,
+    three_digits,
+    work_unit,
+)
+from experiments.report.drawing import Drawn
+
+HERE = Path(__file__).parent
+Summary = Mapping[str, Any]
+ROLES = ("fastest", "cheapest", "knee")
+
+
+def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
+    """The report as one HTML text: no script, nothing outside it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    header, rows = book_table(summary)
+    return environment.get_template("template.html").render(
+        study=summary["study"],
+        counts=summary["trials"],
+        headline=headline(summary),
+        answer=answer_lines(summary),
+        merits=merits(summary),
+        header=header,
+        rows=[_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)],
+        details=details_table(summary),
+        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures],
+        verdicts=summary["verdicts"],
+        caveats=summary["caveats"],
+        failures=summary["failures"],
+        style=Markup((HERE / "style.css").read_text("utf-8")),
+        spec_yaml=spec_yaml,
+    )
+
+
+def merits(summary: Summary) -> list[dict[str, str]]:
+    """Three figures of merit: fastest, cheapest, overhead; each name, value, detail."""
+    recommendation = summary["recommendation"]
+    return [
+        _merit("Fastest", recommendation, "fastest", "seconds"),
+        _merit("Cheapest", recommendation, "cheapest", work_unit(summary)),
+        _overhead(summary["cost"]),
+    ]
+
+
+def _merit(name: str, recommendation: Mapping[str, Any], role: str, unit: str) -> dict[str, str]:
+    choice = recommendation[role]
+    if not present(choice):
+        return {"name": name, "value": NOTHING, "detail": choice["why"], "more": ""}
+    more = [f"to {recommendation['target']:g} test accuracy"]
+    if unit == "seconds":
+        value = seconds_text(choice["seconds"])
+        more += [extent] if (extent := range_text(choice["interval"])) else []
+    else:
+        value = three_digits(choice["gpu_seconds"])
+        more = [f"{unit} {more[0]}", *([f"cost {money_text(choice['cost'])}"] if choice["cost"] is not None else [])]
+    return {"name": name, "value": value, "detail": choice["label"], "more": "; ".join(more)}
+
+
+def _overhead(cost: Mapping[str, Any]) -> dict[str, str]:
+    if cost["overhead_ratio"] is None:
+        return {"name": "Overhead", "value": NOTHING, "detail": cost["why"], "more": ""}
+    detail = f"{seconds_text(cost['wall_seconds'])} wall for {seconds_text(cost['critical_path_seconds'])} of training"
+    more = "start-up, evaluation and recording are the difference"
+    return {"name": "Overhead", "value": f"{cost['overhead_ratio']:.2f}×", "detail": detail, "more": more}
+
+
+def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
+    recommendation = summary["recommendation"]
+    roles = [role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]]
+    best = recommendation["best_accuracy"]
+    if present(best) and best["label"] == row["label"]:
+        roles.append("most accurate")
+    return {"cells": cells, "roles": roles}
+
+
+def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Every figure with its range over seeds: accuracies, epoch seconds, samples/s, and time to each target."""
+    targets = summary["study"]["targets"]
+    times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
+    header = ["cell", "seeds", "test acc, last epoch", "test acc, best epoch", "epoch s", "samples/s"]
+    header += [f"time to {target:g}" for target in targets]
+    rows = [
+        [
+            row["label"],
+            f"{row['trials']['finished'] + row['trials']['stopped']} of {row['trials']['planned']}",
+            _ranged(row["test_accuracy"], ".3f"),
+            _ranged(row["best_test_accuracy"], ".3f"),
+            _ranged(row["epoch_seconds"], ".3f"),
+            _ranged(row["samples_per_second"], ",.0f"),
+            *(_time_text(times[row["label"], target]) for target in targets),
+        ]
+        for row in summary["cells"]
+    ]
+    return header, rows
+
+
+def _ranged(part: Mapping[str, Any], form: str) -> str:
+    if not present(part):
+        return NOTHING
+    value, low, high = (format(part[key], form) for key in ("value", "low", "high"))
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def _time_text(row: Mapping[str, Any]) -> str:
+    seconds = "not reached" if row["seconds"] is None else seconds_text(row["seconds"])
+    if row["n_seeds"] == 0:
+        return NOTHING
+    return (
+        seconds if row["reached"] in (0, row["n_seeds"]) else f"{seconds} ({row['reached']} of {row['n_seeds']} seeds)"
+    )

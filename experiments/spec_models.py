@@ -1,0 +1,241 @@
+"""Stage 1, study spec: the sections of a spec, every key with its default.
+
+Nothing is coerced: "2" is not 2, true is not 1, 2.0 is not a number of workers. A value that the design has but this
+version has not is refused by name, never accepted and ignored.
+"""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from experiments.spec_errors import alternatives, did_you_mean, wrong
+
+LARGEST = 2**31 - 1
+"""The largest whole number a key takes."""
+ANY_NUMBER: tuple[str, ...] = ("<any number>",)
+
+CALLABLE_PATH = re.compile(r"([A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*")
+"""`package.module:callable`."""
+
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen part of a spec; keys it does not know are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def one_of(*now: Any, later: tuple[Any, ...] = ()) -> BeforeValidator:
+    """Accepts the values of `now` alone, type and all; those of `later` are named as not available in this version."""
+
+    def check(value: Any) -> Any:
+        if any(type(value) is type(choice) and value == choice for choice in now):
+            return value
+        a_number = later is ANY_NUMBER and type(value) in (int, float)
+        if a_number or any(type(value) is type(choice) and value == choice for choice in later):
+            raise wrong("is not available in this version", f"choose {alternatives(now)}")
+        guess = did_you_mean(value, [choice for choice in now if isinstance(choice, str)])
+        raise wrong(f"is not {alternatives(now)}", f"{guess}choose {alternatives(now)}")
+
+    return BeforeValidator(check)
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "write a value, or remove the key")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+
+
+def _folder_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        rule = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
+        raise wrong("can't name a folder", f"use {rule}")
+    return value
+
+
+def _component(value: str) -> str:
+    if ":" in value and not CALLABLE_PATH.fullmatch(value):
+        raise wrong("is not a built-in name or package.module:callable", "write it as package.module:callable")
+    return value
+
+
+def _local_folder(value: str) -> str:
+    if "://" in value or "\0" in value:
+        raise wrong("is not available in this version", "name a folder; object stores come later")
+    return value
+
+
+def _tracking_uri(value: str) -> str:
+    example = "use sqlite:///mlflow.db or http://host:5000"
+    if value.startswith("file:") or ("://" not in value and value != "databricks"):
+        raise wrong("is a file store, which MLflow has retired", example)
+    return value
+
+
+def _shards(value: Any) -> Any:
+    if value == "even":
+        return value
+    if value == "speed":
+        raise wrong("is not available in this version", "choose even or a list of weights, one a worker")
+    numbers = isinstance(value, list | tuple) and all(type(weight) in (int, float) for weight in value)
+    if not numbers or not value or not all(0 < weight < float("inf") for weight in value):
+        raise wrong("is not even or a list of weights", "write even, or one weight above 0 a worker, such as [3, 1]")
+    return tuple(float(weight) for weight in value)
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values, if none is there twice."""
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise wrong(f"has {value} twice", "keep one of the two")
+    return values
+
+
+class Workload(Section):
+    """What is trained, and on what."""
+
+    model: Annotated[Text, AfterValidator(_component)] = "lenet"
+    """A built-in name, or `package.module:callable(num_classes, in_channels, **model_args)` that returns a module."""
+    data: Annotated[Text, AfterValidator(_component)] = "digits"
+    """A built-in name, or `package.module:callable(root, **data_args)` that returns the splits."""
+    model_args: dict[str, Any] = {}
+    """Keyword arguments of the model, such as {init: xavier}."""
+    data_args: dict[str, Any] = {}
+    """Keyword arguments of the data set."""
+    loss: Annotated[str, one_of("cross_entropy", later=("mse",))] = "cross_entropy"
+    metric: Annotated[str, one_of("accuracy")] = "accuracy"
+    """The target metric, reported as test_accuracy: a share of the test set, 0 to 1."""
+    metric_mode: Annotated[str, one_of("max", later=("min",))] = "max"
+
+
+class Optimizer(Section):
+    """The update rule of a step."""
+
+    name: Annotated[str, one_of("sgd", "adam", "adamw")] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    """Of SGD; Adam has its own."""
+    weight_decay: NotNegative = 0.0
+
+
+class Train(Section):
+    """How one trial is trained. Any of these keys may also stand under `sweep` with a list."""
+
+    epochs: Count = 10
+    """Passes over the training set."""
+    optimizer: Optimizer = Optimizer()
+    lr_rule: Annotated[str, one_of("none", later=("linear", "sqrt", "adascale"))] = "none"
+    """How the effective learning rate follows the batch size, from base_batch_size on."""
+    base_batch_size: Count = 256
+    """Examples; the batch size at which effective and nominal learning rate are the same."""
+    warmup_epochs: Annotated[int, one_of(0, later=ANY_NUMBER)] = 0
+    schedule: Annotated[str, one_of("constant", later=("cosine", "one_cycle"))] = "constant"
+    gradient_clip: Positive | None = None
+    """Largest norm of the summed gradient; null: not clipped."""
+    precision: Annotated[str, one_of("fp32", later=("bf16",))] = "fp32"
+    channels_last: Annotated[bool, one_of(False, later=(True, "auto"))] = False
+    compile: Annotated[bool, one_of(False, later=(True,))] = False
+    accumulation: Annotated[int, one_of(1, later=ANY_NUMBER)] = 1
+    """Micro-batches a step."""
+    augment: Annotated[str, one_of("none", later=("crop_flip",))] = "none"
+    gradient_sync: Annotated[str, one_of("ddp", "naive", later=("flat", "ring", "bf16", "powersgd", "local_sgd"))] = (
+        "ddp"
+    )
+    """How gradients are summed over the workers."""
+    powersgd_rank: Annotated[None, one_of(None, later=ANY_NUMBER)] = None
+    """Of gradient_sync: powersgd; null elsewhere."""
+    local_steps: Annotated[None, one_of(None, later=ANY_NUMBER)] = None
+    """Of gradient_sync: local_sgd; null elsewhere."""
+    sync_batch_norm: Annotated[bool, one_of(False, later=(True,))] = False
+    shards: Annotated[Any, BeforeValidator(_shards)] = "even"
+    """How a batch is divided: even, or weights, one a worker."""
+    checkpoint_every: Annotated[int, one_of(0, later=ANY_NUMBER)] = 0
+    """Epochs between checkpoints; 0: never."""
+    warm_up_steps: Whole = 5
+    """Steps at a trial's start left out of samples_per_second."""
+
+
+class Search(Section):
+    """How points of the sweep are chosen, and which trials are stopped early."""
+
+    method: Annotated[str, one_of("grid", later=("random", "tpe", "factorised"))] = "grid"
+    samples: Count = 20
+    """Points to suggest; a grid runs all of them and does not look at this."""
+    seed: Whole = 0
+    objective: Annotated[str, one_of("metric", later=("time_to_target", "cost_to_target"))] = "metric"
+    scheduler: Annotated[str, one_of("none", later=("asha",))] = "none"
+    grace_epochs: Count = 1
+    """Epochs before a scheduler may stop a trial."""
+    reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
+    """A scheduler keeps one of so many trials at each rung."""
+
+
+class Resources(Section):
+    """What a worker asks of the cluster."""
+
+    device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
+    """auto: CUDA where the cluster has GPUs, else CPU processes."""
+    gpus_per_worker: Share = 1.0
+    """GPUs; below 1 several workers share one. Not looked at on CPU."""
+    cpus_per_worker: Count = 1
+    """Cores; on CPU also the threads a worker computes with."""
+    exclusive: Annotated[bool | str, one_of("auto", True, False)] = "auto"
+    """One trial at a time on a node, so that timings are undisturbed; auto: on CPU yes, on CUDA no."""
+    oversubscribe: bool = False
+    """Allow more threads than cores; such timings are flagged."""
+
+
+class Targets(Section):
+    """What the study is asked to reach."""
+
+    accuracy: Annotated[tuple[Share, ...], Field(strict=False), AfterValidator(distinct)] = ()
+    """Test accuracies to time, above 0 and up to 1; none: the study recommends by best accuracy."""
+    price_per_gpu_hour: NotNegative | None = None
+    """In any currency; null: cost is told in GPU-seconds."""
+
+
+class Limits(Section):
+    """Bounds on what one study may use up."""
+
+    trial_minutes: Positive = 60.0
+    """Longest wall time of a trial; past it the trial is failed."""
+    stalled_seconds: Positive = 120.0
+    """A trial that records nothing for so long is taken for stalled."""
+    failures_per_trial: Whole = 2
+    """Attempts beyond the first after a worker was lost."""
+    trials_per_group: Count = 200
+    """A worker group is started anew after so many trials."""
+
+
+class Tracking(Section):
+    """Where MLflow records the study."""
+
+    uri: Annotated[Text, AfterValidator(_tracking_uri)] | None = None
+    """null: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
+    experiment: Text | None = None
+    """null: the study's name."""
+    offline: Annotated[str, one_of("refuse", later=("spool",))] = "refuse"
+    """What to do when the tracking server can't be reached at the start."""
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+StorageFolder = Annotated[Text, AfterValidator(_local_folder)]
+
+
+def leaf_keys(section: type[BaseModel] = Train, prefix: str = "train.") -> list[str]:
+    """Dotted paths of every plain key of a section and the sections in it: what may stand under `sweep`."""
+    return [key for name, field in section.model_fields.items() for key in _leaves(f"{prefix}{name}", field.annotation)]
+
+
+def _leaves(path: str, annotation: Any) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return leaf_keys(annotation, f"{path}.")
+    return [path]

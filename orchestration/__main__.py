@@ -1,0 +1,6 @@
+"""`python -m orchestration …` is `scalestudy …`."""
+
+from orchestration.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Stage 8, analysis: `scalestudy recommend` – the study's folder and the user's wishes, to advice in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from experiments.analysis import recommend, recommendation_lines
+from experiments.spec import StudySpec
+from orchestration.errors import RequestError
+from orchestration.study import open_folder, spec_of
+
+BY = ("time", "cost")
+
+
+def advise(
+    path: Path, *, accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The recommendation as data, and in words.
+
+    Raises RequestError for a wish that can't be, or a folder that is not a study's.
+    """
+    _check(accuracy, max_gpus, price, by)
+    folder = open_folder(path)
+    spec: StudySpec = spec_of(folder)
+    advice = recommend(
+        folder.read_plan(),
+        folder.read_trials(),
+        targets=spec.targets.accuracy,
+        accuracy=accuracy,
+        max_gpus=max_gpus,
+        price=spec.targets.price_per_gpu_hour if price is None else price,
+        by=cast(Literal["time", "cost"], by or "time"),
+    )
+    return advice, _lines(advice, by)
+
+
+def _lines(advice: dict[str, Any], by: str | None) -> list[str]:
+    lines = recommendation_lines(advice)
+    if by is None or not advice["choice"].get("label"):
+        return lines
+    return [f"Choose {advice['choice']['label']} (least {by}).", *lines]
+
+
+def _check(accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None) -> None:
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise RequestError(f"--accuracy: {accuracy}: is not a share", "give one above 0 and up to 1, such as 0.95")
+    if max_gpus is not None and max_gpus < 1:
+        raise RequestError(f"--max-gpus: {max_gpus}: is not a number of workers", "give 1 or more")
+    if price is not None and not 0 <= price < float("inf"):
+        raise RequestError(f"--price: {price}: is not a price", "give the price of a GPU-hour, 0 or more")
+    if by is not None and by not in BY:
+        raise RequestError(f"--by: {by}: is not known", f"choose {' or '.join(BY)}")

@@ -1,0 +1,102 @@
+"""What a person watching a study wants to know, kept up to date from its events; drawn by `live`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.plan import TrialPlan
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], width: int = 12) -> str:
+    """The last values as bars from 0 to 1, a point an epoch; a gap where there is none."""
+    shown = list(values)[-width:]
+    return "".join(" " if v is None else SPARKS[min(int(max(v, 0.0) * len(SPARKS)), len(SPARKS) - 1)] for v in shown)
+
+
+@dataclass
+class RunningTrial:
+    """A trial that trains now."""
+
+    trial: TrialPlan
+    since: float
+    attempt: int = 1
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def accuracies(self) -> list[float | None]:
+        """Test accuracy by epoch."""
+        return [epoch["test_accuracy"] for epoch in self.epochs]
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of the last epoch that has it."""
+        rates = [e["samples_per_second"] for e in self.epochs if e["samples_per_second"] is not None]
+        return rates[-1] if rates else None
+
+
+@dataclass
+class Board:
+    """The state of a study as its events tell it."""
+
+    trials: dict[str, TrialPlan]
+    started: float = field(default_factory=time.monotonic)
+    running: dict[str, RunningTrial] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended
+    wall_seconds: list[float] = field(default_factory=list)
+    best: tuple[float, TrialPlan] | None = None
+
+    def take(self, trial_id: str, event: dict[str, Any]) -> None:
+        """Brings the board up to date with one event."""
+        trial = self.trials[trial_id]
+        if event["type"] == "running":
+            self.running[trial_id] = RunningTrial(trial, time.monotonic(), event["attempt"])
+        elif event["type"] == "epoch":
+            self._epoch(trial, event["epoch"])
+        elif event["type"] == "ended":
+            self.running.pop(trial_id, None)
+            self.statuses[trial_id] = event["status"]
+            self.wall_seconds.append(event["wall_seconds"])
+
+    def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
+        if trial.trial_id in self.running:
+            self.running[trial.trial_id].epochs.append(epoch)
+        accuracy = epoch["test_accuracy"]
+        if accuracy is not None and (self.best is None or accuracy > self.best[0]):
+            self.best = (accuracy, trial)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the study began."""
+        return time.monotonic() - self.started
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Time left at the pace so far; None before the first trial has ended."""
+        ended = len(self.statuses)
+        if not ended:
+            return None
+        return self.elapsed_seconds / ended * (len(self.trials) - ended)
+
+    def progress(self) -> str:
+        """`7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
+        parts = [f"{len(self.statuses)}/{len(self.trials)} trials", f"{clock(self.elapsed_seconds)} elapsed"]
+        left = self.remaining_seconds
+        if left is not None and len(self.statuses) < len(self.trials):
+            parts.append(f"about {clock(left)} left")
+        odd = [status for status in self.statuses.values() if status != "finished"]
+        parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
+        if self.best:
+            parts.append(f"best so far {self.best[0]:.4f} ({self.best[1].run_name})")
+        return " · ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds as 1:05, or hours as 2:03:04."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

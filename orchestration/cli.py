@@ -1,0 +1,175 @@
+"""The command line: `scalestudy …`, the same as `python -m orchestration …`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+
+from experiments.spec import SpecError
+from orchestration import show
+from orchestration.errors import ExitCode, StudyError
+
+app = typer.Typer(
+    name="scalestudy",
+    help="How many GPUs, what batch size and what learning rate reach your accuracy soonest and cheapest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help="A spec file, or the name of a study of the catalogue.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value in place of the spec's.")
+]
+
+
+@app.command()
+def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Check a spec, and print it with every default filled in."""
+    from orchestration.study import read_spec
+
+    study = read_spec(spec, set_ or ())
+    print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
+
+
+@app.command()
+def plan(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Show the trials, their order and what they cost; runs nothing."""
+    from experiments.plan import estimate, make_plan
+    from orchestration.study import earlier_trials, read_spec
+
+    study = read_spec(spec, set_ or ())
+    planned = make_plan(study)
+    cost = estimate(planned, earlier_trials(study))
+    if as_json:
+        print(json.dumps({**planned.to_dict(), "estimate": cost.to_dict()}, indent=1))
+    else:
+        show.plan(Console(), study, planned, cost)
+
+
+@app.command()
+def run(
+    spec: Spec = "digits-quick",
+    set_: Overrides = None,
+    address: Annotated[str | None, typer.Option(help="auto: a running cluster; local: one of its own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study, and print the book's table and the answer."""
+    from orchestration.study import run_study
+
+    result = run_study(spec, set_ or (), address=address, out=out, view=None if as_json else _view)
+    if as_json:
+        print(json.dumps(show.result_data(result), indent=1))
+    else:
+        show.result(Console(), result)
+    raise typer.Exit(result.exit_code)
+
+
+def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
+    from orchestration.live import Lines, LiveTable
+
+    console = Console(file=screen)
+    return LiveTable(board, console, waiting) if console.is_terminal else Lines(board, screen)
+
+
+@app.command()
+def report(folder: Folder, as_json: AsJson = False) -> None:
+    """Write a study's summary and report anew, from its records alone."""
+    from orchestration.study import rebuild_report
+
+    path = rebuild_report(folder)
+    print(json.dumps({"report": str(path)}) if as_json else path)
+
+
+@app.command()
+def recommend(
+    folder: Folder,
+    accuracy: Annotated[float | None, typer.Option(help="Target test accuracy, 0 to 1.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
+    by: Annotated[str | None, typer.Option(help="time or cost: what to have least of.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to choose, from a study's records."""
+    from orchestration.advice import advise
+
+    advice, lines = advise(folder, accuracy=accuracy, max_gpus=max_gpus, price=price, by=by)
+    print(json.dumps(advice, indent=1) if as_json else "\n".join(lines))
+
+
+@app.command()
+def sync(folder: Folder, as_json: AsJson = False) -> None:
+    """Send MLflow what it missed while it was away."""
+    from orchestration.study import sync_tracking
+
+    sent, uri = sync_tracking(folder)
+    print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} operations sent to {uri}")
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000,
+    uri: Annotated[str | None, typer.Option(help="A tracking URI other than `run` would take.")] = None,
+) -> None:
+    """Open MLflow's pages on 127.0.0.1, over the same store as `run`."""
+    from orchestration.tracking_ui import serve_ui
+
+    raise typer.Exit(serve_ui(uri, port))
+
+
+@app.command()
+def doctor(
+    spec: Annotated[str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.")] = "digits-quick",
+    address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what would stop a study here, and say what to do about it; exit 1 when something is broken."""
+    from orchestration.doctor import examine
+
+    findings = examine(spec, address)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=1))
+    else:
+        show.findings(Console(), findings)
+    raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
+
+
+@data_app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist or fashion_mnist.")],
+    source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
+) -> None:
+    """Put a data set's files where studies look for them; their checksums are verified."""
+    from orchestration.study import fetch_data
+
+    files, root = fetch_data(name, source)
+    print(f"{name}: {len(files)} files written under {root}" if files else f"{name}: is there already, under {root}")
+
+
+def main() -> None:
+    """The console script. Every error that a user can mend is one message and a documented exit status."""
+    try:
+        app()
+    except (SpecError, StudyError) as error:
+        _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))
+    except KeyboardInterrupt:
+        _complain("stopped", ExitCode.INTERRUPTED)
+    except BrokenPipeError:  # `scalestudy plan … | head`
+        sys.stderr.close()
+        sys.exit(ExitCode.DONE)
+
+
+def _complain(message: str, code: ExitCode) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)

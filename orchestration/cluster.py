@@ -1,0 +1,190 @@
+"""Stage 4, worker groups: the Ray cluster that a study runs on, what fits on it, and who can read its storage."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestration.errors import RequestError, UnreachableError
+from orchestration.leases import Node
+
+CONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNode:
+    """A machine (or a raylet that stands for one): its id and what Ray may give away there."""
+
+    node_id: str
+    host: str
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A connected cluster; `started_here` when this process has started it and will end it."""
+
+    address: str
+    nodes: tuple[ClusterNode, ...]
+    started_here: bool
+    connected_here: bool
+
+    def disconnect(self) -> None:
+        """Leaves the cluster, and ends it if it was started here."""
+        import ray
+
+        if self.connected_here:
+            ray.shutdown()
+
+
+def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
+    """Connects to a cluster, or starts one on this machine.
+
+    Args:
+        address: `local` starts one; `auto` wants one that runs; host:port names one; None does what Ray does by
+            itself: the one that RAY_ADDRESS names or that runs on this machine, else a new one.
+        num_cpus: logical CPUs of a cluster that is started here; None: one a core.
+
+    Raises:
+        RequestError: a Ray Client address.
+        UnreachableError: no cluster answers, or it refuses the token.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return _cluster(started_here=False, connected_here=False)
+    _refuse_unreachable(address)
+    namespace = f"scalestudy-{uuid.uuid4().hex[:8]}"
+    options: dict[str, Any] = {"namespace": namespace, "configure_logging": True, "log_to_driver": True}
+    starts = address == "local" or (address is None and not _finds_cluster())
+    if starts:
+        options |= {"num_cpus": num_cpus, "include_dashboard": False}
+    try:
+        ray.init(address="local" if starts else address, **options)
+    except Exception as error:
+        raise _no_cluster(address, str(error)) from error
+    return _cluster(started_here=starts, connected_here=True)
+
+
+def _finds_cluster() -> bool:
+    """Whether Ray would find a running cluster by itself; `ray.init()` would else start one with a dashboard."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"] != "local"
+    return canonicalize_bootstrap_address(None) is not None
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """Answers at once for an address where nobody listens; Ray would try for half a minute."""
+    named = address or os.environ.get("RAY_ADDRESS") or ""
+    if named.startswith("ray://"):
+        problem = f"--address: {named}: Ray Client is not supported"
+        raise RequestError(problem, "submit the study as a job: ray job submit -- python -m orchestration run SPEC")
+    host, _, port = named.rpartition(":")
+    if host and port.isdigit() and not can_connect(host, int(port)):
+        raise _no_cluster(named, "nobody listens there")
+
+
+def can_connect(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
+    """Whether something listens on a TCP port."""
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
+
+def _no_cluster(address: str | None, reason: str) -> UnreachableError:
+    shown = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
+    return UnreachableError(
+        f"--address: {address or 'auto'}: no Ray cluster is in reach ({shown})",
+        "start one (`ray start --head`), correct the address and the token, or use --address local",
+    )
+
+
+def _cluster(*, started_here: bool, connected_here: bool) -> Cluster:
+    import ray
+
+    nodes = tuple(
+        ClusterNode(
+            node_id=node["NodeID"],
+            host=node["NodeManagerHostname"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            gpus=node["Resources"].get("GPU", 0.0),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+    address = ray.get_runtime_context().gcs_address
+    return Cluster(address=address, nodes=nodes, started_here=started_here, connected_here=connected_here)
+
+
+def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
+    """`cpu` or `cuda`; `auto` takes GPUs where the cluster has any."""
+    if wanted == "auto":
+        return "cuda" if any(node.gpus for node in nodes) else "cpu"
+    return wanted
+
+
+def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> list[Node]:
+    """How many workers each node has room for when it is empty."""
+    return [Node(node_id=node.node_id, slots=_fit(node, device, cpus_per_worker, gpus_per_worker)) for node in nodes]
+
+
+def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:
+    by_cpu = int(node.cpus // cpus)
+    return min(by_cpu, int(node.gpus // gpus)) if device == "cuda" else by_cpu
+
+
+def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str) -> None:
+    """Raises RequestError when a trial wants more workers than the cluster can ever have."""
+    total = sum(node.slots for node in room)
+    largest = max(sizes)
+    if largest > total:
+        what = "GPU workers" if device == "cuda" else "CPU workers"
+        raise RequestError(
+            f"sweep.num_gpus: {largest}: the cluster has room for {total} {what}",
+            f"use num_gpus up to {total}, add machines, lower resources.cpus_per_worker, or on one machine allow more "
+            "workers than cores with `--set resources.oversubscribe=true` (timings are then flagged)",
+        )
+
+
+def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
+    """Raises UnreachableError when a node can't read a file that the driver has written into the study's storage."""
+    if len(nodes) < 2:
+        return
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    probe.write_text(probe.name, encoding="utf-8")
+    try:
+        blind = [node.host for node, seen in zip(nodes, _seen_by(probe, nodes), strict=True) if not seen]
+    finally:
+        probe.unlink()
+    if blind:
+        raise UnreachableError(
+            f"storage: {folder}: can't be read on {', '.join(sorted(blind))}",
+            "name a folder that every node of the cluster shares",
+        )
+
+
+def _seen_by(probe: Path, nodes: Sequence[ClusterNode]) -> list[bool]:
+    import ray
+
+    reads = ray.remote(num_cpus=0)(_reads)
+    tasks = [
+        reads.options(label_selector={"ray.io/node-id": node.node_id}).remote(str(probe), probe.name) for node in nodes
+    ]
+    return list(ray.get(tasks, timeout=60))
+
+
+def _reads(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_text(encoding="utf-8") == text
+    except OSError:
+        return False

@@ -1,0 +1,136 @@
+"""How a running study looks: a live table on a terminal, else one line an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestration.board import Board, RunningTrial, clock, sparkline
+
+WAITING_STEPS = Mapping[str, float]  # what is being waited for → seconds so far
+
+
+class View(Protocol):
+    """What the study tells whoever watches it."""
+
+    def stage(self, text: str) -> None:
+        """The study has come to a stage: connecting, starting, writing the report."""
+
+    def event(self, trial_id: str, event: dict[str, Any]) -> None:
+        """A trial's event, after the board has taken it."""
+
+    def close(self) -> None:
+        """Nothing more is shown."""
+
+
+class Silent:
+    """For --json and the Python interface."""
+
+    def stage(self, text: str) -> None:
+        """Shows nothing."""
+
+    def event(self, trial_id: str, event: dict[str, Any]) -> None:
+        """Shows nothing."""
+
+    def close(self) -> None:
+        """Shows nothing."""
+
+
+class Lines:
+    """One line an event: for a job's log, a pipe, a dumb terminal."""
+
+    def __init__(self, board: Board, screen: TextIO) -> None:
+        self._board = board
+        self._screen = screen
+
+    def stage(self, text: str) -> None:
+        """A line with the time since the start."""
+        self._print(text)
+
+    def event(self, trial_id: str, event: dict[str, Any]) -> None:
+        """Trials' starts, retries and ends; epochs are in the trial's last line."""
+        name = self._board.trials[trial_id].run_name
+        text = event_text(event, self._board)
+        if text:
+            self._print(f"{name}: {text}")
+
+    def close(self) -> None:
+        """Every line is out already."""
+
+    def _print(self, text: str) -> None:
+        print(f"[{clock(self._board.elapsed_seconds):>6}] {text}", file=self._screen, flush=True)
+
+
+def event_text(event: dict[str, Any], board: Board) -> str | None:
+    """An event in words; None for one that gets no line."""
+    done = f"({len(board.statuses)}/{len(board.trials)})"
+    if event["type"] == "running":
+        return "training" if event["attempt"] == 1 else f"training, attempt {event['attempt']}"
+    if event["type"] == "retry":
+        return f"attempt {event['attempt']} lost: {event['error']['message']}"
+    if event["type"] == "ended":
+        error = f": {event['error']['message']}" if event["error"] else ""
+        return (
+            f"{event['status'].replace('_', ' ')} in {event['wall_seconds']:.1f} s{_last_accuracy(event)}{error} {done}"
+        )
+    return None
+
+
+def _last_accuracy(event: dict[str, Any]) -> str:
+    accuracy = event["epochs"][-1]["test_accuracy"] if event["epochs"] else None
+    return "" if accuracy is None else f", test accuracy {accuracy:.4f}"
+
+
+class LiveTable:
+    """The running trials, redrawn four times a second."""
+
+    def __init__(self, board: Board, console: Console, waiting: Callable[[], Mapping[str, float]]) -> None:
+        """waiting: what is being started, and for how many seconds."""
+        self._board = board
+        self._waiting = waiting
+        self._stage = "starting"
+        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def stage(self, text: str) -> None:
+        """Shown under the table until the next one."""
+        self._stage = text
+
+    def event(self, trial_id: str, event: dict[str, Any]) -> None:
+        """Ended trials that did not finish, and retries, stay above the table as lines."""
+        odd = event["type"] == "retry" or (event["type"] == "ended" and event["status"] != "finished")
+        if odd:
+            name = self._board.trials[trial_id].run_name
+            self._live.console.print(Text(f"{name}: {event_text(event, self._board)}", style="yellow"))
+
+    def close(self) -> None:
+        """Takes the table off the screen."""
+        self._live.stop()
+
+    def _draw(self) -> RenderableType:
+        waits = [f"{what} ({seconds:.0f} s)" for what, seconds in self._waiting().items()]
+        foot = Text(" · ".join([self._board.progress(), *waits]) if self._board.statuses or waits else self._stage)
+        if not self._board.running:
+            return foot
+        table = Table("trial", "epoch", "test accuracy", "", "samples/s", box=None, header_style="bold", pad_edge=False)
+        for running in list(self._board.running.values()):
+            table.add_row(*_row(running))
+        return Group(table, foot)
+
+
+def _row(running: RunningTrial) -> tuple[str, str, str, str, str]:
+    accuracies = running.accuracies
+    last = accuracies[-1] if accuracies else None
+    rate = running.samples_per_second
+    return (
+        running.trial.run_name,
+        f"{len(accuracies)}/{running.trial.train['epochs']}",
+        sparkline(accuracies),
+        "" if last is None else f"{last:.4f}",
+        "" if rate is None else f"{rate:,.0f}",
+    )

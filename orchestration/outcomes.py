@@ -1,0 +1,89 @@
+"""Stage 4, worker groups: what is known of a trial while it runs, and the record that it ends as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+
+def utc_text(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC, with milliseconds and a Z."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def error_of(kind: str, message: str, rank: int | None = None) -> dict[str, Any]:
+    """A trial's error as `trials.jsonl` holds it."""
+    return {"kind": kind, "message": message, "rank": rank}
+
+
+def worker_flags(members: Sequence[dict[str, Any]]) -> set[str]:
+    """`oversubscribed` when the workers on one host have more threads than it has cores; GPU workers don't count."""
+    on_cpu = [member for member in members if member["device"] == "cpu"]
+    threads: dict[str, int] = {}
+    for member in on_cpu:
+        threads[member["host"]] = threads.get(member["host"], 0) + member["threads"]
+    return {"oversubscribed"} if any(threads[member["host"]] > member["cores"] for member in on_cpu) else set()
+
+
+@dataclass
+class Outcome:
+    """Collects a trial's facts over all its attempts; the first record of an epoch wins."""
+
+    world: dict[str, Any] = field(default_factory=lambda: {"device": None, "nodes": 0, "workers": []})
+    flags: set[str] = field(default_factory=set)
+    epochs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    running_since: float | None = None
+    startup_seconds: float | None = None
+    lost_seconds: float = 0.0  # training time of the epoch in which the trial diverged, which has no record
+
+    def granted(self, now: float, members: Sequence[dict[str, Any]], flags: set[str]) -> None:
+        """A group has taken the trial."""
+        workers = [{key: member[key] for key in ("rank", "node", "device", "threads")} for member in members]
+        kinds = {member["device"].split(":")[0] for member in members}
+        nodes = len({member["node"] for member in members})
+        self.world = {"device": "+".join(sorted(kinds)), "nodes": nodes, "workers": workers}
+        self.flags |= flags
+        self.running_since = now
+
+    def training_started(self, now: float, started_at: float | None) -> None:
+        """Rank 0 is about to take the first step; later attempts don't change what start-up cost."""
+        if self.startup_seconds is None and started_at is not None:
+            self.startup_seconds = now - started_at
+
+    def new_epoch(self, epoch: dict[str, Any]) -> bool:
+        """Keeps an epoch's record unless an earlier attempt has recorded that epoch; says whether it was kept."""
+        if epoch["epoch"] in self.epochs:
+            return False
+        self.epochs[epoch["epoch"]] = epoch
+        return True
+
+    def over_time(self, now: float, limit_seconds: float) -> bool:
+        """Whether the current attempt has run longer than the limit."""
+        return self.running_since is not None and now - self.running_since > limit_seconds
+
+    def to_dict(
+        self, *, status: str, attempts: int, started_at: float | None, now: float, error: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """The part of a line of `trials.jsonl` that the engine knows; seconds, ISO times in UTC."""
+        began = now if started_at is None else started_at
+        trained = sum(epoch["train_seconds"] for epoch in self.epochs.values()) + self.lost_seconds
+        return {
+            "status": status,
+            "attempts": attempts,
+            "started_at": utc_text(began),
+            "ended_at": utc_text(now),
+            "wall_seconds": round(now - began, 6),
+            "train_seconds": round(trained, 6),
+            "startup_seconds": None if self.startup_seconds is None else round(self.startup_seconds, 6),
+            "world": self.world,
+            "flags": sorted(self.flags | self._timing_flags()),
+            "epochs": [self.epochs[number] for number in sorted(self.epochs)],
+            "error": error,
+        }
+
+    def _timing_flags(self) -> set[str]:
+        """`warm_up_included` when no epoch had steps left after the warm-up ones."""
+        measured = [epoch["samples_per_second"] is not None for epoch in self.epochs.values()]
+        return {"warm_up_included"} if measured and not any(measured) else set()

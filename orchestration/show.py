@@ -1,0 +1,118 @@
+"""What commands print on a terminal: tables and closing words, by Rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.analysis import answer_lines, book_table
+from orchestration.errors import ExitCode
+
+if TYPE_CHECKING:
+    from experiments.plan import Estimate, Plan
+    from experiments.spec import StudySpec
+    from orchestration.doctor import Finding
+    from orchestration.study import StudyResult
+
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
+
+
+def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate) -> None:
+    """The trials in their order, and what they cost."""
+    names = list(planned.trials[0].params)
+    table = Table("#", *names, "batch per worker", "trial", box=None, header_style="bold", pad_edge=False)
+    for number, trial in enumerate(planned.trials, start=1):
+        share = trial.batch_size / trial.num_gpus
+        values = [str(trial.params[name]) for name in names]
+        table.add_row(str(number), *values, f"{share:g}", trial.trial_id)
+    console.print(table)
+    console.print(Text(f"{spec.name}: {cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"))
+    if cost.seconds is None or cost.gpu_seconds is None:
+        console.print(Text(f"time: not known before a first run ({cost.why})"))
+    else:
+        text = f"about {cost.seconds:.0f} s one trial at a time, {cost.gpu_seconds:.0f} GPU-seconds, by earlier runs"
+        console.print(Text(f"time: {text}"))
+
+
+def result(console: Console, done: StudyResult) -> None:
+    """The book's table, the answer, and where everything lies."""
+    table_of(console, done.summary)
+    console.print()
+    for line in answer_lines(done.summary):
+        console.print(Text(line, style="bold"))
+    console.print()
+    for failure in done.summary["failures"] or ():
+        console.print(Text(failure_text(failure), style="red"))
+    console.print(Text(cost_line(done.summary)))
+    for label, place in (("study", done.folder), ("report", done.folder / "report.html"), ("MLflow", done.tracking_uri)):
+        console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
+    for line in closing_lines(done):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def table_of(console: Console, summary: dict[str, Any]) -> None:
+    """The table in the book's form."""
+    header, rows = book_table(summary)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in header:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def cost_line(summary: dict[str, Any]) -> str:
+    """`overhead_ratio` and what it is made of, in one line."""
+    cost = summary["cost"]
+    wall, trained, ratio = cost["wall_seconds"], cost["train_seconds"], cost["overhead_ratio"]
+    if isinstance(wall, int | float) and isinstance(ratio, int | float):
+        return f"wall {wall:.1f} s, training {trained:.1f} s, overhead_ratio {ratio:.2f}"
+    return f"training {trained:.1f} s" if isinstance(trained, int | float) else "nothing was trained"
+
+
+def failure_text(failure: dict[str, Any]) -> str:
+    """Trials that failed alike: which, how, on what rank, why."""
+    rank = "" if failure["rank"] is None else f" on rank {failure['rank']}"
+    status = failure["status"].replace("_", " ")
+    return f"{', '.join(failure['trials'])}: {status}{rank}: {failure['message'] or 'no message'}"
+
+
+def closing_lines(done: StudyResult) -> list[str]:
+    """What is left to do after an end that was not a clean one."""
+    lines = []
+    if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        lines.append("stopped: the trials that had ended are kept and in the report")
+    if done.unsent:
+        lines.append(f"MLflow missed {done.unsent} operations; when it is back: scalestudy sync {done.folder}")
+    if done.exit_code == ExitCode.SOME_FAILED:
+        lines.append(f"some trials failed; what they printed: {done.folder / 'driver.log'}")
+    return lines
+
+
+def result_data(done: StudyResult) -> dict[str, Any]:
+    """A study's end as plain data, for --json."""
+    return {
+        "folder": str(done.folder),
+        "report": str(done.folder / "report.html"),
+        "tracking_uri": done.tracking_uri,
+        "exit_code": int(done.exit_code),
+        "unsent": done.unsent,
+        "cold_start_seconds": done.cold_starts,
+        "summary": done.summary,
+    }
+
+
+def findings(console: Console, found: Sequence[Finding]) -> None:
+    """The doctor's findings, the remedy under each that has one."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in found:
+        mark, style = MARKS[finding.state]
+        text = Text(finding.text)
+        if finding.remedy:
+            text.append(f"\n→ {finding.remedy}", style="italic")
+        table.add_row(Text(mark, style=style), Text(finding.name, style="bold"), text)
+    console.print(table)

@@ -1,0 +1,308 @@
+"""Stages 1 to 9, put together: `run_study` takes a spec to a report."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from experiments.plan import Plan, make_plan
+from experiments.spec import StudySpec, find_study, load_study
+from experiments.study_folder import StudyFolder
+from orchestration import cluster as clusters
+from orchestration.board import Board
+from orchestration.environment import Output, base_folder, prepare_environment
+from orchestration.errors import ExitCode, RequestError, UnreachableError
+from orchestration.live import Silent, View
+from orchestration.mlflow_store import MlflowStore, TrackingAddress, check_reachable, resolve_address
+from orchestration.recorder import Recorder
+from orchestration.tracking import Tracker, replay
+
+ViewFactory = Callable[[Board, TextIO, Callable[[], dict[str, float]]], View]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """How a study ended.
+
+    Attributes:
+        folder: the study's folder, with `report.html`, `summary.json` and `trials.jsonl`.
+        summary: `summary.json`.
+        exit_code: the command's exit status.
+        tracking_uri: where MLflow has the study, without a password.
+        unsent: operations that MLflow did not get; `scalestudy sync` replays them.
+        cold_starts: seconds from a group's order to its workers being ready, by group.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    exit_code: ExitCode
+    tracking_uri: str
+    unsent: int
+    cold_starts: dict[str, float]
+
+
+def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
+    """The spec of a path or a catalogue name. Raises SpecError with every problem."""
+    from training.registry import DATASETS, MODELS
+
+    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS)
+
+
+def check_data(spec: StudySpec) -> Path:
+    """The folder of data sets. Raises RequestError when the study's data set is not in it."""
+    from training.data import DataError, default_root, require
+
+    root = default_root().expanduser().absolute()
+    try:
+        require(spec.workload.data, root)
+    except (DataError, ValueError) as error:
+        raise _request_error(error, f"scalestudy data fetch {spec.workload.data}") from error
+    return root
+
+
+def _request_error(error: Exception, remedy: str) -> RequestError:
+    """An error of `training`, whose text is "problem; remedy", as one of ours."""
+    problem, _, given = str(error).rpartition("; ")
+    return RequestError(problem or given, given if problem else remedy)
+
+
+def new_folder(spec: StudySpec, out: str | Path | None) -> StudyFolder:
+    """The folder of a new study: `out`, else `<storage>/<name>-<UTC time>`. Raises UnreachableError if it can't be."""
+    if out is not None:
+        path = Path(out).expanduser().absolute()
+    else:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = base_folder() / Path(spec.storage).expanduser() / f"{spec.name}-{stamp}"
+    if path.exists() and any(path.iterdir()) if path.is_dir() else path.exists():
+        raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
+    _check_writable(path)
+    return StudyFolder(path)
+
+
+def _check_writable(path: Path) -> None:
+    """Finds the nearest folder that exists and tries to write there, leaving nothing behind."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    probe = existing / f".scalestudy-probe-{time.time_ns()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreachableError(
+            f"storage: {path}: can't be written ({reason})", "name a folder that you may write, or free some space"
+        ) from error
+
+
+def run_study(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    address: str | None = None,
+    out: str | Path | None = None,
+    view: ViewFactory | None = None,
+) -> StudyResult:
+    """Runs a study and writes its report.
+
+    Args:
+        source: a spec file, or the name of a study of the catalogue.
+        overrides: `key.path=value`, each put in place of what the file says.
+        address: of the Ray cluster; see `cluster.connect`.
+        out: the study's folder; by default a new one in the spec's `storage`.
+        view: makes what shows the progress; by default nothing is shown.
+
+    Returns:
+        Where the results lie, and how the study ended. Trials that fail don't raise.
+
+    Raises:
+        SpecError: the spec is wrong.
+        StudyError: data, cluster, storage or tracking store are not there; nothing was written.
+    """
+    prepare_environment()
+    spec = read_spec(source, overrides)
+    plan = make_plan(spec)
+    data_root = check_data(spec)
+    tracking = resolve_address(spec.tracking.uri)
+    folder = new_folder(spec, out)
+    with Output() as output:
+        check_reachable(tracking)
+        num_cpus = _logical_cpus(plan, spec)
+        cluster = clusters.connect(address, num_cpus=num_cpus)
+        try:
+            return _Run(spec, plan, folder, tracking, cluster, data_root).execute(output, view)
+        finally:
+            cluster.disconnect()
+
+
+def _logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
+    """CPUs of a cluster that is started here: one a core, more only if the spec allows it."""
+    import os
+
+    if not spec.resources.oversubscribe:
+        return None
+    needed = max(trial.num_gpus for trial in plan.trials) * spec.resources.cpus_per_worker
+    return max(needed, os.cpu_count() or 1)
+
+
+class _Run:
+    """One run of a study, once everything that could refuse it has been asked."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        plan: Plan,
+        folder: StudyFolder,
+        tracking: TrackingAddress,
+        cluster: clusters.Cluster,
+        data_root: Path,
+    ) -> None:
+        from orchestration.engine import Engine
+
+        self.spec, self.plan, self.folder, self.tracking = spec, plan, folder, tracking
+        self.engine = Engine.for_study(spec, plan, cluster, folder, data_root)
+        self.began = time.monotonic()
+        self.trials = {trial.trial_id: trial for trial in plan.trials}
+        self.board = Board(self.trials)
+
+    def execute(self, output: Output, view: ViewFactory | None) -> StudyResult:
+        """Writes the folder, runs the trials, writes the report."""
+        self._write_plan()
+        output.keep_in(self.folder.driver_log)
+        shown = view(self.board, output.screen, self.engine.waiting) if view else Silent()
+        tracker = Tracker(self._open_store, self.folder.path / "spool")
+        recorder = Recorder(self.spec, self.plan, self.folder, tracker, self.engine)
+        stop = threading.Event()
+        try:
+            recorder.study_started()
+            shown.stage(f"{len(self.plan.trials)} trials in {self.folder.path}")
+            with _signals(stop, self.engine) as caught:
+                self.engine.run(self._sink(recorder, shown), stop.is_set)
+            shown.stage("writing the report")
+            summary = recorder.finish(time.monotonic() - self.began, interrupted=bool(caught))
+        finally:
+            self.engine.shut_down()
+            unsent = tracker.close()
+            shown.close()
+        return StudyResult(
+            folder=self.folder.path,
+            summary=summary,
+            exit_code=exit_code(summary, caught, unsent),
+            tracking_uri=self.tracking.shown,
+            unsent=unsent,
+            cold_starts=self.engine.cold_starts(),
+        )
+
+    def _write_plan(self) -> None:
+        try:
+            self.folder.create()
+            self.folder.write_text(self.folder.spec_file, self.spec.to_yaml())
+            self.folder.write_json(self.folder.plan_file, self.plan.to_dict())
+        except OSError as error:
+            raise UnreachableError(f"storage: {self.folder.path}: {error}", "name another folder") from error
+        self.engine.check_storage()
+
+    def _open_store(self) -> MlflowStore:
+        experiment = self.spec.tracking.experiment or self.spec.name
+        return MlflowStore(self.tracking, experiment, self.folder.study_id)
+
+    def _sink(self, recorder: Recorder, shown: View) -> Callable[[str, dict[str, Any]], None]:
+        def take(trial_id: str, event: dict[str, Any]) -> None:
+            for each in recorder.take(trial_id, event):
+                self.board.take(trial_id, each)
+                shown.event(trial_id, each)
+
+        return take
+
+
+def exit_code(summary: dict[str, Any], caught: Sequence[int], unsent: int) -> ExitCode:
+    """The exit status that a study's end means: signals first, then lost tracking, then failed trials."""
+    if caught:
+        return ExitCode.INTERRUPTED if caught[0] == signal.SIGINT else ExitCode.TERMINATED
+    if unsent:
+        return ExitCode.UNREACHABLE
+    return ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
+
+
+@contextmanager
+def _signals(stop: threading.Event, engine: Any) -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM once stops the study cleanly; twice gives up at once. Yields the list of those caught."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def handle(number: int, _frame: Any) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+        stop.set()
+        engine.stop_soon()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError):  # a handler that was not set from Python
+                signal.signal(number, handler)
+
+
+def open_folder(path: str | Path) -> StudyFolder:
+    """A study's folder. Raises RequestError for another one."""
+    folder = StudyFolder(Path(path))
+    if not folder.plan_file.exists():
+        raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one under `runs`")
+    return folder
+
+
+def spec_of(folder: StudyFolder) -> StudySpec:
+    """The resolved spec that a study ran with."""
+    return read_spec(folder.spec_file)
+
+
+def rebuild_report(path: str | Path) -> Path:
+    """Writes `summary.json` and `report.html` of a study's folder anew, from its records alone."""
+    from experiments.report import write_report
+
+    return write_report(open_folder(path))
+
+
+def sync_tracking(path: str | Path) -> tuple[int, str]:
+    """Replays a study's spool; the number of operations and the store's address. Raises UnreachableError."""
+    prepare_environment()
+    folder = open_folder(path)
+    spec = spec_of(folder)
+    address = resolve_address(spec.tracking.uri)
+    check_reachable(address)
+    try:
+        store = MlflowStore(address, spec.tracking.experiment or spec.name, folder.study_id)
+        return replay(store, folder.path / "spool"), address.shown
+    except Exception as error:
+        remedy = "start the server, then type this command again; nothing is lost"
+        raise UnreachableError(f"tracking.uri: {address.shown}: {error}", remedy) from error
+
+
+def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
+    """Trials of earlier studies in the spec's storage, for `plan`'s estimate; a folder that can't be read counts not."""
+    found: list[dict[str, Any]] = []
+    for plan_file in sorted((base_folder() / Path(spec.storage).expanduser()).glob("*/plan.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found.extend(StudyFolder(plan_file.parent).measured_trials())
+    return found
+
+
+def fetch_data(name: str, source: Path | None) -> tuple[list[Path], Path]:
+    """Puts a data set's files under the data folder: those that are new, and the folder. Raises RequestError."""
+    from training.data import DataError, default_root, fetch
+
+    root = default_root().expanduser().absolute()
+    try:
+        return fetch(name, root, source), root
+    except (DataError, ValueError) as error:
+        raise _request_error(error, f"scalestudy data fetch {name} --from DIR") from error

@@ -1,0 +1,37 @@
+"""Stage 7, tracking: MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from orchestration.cluster import can_connect
+from orchestration.environment import prepare_environment
+from orchestration.errors import RequestError
+from orchestration.mlflow_store import check_reachable, resolve_address
+
+HOST = "127.0.0.1"
+
+
+def serve_ui(uri: str | None, port: int) -> int:
+    """Serves MLflow's pages until Ctrl-C; returns the server's exit status.
+
+    Raises RequestError for a port in use or a store that has a server of its own, UnreachableError for a store that
+    can't be reached.
+    """
+    prepare_environment()
+    address = resolve_address(uri)
+    if address.uri.startswith(("http://", "https://")):
+        raise RequestError(f"tracking.uri: {address.shown}: is a server with its own pages", "open it in a browser")
+    check_reachable(address)
+    if can_connect(HOST, port, seconds=0.5):
+        raise RequestError(f"--port: {port}: is in use on {HOST}", "name another, such as --port 5001")
+    print(f"MLflow: http://{HOST}:{port} over {address.shown} (Ctrl-C ends it)", flush=True)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", address.uri]
+    if address.artifacts:
+        command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
+    try:
+        return subprocess.call(command)
+    except KeyboardInterrupt:
+        return 0

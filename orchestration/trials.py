@@ -1,0 +1,33 @@
+"""Stage 3, Ray Tune: a planned trial as the plain data that a worker group needs to train it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from experiments.plan import TrialPlan
+
+TRAIN_KEYS = ("epochs", "optimizer", "gradient_sync", "shards", "gradient_clip", "warm_up_steps")
+WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric")
+
+
+def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
+    """The keyword arguments of `training.config.TrainConfig` for a trial."""
+    return {
+        **{key: trial.workload[key] for key in WORKLOAD_KEYS},
+        **{key: trial.train[key] for key in TRAIN_KEYS},
+        "data_root": str(data_root),
+        "batch_size": trial.batch_size,
+        "learning_rate": trial.learning_rate,
+        "seed": trial.seed,
+    }
+
+
+def order(trial: TrialPlan, data_root: str | Path, model_file: Path) -> dict[str, Any]:
+    """What the worker groups are handed: how many workers, what to train, where the model goes if it is the best."""
+    return {
+        "trial_id": trial.trial_id,
+        "num_workers": trial.num_gpus,
+        "config": train_config(trial, data_root),
+        "model_path": str(model_file),
+    }

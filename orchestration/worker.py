@@ -1,0 +1,168 @@
+"""Stage 4, worker groups: what runs in every Ray Train worker, from its start until its group is told to end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from training.distributed import Worker
+    from training.loop import TrainResult
+    from training.records import EpochRecord
+
+PROGRESS_SECONDS = 2.0
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Takes trials from the group's books one after another and trains them.
+
+    Args:
+        settings: `groups` (the actor that keeps the books), `group_id`, `threads` and `device` ("cpu" or "cuda").
+
+    Raises:
+        Exception: whatever a trial raised, after it was reported; Ray Train then restarts the group's workers.
+    """
+    import ray
+
+    from orchestration.process_group import incarnation
+
+    worker = _this_worker(settings)
+    desk = _Desk(settings["groups"], settings["group_id"], incarnation(), worker.rank)
+    desk.register(_member(worker))
+    served = 0
+    while True:
+        order = ray.get(desk.groups.next_trial.remote(desk.group_id, desk.incarnation, served))
+        if order is None:
+            continue
+        if order.get("stop"):
+            return
+        served = order["sequence"]
+        _train(desk, worker, order)
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """A rank's line to the books."""
+
+    groups: Any
+    group_id: str
+    incarnation: str
+    rank: int
+
+    def register(self, member: dict[str, Any]) -> None:
+        import ray
+
+        handle = ray.get_runtime_context().current_actor
+        ray.get(self.groups.register.remote(self.group_id, self.incarnation, self.rank, member, handle))
+
+    def post(self, sequence: int, event: dict[str, Any]) -> Any:
+        return self.groups.post.remote(self.group_id, self.incarnation, self.rank, sequence, event)
+
+
+def _this_worker(settings: dict[str, Any]) -> Worker:
+    import ray.train
+    import torch
+
+    from training.distributed import Worker
+
+    context = ray.train.get_context()
+    device = torch.device("cuda", 0) if settings["device"] == "cuda" else torch.device("cpu")
+    return Worker(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        device=device,
+        threads=settings["threads"],
+    )
+
+
+def _member(worker: Worker) -> dict[str, Any]:
+    """What the books keep of this worker."""
+    import os
+    import socket
+
+    import ray
+
+    return {
+        "node": ray.get_runtime_context().get_node_id(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "cores": os.cpu_count() or 1,
+        "device": str(worker.device),
+        "threads": worker.threads,
+    }
+
+
+def _train(desk: _Desk, worker: Worker, order: dict[str, Any]) -> None:
+    """Trains one trial and reports it; an exception is reported and raised again."""
+    import ray
+
+    from orchestration.failures import classify, describe
+
+    sequence = order["sequence"]
+    try:
+        result = _run_loop(desk, worker, order)
+        if worker.rank == 0:
+            _save_if_best(order, result)
+            ray.get(desk.post(sequence, _ended(result)))
+    except Exception as error:
+        ray.get(desk.post(sequence, {"type": "error", "kind": classify(error), "message": describe(error)}))
+        raise
+
+
+def _run_loop(desk: _Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
+    from training.config import TrainConfig
+    from training.loop import train
+
+    def report(record: EpochRecord) -> None:
+        desk.post(order["sequence"], {"type": "epoch", "epoch": record.to_dict()})
+
+    config = TrainConfig.from_dict(order["trial"]["config"])
+    hooks = [progress_hook(desk, order["sequence"])] if worker.rank == 0 else []
+    return train(config, worker, hooks=hooks, on_epoch=report)
+
+
+def progress_hook(desk: _Desk, sequence: int) -> Any:
+    """A hook that tells the books that training has begun, and every two seconds that steps are being finished."""
+    from training.hooks import Hook
+
+    class Progress(Hook):
+        last = 0.0
+
+        def train_starts(self, *_: Any) -> None:
+            desk.post(sequence, {"type": "started"})
+
+        def step_ends(self, *_: Any) -> None:
+            now = time.monotonic()
+            if now - self.last > PROGRESS_SECONDS:
+                self.last = now
+                desk.post(sequence, {"type": "progress"})
+
+    return Progress()
+
+
+def _ended(result: TrainResult) -> dict[str, Any]:
+    recorded = sum(record.train_seconds for record in result.records)
+    return {
+        "type": "ended",
+        "status": result.status,
+        "metric": _final_metric(result),
+        "lost_seconds": result.train_seconds - recorded,
+        "message": result.message,
+    }
+
+
+def _final_metric(result: TrainResult) -> float | None:
+    return result.records[-1].test_accuracy if result.records else None
+
+
+def _save_if_best(order: dict[str, Any], result: TrainResult) -> None:
+    """Keeps the model of a finished trial that beats every one before it, so that one at a time lies in storage."""
+    from training.state import save_state
+
+    metric, path = _final_metric(result), order["trial"].get("model_path")
+    beats = metric is not None and (order["best"] is None or metric > order["best"])
+    if path is not None and result.status == "finished" and beats:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        save_state(result.model, path)

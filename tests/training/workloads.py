@@ -1,0 +1,109 @@
+"""Models, data sets and faulty gradient strategies that the tests give to `train` by their import path."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from training.data import Splits
+from training.data.synthetic import load as load_synthetic
+from training.gradient_sync import DistributedDataParallelSync, NaiveSync, ShardLoss
+from training.models import LeNet
+
+
+class DoubleLeNet(LeNet):
+    """LeNet in float64: rounding is too small to push an activation over ReLU's kink and be amplified there."""
+
+    def __init__(self, num_classes: int, in_channels: int, **model_args: object) -> None:
+        super().__init__(num_classes, in_channels, **model_args)
+        self.double()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.double())
+
+
+class BatchNormNet(nn.Sequential):
+    """Refuses an empty batch and a batch of one, as batch normalisation after pooling does."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4),
+            nn.Linear(4, num_classes),
+        )  # fmt: skip
+
+
+class DropoutNet(nn.Sequential):
+    """Draws random numbers in every step."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.Dropout(), nn.Linear(16, num_classes))
+
+
+class SlowOnRankOne(nn.Linear):
+    """Rank 1's forward takes 20 ms longer, so rank 0 has to wait for its gradients."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training and dist.get_rank() == 1:
+            time.sleep(0.02)
+        return super().forward(inputs.flatten(1))
+
+
+class RaisingNet(nn.Linear):
+    """A user's mistake in forward."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the user's own mistake")
+
+
+def no_module(num_classes: int, in_channels: int) -> str:
+    """Not a model."""
+    return "no module"
+
+
+def parameterless(num_classes: int, in_channels: int) -> nn.Module:
+    """Nothing to train."""
+    return nn.Flatten()
+
+
+def no_splits(root: str | None) -> int:
+    """Not a data set."""
+    return 0
+
+
+def splits_with_a_nan(root: str | None, position: int) -> Splits:
+    """256 + 64 examples; one training example is all NaN."""
+    splits = load_synthetic(None, train_samples=256, test_samples=64)
+    inputs = splits.train_inputs.clone()
+    inputs[position] = float("nan")
+    return replace(splits, train_inputs=inputs)
+
+
+class WrongScaleSync(DistributedDataParallelSync):
+    """Forgets that DistributedDataParallel averages: gradients are k times too small."""
+
+    def __init__(self, shard_loss: ShardLoss, worker: object) -> None:
+        super().__init__(shard_loss, worker)
+        self.loss_factor = 1.0
+
+
+class RebindingSync(NaiveSync):
+    """The bug of the book's notebook: what comes back is bound to a name, and never reaches the gradient."""
+
+    def _sum_in_place(self, gradient: torch.Tensor) -> None:
+        if self._worker.rank == 0:
+            super()._sum_in_place(gradient)
+        else:
+            dist.gather(gradient, dst=0)
+            received = torch.empty_like(gradient)
+            dist.broadcast(received, src=0)
+            gradient = received

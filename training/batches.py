@@ -1,0 +1,52 @@
+"""Stage 5, training loop: the arithmetic of batches, pure (METHODS.md section 1).
+
+A global batch of B examples is a slice of the epoch's permutation, and worker i trains the i-th piece of it, b_i
+examples, Σ b_i = B. Nothing is dropped and nothing is padded: the last batch of an epoch is smaller, and b_i may be 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """⌈samples ÷ batch_size⌉: the last, smaller batch is kept."""
+    return math.ceil(samples / batch_size)
+
+
+def batch_bounds(samples: int, batch_size: int, step: int) -> tuple[int, int]:
+    """First and one-past-last position, in the epoch's permutation, of the global batch of `step` (from 0)."""
+    start = step * batch_size
+    return start, min(start + batch_size, samples)
+
+
+def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Split `batch` examples over workers in proportion to their weights (largest remainder; ties to lower ranks).
+
+    Sums to `batch`, and each size is its exact share rounded down or up. Equal weights give sizes that differ by at
+    most one. Raises ValueError unless the weights are finite, not negative and not all zero.
+    """
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
+        raise ValueError(f"shards: weights {list(weights)} must be finite, at least 0 and not all 0; correct them")
+    largest = max(weights)
+    relative = [weight / largest for weight in weights]  # a sum of huge weights could overflow
+    total = math.fsum(relative)
+    shares = [batch * weight / total for weight in relative]
+    sizes = [math.floor(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda rank: sizes[rank] - shares[rank])
+    for rank in by_remainder[: batch - sum(sizes)]:
+        sizes[rank] += 1
+    return tuple(sizes)
+
+
+def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, int]:
+    """First and one-past-last position, in the global batch, of this rank's shard; equal if it has none."""
+    ends = (0, *itertools.accumulate(shard_sizes(batch, weights)))
+    return ends[rank], ends[rank + 1]
+
+
+def even_weights(world_size: int) -> tuple[float, ...]:
+    """The same weight for each worker."""
+    return (1.0,) * world_size

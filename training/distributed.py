@@ -1,0 +1,113 @@
+"""Stage 5, training loop: who this process is among the workers, and the few collectives that it needs.
+
+World size 1 needs no process group: every function here then answers without communication.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank of a data-parallel training, with its own device."""
+
+    rank: int  # 0 … world_size - 1
+    world_size: int  # workers that train together
+    device: torch.device
+    threads: int = 1  # intra-operator threads of this process, on the CPU
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank: {self.rank} is not in 0 … {self.world_size - 1}; correct rank or world size")
+        if self.threads < 1:
+            raise ValueError(f"threads: {self.threads} is less than 1; give each worker at least one")
+
+
+def start_process_group(
+    rank: int,
+    world_size: int,
+    *,
+    init_method: str | None = None,
+    backend: str = "gloo",
+    timeout_seconds: float = 1800.0,
+) -> None:
+    """Join the default process group of `world_size` ranks; nothing to do for world size 1.
+
+    `init_method` is a URL such as tcp://10.0.0.1:29500 or file:///shared/file; None reads MASTER_ADDR and MASTER_PORT
+    from the environment. `timeout_seconds` bounds the wait in one collective. Raises RuntimeError or
+    torch.distributed.DistStoreError if the ranks don't meet in that time.
+    """
+    if world_size == 1:
+        return
+    dist.init_process_group(
+        backend,
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+    )
+
+
+def stop_process_group() -> None:
+    """Leave the default process group, if there is one.
+
+    What is left of a training (DistributedDataParallel is full of reference cycles) would keep the group's threads
+    alive until the interpreter ends, which then aborts ("terminate called without an active exception"): collect it.
+    """
+    if dist.is_available() and dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def check_process_group(worker: Worker) -> None:
+    """Raise ValueError if the worker's rank and world size are not those of the process group it would train in."""
+    if worker.world_size == 1:
+        return
+    if not dist.is_initialized():
+        raise ValueError(f"world_size: {worker.world_size} workers need a process group; call start_process_group")
+    found = (dist.get_rank(), dist.get_world_size())
+    if found != (worker.rank, worker.world_size):
+        raise ValueError(f"worker: {(worker.rank, worker.world_size)} is not the process group's (rank, size) {found}")
+
+
+def gather_rows(row: Sequence[float], worker: Worker) -> list[list[float]]:
+    """Every rank's row of numbers, in the order of ranks, on every rank; whole numbers are exact up to 2**53."""
+    if worker.world_size == 1:
+        return [list(row)]
+    mine = torch.tensor(row, dtype=torch.float64, device=worker.device)
+    rows = [torch.empty_like(mine) for _ in range(worker.world_size)]
+    dist.all_gather(rows, mine)
+    return [other.tolist() for other in rows]
+
+
+def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> None:
+    """Overwrite each tensor with rank 0's, in place."""
+    if worker.world_size == 1:
+        return
+    for tensor in tensors:
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> float:
+    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if one is."""
+    if worker.world_size == 1:
+        return 0.0
+    largest = torch.zeros((), device=worker.device)
+    for tensor in tensors:
+        theirs = tensor.detach().clone()
+        dist.broadcast(theirs, src=0)
+        largest = torch.maximum(largest, (tensor.detach() - theirs).abs().max())
+    return largest.item()
+
+
+def synchronise_device(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,179 @@
+"""Stage 6, records: what each rank measured in an epoch, reduced to one record, and the table of all metrics.
+
+No torch here: the driver reads the same table and functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity that the project writes anywhere. A name in <…> stands for any value."""
+
+    name: str
+    unit: str  # "1": a plain number or share
+    reduction: str  # how the ranks' values become one
+    meaning: str
+
+
+METRICS = (
+    Metric("steps", "1", "equal on all ranks", "optimizer updates in the epoch"),
+    Metric("samples", "1", "sum", "training examples seen in the epoch"),
+    Metric("train_loss", "1", "sum of losses / sum of examples", "mean loss in the epoch, before each update"),
+    Metric("test_loss", "1", "sum of losses / sum of examples", "mean loss over the test set, after the epoch"),
+    Metric("test_accuracy", "1", "sum of hits / sum of examples", "share of the test set that is classified rightly"),
+    Metric("best_test_accuracy", "1", "as test_accuracy", "largest test_accuracy of the trial's epochs"),
+    Metric("train_seconds", "s", "max", "time in steps: no evaluation, checkpoint, logging, start-up; trial or epoch"),
+    Metric("epoch_seconds", "s", "max", "train_seconds of one epoch"),
+    Metric("eval_seconds", "s", "max", "time of the evaluation after the epoch"),
+    Metric("samples_per_second", "1/s", "sum of examples / max of seconds", "training rate of all workers together, "
+           "first warm_up_steps of the trial left out"),
+    Metric("phase_data_seconds", "s", "rank with most data + compute", "part of epoch_seconds: batches fetched"),
+    Metric("phase_forward_backward_seconds", "s", "rank with most data + compute",
+           "part of epoch_seconds: loss and local gradients"),
+    Metric("phase_gradient_sync_seconds", "s", "rank with most data + compute",
+           "part of epoch_seconds: exposed, from the last local gradient to the sum of all"),
+    Metric("phase_optimizer_seconds", "s", "rank with most data + compute",
+           "part of epoch_seconds: check, clip, update, gradients reset"),
+    Metric("grad_sq_norm", "1", "over ranks, see METHODS.md section 3", "squared norm of the true gradient"),
+    Metric("grad_trace_cov", "1", "over ranks, see METHODS.md section 3", "trace of the per-example covariance"),
+    Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "
+           "resident set since it started, earlier trials included"),
+    Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
+    Metric("time_to_accuracy_<target>", "s", "as train_seconds", "training time until the test accuracy is reached"),
+    Metric("wall_seconds", "s", "driver", "time from the trial's start to its end"),
+    Metric("startup_seconds", "s", "driver", "time from the trial's start to its first step"),
+)  # fmt: skip
+"""Every metric of records, trials.jsonl and MLflow."""
+
+
+@dataclass(frozen=True)
+class RankMeasurements:
+    """One rank's share of an epoch, all plain numbers so that a collective can carry it."""
+
+    train_loss_sum: float  # over this rank's training examples
+    samples: float  # training examples of this rank
+    train_seconds: float
+    timed_samples: float  # those of the steps after the warm-up
+    timed_seconds: float  # of the steps after the warm-up
+    data_seconds: float  # phases of the epoch, scaled up from sampled steps
+    forward_backward_seconds: float
+    gradient_sync_seconds: float
+    optimizer_seconds: float
+    test_loss_sum: float
+    test_hits: float
+    test_samples: float
+    eval_seconds: float
+    peak_memory_bytes: float
+    replica_difference: float  # from rank 0
+
+    def to_row(self) -> tuple[float, ...]:
+        """The numbers in the order of the fields."""
+        return dataclasses.astuple(self)
+
+    @property
+    def compute_seconds(self) -> float:
+        """Data, forward, backward and update: what this rank did alone."""
+        return self.data_seconds + self.forward_backward_seconds + self.optimizer_seconds
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One entry of "epochs" in trials.jsonl (DESIGN.md section 5); None: not measured."""
+
+    epoch: int  # from 1
+    at: str  # UTC, ISO 8601 with milliseconds and Z
+    steps: int
+    train_loss: float
+    test_loss: float
+    test_accuracy: float
+    train_seconds: float
+    eval_seconds: float
+    samples: int
+    samples_per_second: float | None
+    phases: Mapping[str, float]  # PHASES -> seconds in the epoch
+    peak_memory_bytes: int
+    replica_max_diff: float
+    grad_sq_norm: float | None = None
+    grad_trace_cov: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Data that JSON can hold: NaN and infinities are None."""
+        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
+        return {name: _finite_or_none(value) for name, value in plain.items()}
+
+
+def reduce_over_ranks(rows: Sequence[Sequence[float]], epoch: int, steps: int, enough_timed: bool) -> EpochRecord:
+    """The one place where the measurements of all ranks (RankMeasurements.to_row, by rank) become a record.
+
+    `enough_timed` says whether enough steps were left after the warm-up for a rate (else it is None).
+    """
+    ranks = [RankMeasurements(*row) for row in rows]
+    slowest = max(ranks, key=lambda rank: rank.compute_seconds)
+    samples = _total(ranks, "samples")
+    test_samples = _total(ranks, "test_samples")
+    timed_seconds = _largest(ranks, "timed_seconds")
+    return EpochRecord(
+        epoch=epoch,
+        at=utc_now(),
+        steps=steps,
+        train_loss=_total(ranks, "train_loss_sum") / samples,
+        test_loss=_total(ranks, "test_loss_sum") / test_samples,
+        test_accuracy=_total(ranks, "test_hits") / test_samples,
+        train_seconds=_largest(ranks, "train_seconds"),
+        eval_seconds=_largest(ranks, "eval_seconds"),
+        samples=int(samples),
+        samples_per_second=_total(ranks, "timed_samples") / timed_seconds if enough_timed and timed_seconds else None,
+        phases={name: getattr(slowest, f"{name}_seconds") for name in PHASES},
+        peak_memory_bytes=int(_largest(ranks, "peak_memory_bytes")),
+        replica_max_diff=_largest(ranks, "replica_difference"),
+    )
+
+
+def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
+    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
+    same = ("train_loss", "test_loss", "test_accuracy", "eval_seconds", "samples_per_second", "grad_sq_norm",
+            "grad_trace_cov", "peak_memory_bytes", "replica_max_diff")  # fmt: skip
+    values = {name: epoch.get(name) for name in same}
+    values["epoch_seconds"] = epoch.get("train_seconds")
+    for name, seconds in (epoch.get("phases") or {}).items():
+        values[f"phase_{name}_seconds"] = seconds
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def find_metric(name: str) -> Metric:
+    """The table's entry for a metric's name. Raises KeyError, with the remedy, for a name that is not in it."""
+    for metric in METRICS:
+        stem = metric.name.partition("<")[0]
+        if name == metric.name or (stem != metric.name and name.startswith(stem) and name != stem):
+            return metric
+    raise KeyError(f"metric {name!r} is not in training.records.METRICS; add it there")
+
+
+def utc_now() -> str:
+    """The present moment, as records state it: 2026-01-31T12:00:00.000Z."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _total(ranks: Sequence[RankMeasurements], name: str) -> float:
+    return math.fsum(getattr(rank, name) for rank in ranks)
+
+
+def _largest(ranks: Sequence[RankMeasurements], name: str) -> float:
+    """The largest value; NaN if any is NaN, which `max` alone would sometimes hide."""
+    values = [getattr(rank, name) for rank in ranks]
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

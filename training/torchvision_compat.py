@@ -1,0 +1,49 @@
+"""Stage 5, training loop: make torchvision importable where its compiled library does not fit the installed torch.
+
+PyPI's torchvision beside a CPU-only torch can't load its library, and then its import fails in the registration of
+meta kernels for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). Declaring
+the two schemas first makes data sets, models and transforms work; calling the operators themselves still fails.
+Rejected: catching the error after the import, because half-imported modules stay in sys.modules.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+_SCHEMAS = (
+    ("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
+    ("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
+)
+
+
+@functools.cache
+def define_missing_operators() -> None:
+    """Declare torchvision's two operators, only when its compiled library is there and can't be loaded. Idempotent."""
+    specification = importlib.util.find_spec("torchvision")
+    if specification is None or specification.origin is None or _library_loads(Path(specification.origin).parent):
+        return
+    for name, schema in _SCHEMAS:
+        torch.library.define(name, schema)
+
+
+def import_torchvision() -> ModuleType:
+    """Torchvision, importable with any build of torch. Raises ModuleNotFoundError if it is not installed."""
+    define_missing_operators()
+    import torchvision
+
+    return torchvision
+
+
+def _library_loads(folder: Path) -> bool:
+    for library in (*folder.glob("_C*.so"), *folder.glob("_C*.pyd")):
+        try:
+            torch.ops.load_library(str(library))
+        except (OSError, ImportError):
+            continue
+        return True
+    return False

@@ -101,9 +101,11 @@ class Origin(NamedTuple):
     overridden: list[tuple[str, ...]]
 
     def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
-        """The line of a value, or "--set" where an override set it."""
-        if any(path[: len(override)] == override for override in self.overridden):
-            return "--set"
+        """The line of a value, or "--set" where an override set it or made the section that it stands in."""
+        made = path not in self.document.lines
+        for override in self.overridden:
+            if path[: len(override)] == override or (made and override[: len(path)] == path):
+                return "--set"
         return self.document.line_of(path)
 
 

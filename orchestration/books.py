@@ -44,6 +44,7 @@ class Group:
     group_id: str
     num_workers: int
     slots: dict[str, int]
+    ordered_at: float
     state: GroupState = "starting"
     incarnation: str = ""
     members: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → node, device, threads …

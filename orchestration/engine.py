@@ -95,6 +95,7 @@ class Engine:
     def run(self, on_event: OnEvent, should_stop: Callable[[], bool]) -> None:
         """Runs every trial; returns when all have ended or `should_stop` says so."""
         self.groups.watch.remote()
+        self.groups.prepare.remote(self.plan.trials[0].num_gpus)
         self.host.start()
         run_sweep(
             self.plan,

@@ -51,7 +51,7 @@ class GroupHost:
     resources: GroupResources
     folder: Path
     starting: dict[str, float] = field(default_factory=dict)  # group → when it was ordered
-    cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from fit() to all ranks ready
+    cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
@@ -74,10 +74,13 @@ class GroupHost:
         import ray
 
         try:
-            while (orders := ray.get(self.groups.next_starts.remote())) is not None:
-                for order in orders:
+            while (orders := ray.get(self.groups.next_orders.remote())) is not None:
+                for order in orders["start"]:
                     self.starting[order["group_id"]] = time.time()
                     self._spawn(self._run, order)
+                for group_id, seconds in orders["ready"].items():
+                    self.starting.pop(group_id, None)
+                    self.cold_starts[group_id] = seconds
         except ray.exceptions.RayError as error:
             logger.warning("no more groups are started: %s", error)
 

@@ -64,12 +64,16 @@ def _log_exported(client: Any, run_id: str, operation: dict[str, Any]) -> None:
         inputs=Schema([TensorSpec(np.dtype(rows.dtype), (-1, *rows.shape[1:]))]),
         outputs=Schema([TensorSpec(np.dtype(output.dtype), (-1, *output.shape[1:]))]),
     )
+    run = client.get_run(run_id)
+    logged = client.create_logged_model(  # by `Model.log` alone it would go to MLflow's default experiment
+        run.info.experiment_id, name="model", source_run_id=run_id, params=run.data.params, flavor="pytorch"
+    )
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(client.tracking_uri)
     try:
         Model.log(
             artifact_path=None,
-            name="model",
+            model_id=logged.model_id,
             flavor=mlflow.pytorch,
             run_id=run_id,
             pytorch_model=model,

@@ -48,7 +48,11 @@ def result(console: Console, done: StudyResult) -> None:
     for failure in done.summary["failures"] or ():
         console.print(Text(failure_text(failure), style="red"))
     console.print(Text(cost_line(done.summary)))
-    for label, place in (("study", done.folder), ("report", done.folder / "report.html"), ("MLflow", done.tracking_uri)):
+    for label, place in (
+        ("study", done.folder),
+        ("report", done.folder / "report.html"),
+        ("MLflow", done.tracking_uri),
+    ):
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
     for line in closing_lines(done):
         console.print(Text(line, style="yellow"), soft_wrap=True)

@@ -3,7 +3,7 @@
 One `WorkerGroups` actor a study. Three parties call it, each by long polling, so that nobody is called back:
 
 * a Tune trial asks for workers (`lease`), follows its trial (`events`) and gives the workers back (`release`);
-* the driver starts the groups that are wanted (`next_starts`) and says when one has ended (`group_closed`);
+* the driver starts the groups that are wanted (`next_orders`) and says when one has ended (`group_closed`);
 * every rank of a group announces itself (`register`), takes trials (`next_trial`) and tells how they go (`post`).
 
 No rank waits for another while the group is idle: each takes the next trial by itself, so that the process group's
@@ -49,6 +49,8 @@ class WorkerGroups:
         self._leases: dict[str, Lease] = {}
         self._waiting: list[str] = []
         self._starts: list[dict[str, Any]] = []
+        self._cold_starts: dict[str, float] = {}  # group → seconds from its order to all of its ranks being here
+        self._told: set[str] = set()  # those of them that the driver knows
         self._started = 0
         self._best: float | None = None
         self._closing = False
@@ -93,11 +95,24 @@ class WorkerGroups:
             if self._enforce_limits():
                 await self._reconcile()
 
-    async def next_starts(self) -> list[dict[str, Any]] | None:
-        """The groups to start now; [] after a while without one, None when the study has closed the books."""
-        await self._wait(lambda: bool(self._starts) or self._closing)
+    async def prepare(self, num_workers: int) -> None:
+        """Starts a group before the first trial asks, so that Ray Train and Tune start at the same time."""
+        if not self._groups and not self._closing:
+            views = [Request(trial_id="", num_workers=num_workers)]
+            for action in decide(self._nodes, [], views, exclusive=self._exclusive):
+                self._carry_out(action)
+        await self._notify()
+
+    async def next_orders(self) -> dict[str, Any] | None:
+        """What the driver is to do or know: `start`, the groups to start; `ready`, seconds that their starts took.
+
+        Both are empty after a while without news; None when the study has closed the books.
+        """
+        await self._wait(lambda: bool(self._starts) or self._cold_starts.keys() > self._told or self._closing)
         starts, self._starts = self._starts, []
-        return None if self._closing else starts
+        ready = {group_id: self._cold_starts[group_id] for group_id in self._cold_starts.keys() - self._told}
+        self._told |= ready.keys()
+        return None if self._closing else {"start": starts, "ready": ready}
 
     async def group_closed(self, group_id: str, error: str | None) -> None:
         """A group's `fit()` has returned. If it never served a trial, the trials that wait for its size fail."""
@@ -146,6 +161,7 @@ class WorkerGroups:
         if len(group.members) == group.num_workers and group.state == "starting":
             group.slots = slots_of(group.members)
             group.state = "idle"
+            self._cold_starts.setdefault(group_id, self._clock() - group.ordered_at)
         await self._reconcile()
 
     async def next_trial(self, group_id: str, incarnation: str, after: int) -> dict[str, Any] | None:
@@ -299,8 +315,9 @@ class WorkerGroups:
         self._started += 1
         group_id = f"group-{self._started}-of-{action.num_workers}"
         slots = dict(action.slots)
-        self._groups[group_id] = Group(group_id, action.num_workers, slots)
-        self._leases[action.trial_id].started_at = self._leases[action.trial_id].started_at or self._clock()
+        self._groups[group_id] = Group(group_id, action.num_workers, slots, self._clock())
+        if lease := self._leases.get(action.trial_id):
+            lease.started_at = lease.started_at or self._clock()
         self._starts.append({"group_id": group_id, "num_workers": action.num_workers, "nodes": list(slots)})
 
     def _grant(self, lease: Lease, group: Group) -> None:

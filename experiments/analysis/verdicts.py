@@ -166,8 +166,12 @@ def _scaling_words(workers: int, best: Row, worst: Row, pairs: int) -> str:
         verdict = "about as fast as one"
     else:
         verdict = "not always faster than one"
-    at_best = f"{best['speedup']:.2f}× at batch {best['params']['batch_size']}, efficiency {best['efficiency']:.2f}"
+    by_batch = best["params"]["batch_size"] != worst["params"]["batch_size"] or pairs == 1
+    where = {
+        row["label"]: f"batch {row['params']['batch_size']}" if by_batch else row["label"] for row in (best, worst)
+    }
+    at_best = f"{best['speedup']:.2f}× at {where[best['label']]}, efficiency {best['efficiency']:.2f}"
     if pairs == 1:
         return f"{count} workers were {verdict} at the same batch: {at_best}."
-    at_worst = f"{worst['speedup']:.2f}× at batch {worst['params']['batch_size']}"
+    at_worst = f"{worst['speedup']:.2f}× at {where[worst['label']]}"
     return f"{count} workers were {verdict} at the same batch: {at_best}; {at_worst}."

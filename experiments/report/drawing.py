@@ -119,7 +119,7 @@ def _attribute(text: str) -> str:
     return "".join(escapes.get(character, character) for character in text)
 
 
-LEGEND_CHARACTERS = 60
+LEGEND_CHARACTERS = 64
 """How many characters of labels, with some for each handle, one row of a legend has room for."""
 
 

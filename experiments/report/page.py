@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis.parts import present
+from experiments.analysis.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from experiments.analysis.words import (
     NOTHING,
     answer_lines,
@@ -47,10 +48,22 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
         details=details_table(summary),
         figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures],
         verdicts=summary["verdicts"],
+        no_verdict=no_verdict(summary),
         caveats=summary["caveats"],
         failures=summary["failures"],
         style=Markup((HERE / "style.css").read_text("utf-8")),
         spec_yaml=spec_yaml,
+    )
+
+
+def no_verdict(summary: Summary) -> str:
+    """What to say where no rule found a cause."""
+    if not any(present(row["step_seconds"]) for row in summary["timings"]):
+        return "No finished trial measured the phases of its steps, so that no cause can be named."
+    return (
+        f"No threshold was passed: waiting for data stays within {DATA_SHARE:.0%} of a step, summing gradients within "
+        f"{SYNC_SHARE:.0%}, and an example costs at most {SMALL_BATCH_RATIO} times as much in small batches as in the "
+        "largest."
     )
 
 

@@ -59,18 +59,28 @@ def _scaling_figure(summary: Summary, quantity: str, title: str, y_label: str, c
     with canvas() as (figure, axes):
         ideal = workers if quantity == "speedup" else [1.0 for _ in workers]
         axes.plot(workers, ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), label="ideal")
+        last: list[tuple[float, float]] = []
         for place, (name, rows) in enumerate(lines[:MOST_LINES]):
             rows = sorted(rows, key=lambda row: row["params"]["num_gpus"])
             x, y = [row["params"]["num_gpus"] for row in rows], [row[quantity] for row in rows]
             style = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": LINES[place % len(LINES)]}
             axes.plot(x, y, label=f"{name}{_flag_mark(rows)}", **style)
-            axes.annotate(
-                f"{y[-1]:.2f}", (x[-1], y[-1]), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5
-            )
+            last.append((x[-1], y[-1]))
+        _label_ends(axes, last)
         axes.set(xlabel="num_gpus (workers)", ylabel=y_label, xticks=workers, ylim=(0, None))
         axes.margins(x=0.12)
         legend_below(figure, axes.get_legend_handles_labels()[0])
         return export(figure, quantity, title, caption)
+
+
+def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
+    """The value at each line's end, except where it would be printed over the one above."""
+    room = 0.06 * max(y for _, y in ends)
+    above: tuple[float, float] | None = None
+    for x, y in sorted(ends, reverse=True):
+        if above is None or x != above[0] or above[1] - y >= room:
+            axes.annotate(f"{y:.2f}", (x, y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8.5)
+            above = (x, y)
 
 
 def _flag_mark(rows: Sequence[Row]) -> str:
@@ -147,7 +157,7 @@ def _phases_caption(summary: Summary, rows: Sequence[Row]) -> str:
 def pareto_figure(summary: Summary) -> Drawn:
     """Time to the target against GPU-seconds, a point a cell; the front joined."""
     name, recommendation = "pareto", summary["recommendation"]
-    title = "Time against GPU-seconds"
+    title = f"Time against {work_unit(summary)}"
     if not present(recommendation["fastest"]):
         return Drawn(name=name, title=title, caption=f"Not drawn: {_why(recommendation['fastest'])}.")
     target = recommendation["target"]
@@ -178,8 +188,8 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
         choice = recommendation[roles[0]]
         above = roles[0] == "fastest"
         axes.annotate(
-            " and ".join(roles), (choice["seconds"], choice["gpu_seconds"]), xytext=(0, 9 if above else -15),
-            textcoords="offset points", ha="center", fontsize=8.5, fontweight="bold", color=INK,
+            " and ".join(roles), (choice["seconds"], choice["gpu_seconds"]), xytext=(-3, 9) if above else (3, -15),
+            textcoords="offset points", ha="left" if above else "right", fontsize=8.5, fontweight="bold", color=INK,
         )  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""Shared by the tests of stages 1, 2, 8 and 9: specs from text, and studies with synthetic trials."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.analysis import summarise
+from experiments.plan import Plan, make_plan
+from experiments.spec import Problem, SpecError, StudySpec, parse_study
+from experiments.study_folder import StudyFolder
+from tests.support.trials import Law, make_trials
+
+MODELS = ("lenet", "mlp")
+DATASETS = ("digits", "mnist", "fashion_mnist", "synthetic")
+
+
+def spec_of(text: str, *overrides: str) -> StudySpec:
+    """The spec of a YAML text, indented as the test likes it."""
+    return parse_study(textwrap.dedent(text), "study.yaml", overrides, models=MODELS, datasets=DATASETS)
+
+
+def problems_of(text: str, *overrides: str) -> list[Problem]:
+    """What is wrong with a YAML text."""
+    with pytest.raises(SpecError) as caught:
+        spec_of(text, *overrides)
+    return caught.value.problems
+
+
+def study_of(text: str, law: Law | None = None, **keywords: Any) -> tuple[StudySpec, Plan, list[dict[str, Any]]]:
+    """A spec, its plan and synthetic trials."""
+    spec = spec_of(text)
+    plan = make_plan(spec)
+    return spec, plan, make_trials(plan, law, **keywords)
+
+
+def summary_of(text: str, law: Law | None = None, **keywords: Any) -> dict[str, Any]:
+    """The summary of synthetic trials."""
+    return summarise(*study_of(text, law, **keywords))
+
+
+def folder_of(path: Path, text: str, law: Law | None = None, **keywords: Any) -> StudyFolder:
+    """A study's folder with synthetic trials in it."""
+    spec, plan, trials = study_of(text, law, **keywords)
+    folder = StudyFolder(path)
+    folder.create()
+    folder.write_text(folder.spec_file, spec.to_yaml())
+    folder.write_json(folder.plan_file, plan.to_dict())
+    for trial in trials:
+        folder.append_trial(trial)
+    return folder

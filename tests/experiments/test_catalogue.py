@@ -1,0 +1,47 @@
+"""Stage 1: the studies that come with the package."""
+
+import pytest
+
+from experiments.plan import make_plan
+from experiments.spec import SpecError, catalogue, find_study, load_study
+from tests.experiments.support import DATASETS, MODELS
+
+
+def test_the_catalogue():
+    assert catalogue() == ["d2l-lenet", "digits-quick"]
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_study_loads_and_says_what_it_is_for(name):
+    path = find_study(name)
+    spec = load_study(path, models=MODELS, datasets=DATASETS)
+    assert spec.name == name
+    assert spec.description
+    assert [line for line in ("# Question:", "# Costs:", "# Look at:") if line not in path.read_text("utf-8")] == []
+
+
+def test_digits_quick_is_the_grid_of_the_issue():
+    plan = make_plan(load_study(find_study("digits-quick"), models=MODELS, datasets=DATASETS))
+    assert len(plan.trials) == 16
+    assert {trial.num_gpus for trial in plan.trials} == {1, 2}
+
+
+def test_d2l_lenet_has_the_books_points():
+    plan = make_plan(load_study(find_study("d2l-lenet"), models=MODELS, datasets=DATASETS))
+    points = [(trial.num_gpus, trial.batch_size, trial.learning_rate, trial.seed) for trial in plan.trials]
+    assert points == [(1, 256, 0.2, 0), (2, 256, 0.2, 0), (2, 512, 0.3, 0)]
+    assert {trial.train["epochs"] for trial in plan.trials} == {10}
+    assert plan.trials[0].workload["model_args"] == {"init": "normal"}
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine")
+    assert find_study(str(path)) == path
+
+
+@pytest.mark.parametrize("name", ["digits-quik", "nothing/there.yaml", "", "a\0b", "x" * 5000])
+def test_neither_file_nor_study_lists_the_catalogue(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match="digits-quick"):
+        find_study(name)

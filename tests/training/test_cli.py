@@ -1,0 +1,109 @@
+"""`python -m training`, alone and under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training.__main__ import main
+from training.state import load_state
+
+ARGUMENTS = [
+    "--model", "mlp", "--model-args", '{"hidden": [16]}', "--data", "digits", "--batch-size", "100",
+    "--learning-rate", "0.1", "--epochs", "2", "--threads", "1", "--device", "cpu",
+]  # fmt: skip
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+def run(*command: str) -> list[dict[str, Any]]:
+    """The JSON lines of a program that must end well and keep its standard output clean."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "terminate" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path) -> None:
+    """Losses are sums in another order; accuracies of 360 examples may differ by one."""
+    alone = run("-m", "training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))
+    together = run(*TORCHRUN, "-m", "training", *ARGUMENTS, "--save-model", str(tmp_path / "together.pt"))
+    assert len(alone) == len(together) == 3
+    for one, two in zip(alone[:2], together[:2], strict=True):
+        assert one.keys() == two.keys()
+        assert [one[name] for name in ("epoch", "steps", "samples")] == [
+            two[name] for name in ("epoch", "steps", "samples")
+        ]
+        assert one["train_loss"] == pytest.approx(two["train_loss"], rel=1e-4)
+        assert one["test_loss"] == pytest.approx(two["test_loss"], rel=1e-4)
+        assert one["test_accuracy"] == pytest.approx(two["test_accuracy"], abs=1.01 / 360)
+        assert two["replica_max_diff"] == 0.0
+    assert alone[2]["status"] == together[2]["status"] == "finished"
+    states = [load_state(tmp_path / name) for name in ("alone.pt", "together.pt")]
+    assert all(torch.allclose(states[0][name], states[1][name], atol=1e-4) for name in states[0])
+
+
+def test_main_prints_records_and_a_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--optimizer", "adamw", "--gradient-clip", "1", "--gradient-sync", "naive"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["epoch"] for line in lines[:2]] == [1, 2]
+    assert lines[2]["best_test_accuracy"] == max(line["test_accuracy"] for line in lines[:2])
+
+
+def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--learning-rate", "1e30"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["status"] == "diverged"
+    assert last["best_test_accuracy"] is None
+    assert "epoch 1" in last["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "lenat"], "model: 'lenat' is not known; choose one of lenet, mlp"),
+        (["--data", "mnist", "--data-root", "/nowhere"], "run `scalestudy data fetch mnist`"),
+        (["--learning-rate", "nan"], "learning_rate: nan"),
+        (["--batch-size", "0"], "batch_size: 0"),
+        (["--batch-size", "2000"], "batch_size: 2000 is more than the 1437"),
+        (["--shards", "1,1"], "shards: [1.0, 1.0] has not one weight for each of 1 workers"),
+        (["--device", "tpu"], "device: 'tpu' is not known"),
+        (["--threads", "-1"], "threads: -1"),
+        (["--model-args", '{"depth": 3}'], "it takes num_classes, in_channels, hidden"),
+        (["--model", "nowhere:Net"], "there is no module 'nowhere'"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ARGUMENTS, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--batch-size", "many"], ["--model-args", "[1]"], ["--model-args", "{"], ["--shards", "a,b"], ["--x"]],
+)
+def test_arguments_that_do_not_parse_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*ARGUMENTS, *arguments])
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_no_cuda_device_is_a_clear_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    assert main([*ARGUMENTS, "--device", "cuda"]) == 2
+    assert "no CUDA device 0 among 0" in capsys.readouterr().err

@@ -1,0 +1,260 @@
+"""Data sets: what they hold, and what happens when files are missing, damaged or fetched."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.training.helpers import make_config
+from training.data import DataError, Splits, default_root, fetch, require
+from training.data.digits import load as load_digits
+from training.data.idx import FILES, SOURCES, IdxSource, fetch_source, load_arrays, parse_idx, require_source
+from training.data.loading import forget, load_splits
+from training.data.mnist import load_source
+from training.data.synthetic import load as load_synthetic
+
+CPU = torch.device("cpu")
+
+
+def idx_bytes(array: NDArray[np.uint8]) -> bytes:
+    """The IDX file that holds the array."""
+    return struct.pack(f">I{array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def tiny_arrays() -> dict[str, NDArray[np.uint8]]:
+    """Five training and three test images of 4 × 6 pixels."""
+    random = np.random.default_rng(0)
+    shapes = dict(zip(FILES, [(5, 4, 6), (5,), (3, 4, 6), (3,)], strict=True))
+    return {file: random.integers(0, 10, shape, dtype=np.uint8) for file, shape in shapes.items()}
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    """A folder with the four packed files, in torchvision's layout."""
+    raw = tmp_path / "origin" / "Tiny" / "raw"
+    raw.mkdir(parents=True)
+    for file, array in tiny_arrays().items():
+        (raw / f"{file}.gz").write_bytes(gzip.compress(idx_bytes(array), mtime=0))
+    return tmp_path / "origin"
+
+
+@pytest.fixture
+def source(origin: Path) -> IdxSource:
+    """Those files with their checksums; the mirrors are one that lacks them and the folder itself."""
+    raw = origin / "Tiny" / "raw"
+    md5 = {file: hashlib.md5((raw / f"{file}.gz").read_bytes()).hexdigest() for file in FILES}
+    return IdxSource("fashion_mnist", "Tiny", (f"{raw.parent.as_uri()}/nowhere/", f"{raw.as_uri()}/"), md5)
+
+
+def test_packed_files_are_read_without_writing(source: IdxSource, origin: Path) -> None:
+    before = sorted(path.name for path in origin.rglob("*"))
+    arrays = load_arrays(source, origin)
+    for array, expected in zip(arrays, tiny_arrays().values(), strict=True):
+        assert np.array_equal(array, expected)
+    assert sorted(path.name for path in origin.rglob("*")) == before
+
+
+def test_pixels_become_inputs_in_0_to_1(source: IdxSource, origin: Path) -> None:
+    splits = load_source(source, str(origin))
+    assert splits.train_inputs.shape == (5, 1, 4, 6)
+    assert splits.train_inputs.dtype == torch.float32
+    expected = torch.from_numpy(tiny_arrays()[FILES[0]].astype(np.float32) / 255)
+    assert torch.allclose(splits.train_inputs[:, 0], expected, atol=1e-7)
+    assert splits.test_targets.tolist() == tiny_arrays()[FILES[3]].tolist()
+    assert (splits.num_classes, splits.in_channels) == (10, 1)
+
+
+def test_unpacked_files_are_read_too(source: IdxSource, tmp_path: Path) -> None:
+    raw = tmp_path / "root" / "Tiny" / "raw"
+    raw.mkdir(parents=True)
+    for file, array in tiny_arrays().items():
+        (raw / file).write_bytes(idx_bytes(array))
+    require_source(source, tmp_path / "root")
+    assert load_arrays(source, tmp_path / "root")[0].shape == (5, 4, 6)
+
+
+def test_a_missing_file_names_the_remedy(source: IdxSource, origin: Path) -> None:
+    (origin / "Tiny" / "raw" / f"{FILES[3]}.gz").unlink()
+    for read in (require_source, load_arrays):
+        with pytest.raises(DataError, match=f"no {FILES[3]} in .*scalestudy data fetch fashion_mnist"):
+            read(source, origin)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_a_missing_data_set_names_the_remedy(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"`scalestudy data fetch {name}`"):
+        require(name, tmp_path)
+    with pytest.raises(DataError, match=f"`scalestudy data fetch {name}`"):
+        load_splits(make_config(data=name, data_args={}, data_root=str(tmp_path)), CPU)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "package.module:callable"])
+def test_what_needs_no_files_is_there(name: str, tmp_path: Path) -> None:
+    require(name, tmp_path)
+
+
+def test_an_unknown_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="choose one of digits"):
+        require("cifar1000", tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b"", lambda content: b"x" * 40])
+def test_a_damaged_packed_file_is_named(source: IdxSource, origin: Path, damage: object) -> None:
+    path = origin / "Tiny" / "raw" / f"{FILES[0]}.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=f"{FILES[0]}.gz: checksum .*delete it and run `scalestudy data fetch"):
+        load_arrays(source, origin)
+
+
+def test_a_damaged_unpacked_file_is_named(source: IdxSource, origin: Path) -> None:
+    raw = origin / "Tiny" / "raw"
+    (raw / f"{FILES[0]}.gz").unlink()
+    (raw / FILES[0]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]])[:-1])
+    with pytest.raises(DataError, match=f"{FILES[0]}: shape .* takes 136 bytes and the file has 135"):
+        load_arrays(source, origin)
+
+
+def test_images_where_labels_should_be_are_refused(source: IdxSource, origin: Path) -> None:
+    raw = origin / "Tiny" / "raw"
+    (raw / f"{FILES[1]}.gz").unlink()
+    (raw / FILES[1]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]]))
+    with pytest.raises(DataError, match="files hold arrays of shapes"):
+        load_arrays(source, origin)
+
+
+def test_labels_above_nine_are_refused(source: IdxSource, origin: Path) -> None:
+    raw = origin / "Tiny" / "raw"
+    (raw / f"{FILES[1]}.gz").unlink()
+    (raw / FILES[1]).write_bytes(idx_bytes(np.full(5, 10, dtype=np.uint8)))
+    with pytest.raises(DataError, match="labels above 9"):
+        load_source(source, str(origin))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple))
+def test_idx_holds_any_shape(shape: tuple[int, ...]) -> None:
+    array = np.arange(int(np.prod(shape)), dtype=np.uint8).reshape(shape)
+    assert np.array_equal(parse_idx(idx_bytes(array)), array)
+
+
+@given(st.binary(max_size=40))
+def test_idx_refuses_whatever_is_none(content: bytes) -> None:
+    with contextlib.suppress(DataError):  # and nothing else
+        assert parse_idx(content).nbytes <= len(content)
+
+
+@pytest.mark.parametrize("folder", ["", "Tiny", "Tiny/raw"])
+def test_fetch_copies_from_a_folder(source: IdxSource, origin: Path, tmp_path: Path, folder: str) -> None:
+    new = fetch_source(source, tmp_path / "root", origin / folder)
+    assert [path.name for path in new] == [f"{file}.gz" for file in FILES]
+    assert load_arrays(source, tmp_path / "root")[0].shape == (5, 4, 6)
+    assert fetch_source(source, tmp_path / "root", origin / folder) == []
+
+
+def test_fetch_tries_the_mirrors_in_turn(source: IdxSource, tmp_path: Path) -> None:
+    assert len(fetch_source(source, tmp_path / "root", None)) == 4
+    assert load_arrays(source, tmp_path / "root")[3].shape == (3,)
+    assert not list(tmp_path.rglob(".fetch-*"))
+
+
+def test_fetch_without_a_good_mirror_leaves_nothing(source: IdxSource, tmp_path: Path) -> None:
+    dead = IdxSource(source.name, source.folder, source.mirrors[:1], source.md5)
+    with pytest.raises(DataError, match="check the network, or run `scalestudy data fetch fashion_mnist`"):
+        fetch_source(dead, tmp_path / "root", None)
+    assert not [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+
+
+def test_fetch_refuses_a_file_with_another_checksum(source: IdxSource, origin: Path, tmp_path: Path) -> None:
+    (origin / "Tiny" / "raw" / f"{FILES[2]}.gz").write_bytes(b"other")
+    with pytest.raises(DataError, match="checksum"):
+        fetch_source(source, tmp_path / "root", origin)
+    assert not (tmp_path / "root" / "Tiny" / "raw" / f"{FILES[2]}.gz").exists()
+
+
+def test_fetch_from_a_folder_without_the_files(source: IdxSource, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give the folder that has Tiny/raw/"):
+        fetch_source(source, tmp_path / "root", tmp_path)
+
+
+def test_fetch_into_an_impossible_folder(source: IdxSource, origin: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="choose a folder that can be"):
+        fetch_source(source, tmp_path / "file", origin)
+
+
+def test_fetch_of_what_needs_no_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="needs no files"):
+        fetch("digits", tmp_path)
+
+
+def test_checksums_and_mirrors_are_torchvisions() -> None:
+    from training.torchvision_compat import import_torchvision
+
+    datasets = import_torchvision().datasets
+    for source, theirs in ((SOURCES["mnist"], datasets.MNIST), (SOURCES["fashion_mnist"], datasets.FashionMNIST)):
+        assert {f"{file}.gz": md5 for file, md5 in source.md5.items()} == dict(theirs.resources)
+        assert list(source.mirrors) == theirs.mirrors
+        assert source.folder == theirs.__name__
+
+
+def test_digits_are_the_fixed_split() -> None:
+    splits = load_digits(None)
+    assert splits.train_inputs.shape == (1437, 1, 28, 28)
+    assert splits.test_inputs.shape == (360, 1, 28, 28)
+    assert (splits.train_inputs.min().item(), splits.train_inputs.max().item()) == (0.0, 1.0)
+    assert splits.train_targets.bincount().tolist() == [145, 144, 140, 146, 143, 145, 147, 145, 142, 140]
+    assert load_digits(None, image_size=8).train_inputs.shape == (1437, 1, 8, 8)
+
+
+def test_digits_of_an_impossible_size() -> None:
+    with pytest.raises(ValueError, match=r"data_args\.image_size: 0"):
+        load_digits(None, image_size=0)
+
+
+def test_synthetic_data_is_the_same_everywhere_and_has_the_sizes_asked_for() -> None:
+    splits = load_synthetic(None, train_samples=7, test_samples=3, num_classes=4, channels=3, image_size=5)
+    again = load_synthetic(None, train_samples=7, test_samples=3, num_classes=4, channels=3, image_size=5)
+    assert splits.train_inputs.shape == (7, 3, 5, 5)
+    assert splits.test_targets.max() < 4
+    assert torch.equal(splits.train_inputs, again.train_inputs)
+    assert 0 <= splits.train_inputs.min() <= splits.train_inputs.max() <= 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("train_samples", 0), ("channels", 1.5), ("noise", 2.0)])
+def test_impossible_synthetic_data(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"data_args\.{name}"):
+        load_synthetic(None, **{name: value})
+
+
+def test_the_last_data_set_is_kept_and_only_that() -> None:
+    forget()
+    small, large = (make_config(data_args={"train_samples": count}) for count in (64, 128))
+    first = load_splits(small, CPU)
+    assert load_splits(small, CPU) is first
+    assert len(load_splits(large, CPU).train_inputs) == 128
+    assert load_splits(small, CPU) is not first
+
+
+def test_splits_that_do_not_fit_are_refused() -> None:
+    inputs, targets = torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(DataError, match="train inputs"):
+        Splits(inputs, targets[:3], inputs, targets, 2)
+    with pytest.raises(DataError, match="test inputs"):
+        Splits(inputs, targets, inputs[:0], targets[:0], 2)
+
+
+def test_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SCALESTUDY_DATA", str(tmp_path))
+    assert default_root() == tmp_path
+    monkeypatch.delenv("SCALESTUDY_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_root() == tmp_path / "scalestudy" / "data"

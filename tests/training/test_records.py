@@ -1,0 +1,109 @@
+"""Reduction over ranks and the table of metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+
+from training.records import (
+    METRICS,
+    PHASES,
+    RankMeasurements,
+    epoch_metrics,
+    find_metric,
+    reduce_over_ranks,
+)
+
+FAST = RankMeasurements(
+    train_loss_sum=30.0, samples=20, train_seconds=2.0, timed_samples=10, timed_seconds=0.9, data_seconds=0.1,
+    forward_backward_seconds=1.0, gradient_sync_seconds=0.8, optimizer_seconds=0.1, test_loss_sum=4.0, test_hits=3,
+    test_samples=4, eval_seconds=0.5, peak_memory_bytes=100, replica_difference=0.0,
+)  # fmt: skip
+SLOW = dataclasses.replace(
+    FAST, train_loss_sum=10.0, samples=5, timed_samples=2, timed_seconds=1.0, forward_backward_seconds=1.7,
+    gradient_sync_seconds=0.1, test_loss_sum=2.0, test_hits=1, test_samples=2, eval_seconds=0.4,
+    peak_memory_bytes=200, train_seconds=2.1,
+)  # fmt: skip
+
+
+def reduce(*ranks: RankMeasurements, enough_timed: bool = True) -> Any:
+    return reduce_over_ranks([rank.to_row() for rank in ranks], 3, 7, enough_timed)
+
+
+def test_reduction_by_the_tables_rules() -> None:
+    record = reduce(FAST, SLOW)
+    assert (record.epoch, record.steps, record.samples) == (3, 7, 25)
+    assert record.train_loss == 1.6  # (30 + 10) / (20 + 5)
+    assert record.test_loss == 1.0  # (4 + 2) / (4 + 2)
+    assert record.test_accuracy == pytest.approx(4 / 6)  # (3 + 1) / (4 + 2)
+    assert (record.train_seconds, record.eval_seconds) == (2.1, 0.5)
+    assert record.samples_per_second == 12.0  # (10 + 2) / max(0.9, 1.0)
+    assert record.peak_memory_bytes == 200
+    assert record.phases == {"data": 0.1, "forward_backward": 1.7, "gradient_sync": 0.1, "optimizer": 0.1}
+
+
+def test_order_of_ranks_does_not_matter_for_sums() -> None:
+    assert dataclasses.replace(reduce(FAST, SLOW), at="") == dataclasses.replace(reduce(SLOW, FAST), at="")
+
+
+def test_too_few_timed_steps_give_no_rate() -> None:
+    assert reduce(FAST, enough_timed=False).samples_per_second is None
+
+
+@pytest.mark.parametrize("ranks", [(math.nan, 0.0), (0.0, math.nan)])
+def test_a_replica_with_nan_is_never_hidden(ranks: tuple[float, float]) -> None:
+    record = reduce(*(dataclasses.replace(FAST, replica_difference=value) for value in ranks))
+    assert math.isnan(record.replica_max_diff)
+    assert record.to_dict()["replica_max_diff"] is None
+
+
+def test_a_record_is_json_with_the_designs_keys() -> None:
+    record = reduce(dataclasses.replace(FAST, test_loss_sum=math.inf))
+    plain = json.loads(json.dumps(record.to_dict(), allow_nan=False))
+    assert set(plain) == {
+        "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
+        "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
+    }  # fmt: skip
+    assert plain["test_loss"] is None
+    assert tuple(plain["phases"]) == PHASES
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", plain["at"])
+
+
+def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
+    metrics = epoch_metrics(reduce(FAST).to_dict() | {"test_loss": None})
+    assert "test_loss" not in metrics
+    assert "grad_sq_norm" not in metrics
+    assert metrics["epoch_seconds"] == 2.0
+    assert metrics["phase_gradient_sync_seconds"] == 0.8
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+def test_every_name_that_is_written_is_in_the_table() -> None:
+    plain = reduce(FAST).to_dict() | {"grad_sq_norm": 1.0, "grad_trace_cov": 1.0}
+    for name in epoch_metrics(plain):
+        assert find_metric(name).name == name
+    for name in set(plain) - {"epoch", "at", "phases"}:
+        find_metric(name)
+    for name in ("best_test_accuracy", "wall_seconds", "startup_seconds", "train_seconds"):
+        find_metric(name)
+
+
+def test_a_pattern_stands_for_any_target() -> None:
+    assert find_metric("time_to_accuracy_0.85").name == "time_to_accuracy_<target>"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "time_to_accuracy_", "test_accuracy2", ""])
+def test_a_name_that_is_not_in_the_table_is_refused(name: str) -> None:
+    with pytest.raises(KeyError, match="add it there"):
+        find_metric(name)
+
+
+def test_the_table_is_complete_and_without_doubles() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names))
+    assert all(metric.unit and metric.reduction and metric.meaning for metric in METRICS)

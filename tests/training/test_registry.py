@@ -1,0 +1,59 @@
+"""Names and import paths."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.registry import DATASETS, GRADIENT_SYNCS, MODELS, call_with, check_name, resolve
+
+
+@pytest.mark.parametrize("table", [MODELS, DATASETS, GRADIENT_SYNCS])
+def test_every_built_in_name_resolves(table: dict[str, str]) -> None:
+    assert all(callable(resolve(name, table)) for name in table)
+
+
+def test_a_path_resolves() -> None:
+    assert resolve("json:dumps", MODELS)([1]) == "[1]"
+
+
+@pytest.mark.parametrize("name", ["", "nothing", ":x", "a:", "a..b:c", "a:b.c", "a b:c", "os.system('x'):y"])
+def test_what_is_neither_name_nor_path_is_refused_with_the_choices(name: str) -> None:
+    with pytest.raises(ValueError, match=r"choose one of lenet, mlp, or give package\.module:callable"):
+        check_name(name, MODELS)
+
+
+def test_a_missing_module_or_callable_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="there is no module 'nowhere'"):
+        resolve("nowhere.models:Net", MODELS)
+    with pytest.raises(ValueError, match=r"there is no module 'training\.nowhere'"):
+        resolve("training.nowhere:Net", MODELS)
+    with pytest.raises(ValueError, match="no callable 'PHASES'"):
+        resolve("training.records:PHASES", MODELS)
+
+
+def test_what_a_users_module_lacks_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_module.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="a_package_that_is_not_there"):
+        resolve("users_module:Net", MODELS)
+    sys.modules.pop("users_module", None)
+
+
+def test_call_with_names_what_is_taken() -> None:
+    def function(first: int, second: int = 0) -> int:
+        return first + second
+
+    assert call_with(function, "f", 1, second=2) == 3
+    with pytest.raises(ValueError, match="f: got an unexpected keyword argument 'third'; it takes first, second"):
+        call_with(function, "f", 1, third=2)
+
+
+def test_call_with_passes_on_the_functions_own_type_error() -> None:
+    def function() -> None:
+        raise TypeError("from within")
+
+    with pytest.raises(TypeError, match="from within"):
+        call_with(function, "f")

@@ -21,7 +21,7 @@ def find_study(name_or_path: str) -> Path:
         return STUDIES / f"{name_or_path}.yaml"
     path = Path(name_or_path)
     try:
-        there = path.exists()
+        there = bool(name_or_path) and path.exists()
     except (OSError, ValueError):
         there = False
     if there:
@@ -29,4 +29,4 @@ def find_study(name_or_path: str) -> Path:
     names = catalogue()
     guess = did_you_mean(path.name, names)
     remedy = f"{guess}name a YAML file, or a study of the catalogue: {', '.join(names)}"
-    raise one_problem(name_or_path, "there is no such file or study", remedy)
+    raise one_problem(name_or_path or '""', "there is no such file or study", remedy)

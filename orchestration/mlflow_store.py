@@ -23,6 +23,7 @@ ROLE, STUDY_ID, TRIAL_ID, STATUS = (f"scalestudy.{key}" for key in ("role", "stu
 RUN_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
 NOTE_LIMIT = 7_900
+SQLITE = "sqlite:///"
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 METRICS_A_BATCH = 1_000  # MLflow's limit
 PARAMS_A_BATCH = 100
@@ -48,8 +49,8 @@ class TrackingAddress:
 def resolve_address(uri: str | None) -> TrackingAddress:
     """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder."""
     named = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-    if named.startswith("sqlite:///"):
-        database = base_folder() / named.removeprefix("sqlite:///")
+    if named.startswith(SQLITE):
+        database = base_folder() / named.removeprefix(SQLITE)
         return TrackingAddress(f"sqlite:///{database}", (database.parent / "mlartifacts").as_uri())
     is_database = not named.startswith(("http://", "https://", "databricks"))
     return TrackingAddress(named, (base_folder() / "mlartifacts").as_uri() if is_database else None)
@@ -58,8 +59,8 @@ def resolve_address(uri: str | None) -> TrackingAddress:
 def check_reachable(address: TrackingAddress) -> None:
     """Raises UnreachableError where nothing can be tracked; writes nothing."""
     remedy = "start the server, or correct tracking.uri or MLFLOW_TRACKING_URI"
-    if address.uri.startswith("sqlite:///"):
-        _check_database_file(Path(address.uri.removeprefix("sqlite:///")))
+    if address.uri.startswith(SQLITE):
+        _check_database_file(Path(address.uri.removeprefix(SQLITE)))
         return
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
@@ -75,11 +76,11 @@ def check_reachable(address: TrackingAddress) -> None:
 
 
 def _check_database_file(database: Path) -> None:
-    place = database if database.exists() else database.parent
-    if not database.parent.is_dir() or not os.access(place, os.W_OK):
+    place = next(path for path in (database, *database.parents) if path.exists())
+    if database.is_dir() or (place != database and not place.is_dir()) or not os.access(place, os.W_OK):
         raise UnreachableError(
             f"tracking.uri: sqlite:///{database}: can't be written",
-            "name a folder that is there and that you may write",
+            "name a file in a folder that you may write",
         )
 
 
@@ -100,6 +101,8 @@ class MlflowStore:
         """Opens the store and finds or makes the experiment. Raises what MLflow raises."""
         from mlflow import MlflowClient
 
+        if address.uri.startswith(SQLITE):
+            Path(address.uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
         self.client = MlflowClient(tracking_uri=address.uri)
         self.study_id = study_id
         self.experiment_id = self._experiment(experiment, address.artifacts)

@@ -48,25 +48,20 @@ def result(console: Console, done: StudyResult) -> None:
     for failure in done.summary["failures"] or ():
         console.print(Text(failure_text(failure), style="red"))
     console.print(Text(cost_line(done.summary)))
-    for label, place in (
-        ("study", done.folder),
-        ("report", done.folder / "report.html"),
-        ("MLflow", done.tracking_uri),
-    ):
+    places = {"study": done.folder, "report": done.folder / "report.html", "MLflow": done.tracking_uri}
+    for label, place in places.items():
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
     for line in closing_lines(done):
         console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def table_of(console: Console, summary: dict[str, Any]) -> None:
-    """The table in the book's form."""
+    """The table in the book's form, columns flush right, never cut to the width of the terminal."""
     header, rows = book_table(summary)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, *rows]:
+        line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        console.print(Text(line.rstrip(), style="bold" if row is header else ""), soft_wrap=True)
 
 
 def cost_line(summary: dict[str, Any]) -> str:
@@ -90,6 +85,8 @@ def closing_lines(done: StudyResult) -> list[str]:
     lines = []
     if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         lines.append("stopped: the trials that had ended are kept and in the report")
+    if done.broken:
+        lines.append(f"the sweep broke off: {done.broken.splitlines()[-1]}; see {done.folder / 'driver.log'}")
     if done.unsent:
         lines.append(f"MLflow missed {done.unsent} operations; when it is back: scalestudy sync {done.folder}")
     if done.exit_code == ExitCode.SOME_FAILED:
@@ -104,6 +101,7 @@ def result_data(done: StudyResult) -> dict[str, Any]:
         "report": str(done.folder / "report.html"),
         "tracking_uri": done.tracking_uri,
         "exit_code": int(done.exit_code),
+        "broken": done.broken,
         "unsent": done.unsent,
         "cold_start_seconds": done.cold_starts,
         "summary": done.summary,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -19,10 +20,13 @@ from orchestration import cluster as clusters
 from orchestration.board import Board
 from orchestration.environment import Output, base_folder, prepare_environment
 from orchestration.errors import ExitCode, RequestError, UnreachableError
+from orchestration.failures import describe
 from orchestration.live import Silent, View
 from orchestration.mlflow_store import MlflowStore, TrackingAddress, check_reachable, resolve_address
 from orchestration.recorder import Recorder
 from orchestration.tracking import Tracker, replay
+
+logger = logging.getLogger(__name__)
 
 ViewFactory = Callable[[Board, TextIO, Callable[[], dict[str, float]]], View]
 
@@ -36,6 +40,7 @@ class StudyResult:
         summary: `summary.json`.
         exit_code: the command's exit status.
         tracking_uri: where MLflow has the study, without a password.
+        broken: why the sweep broke off before its end, or None.
         unsent: operations that MLflow did not get; `scalestudy sync` replays them.
         cold_starts: seconds from a group's order to its workers being ready, by group.
     """
@@ -44,6 +49,7 @@ class StudyResult:
     summary: dict[str, Any]
     exit_code: ExitCode
     tracking_uri: str
+    broken: str | None
     unsent: int
     cold_starts: dict[str, float]
 
@@ -180,11 +186,11 @@ class _Run:
         stop = threading.Event()
         try:
             recorder.study_started()
-            shown.stage(f"{len(self.plan.trials)} trials in {self.folder.path}")
+            shown.stage(f"{len(self.plan.trials)} trials; study: {self.folder.path}; MLflow: {self.tracking.shown}")
             with _signals(stop, self.engine) as caught:
-                self.engine.run(self._sink(recorder, shown), stop.is_set)
+                broken = self._sweep(recorder, shown, stop)
             shown.stage("writing the report")
-            summary = recorder.finish(time.monotonic() - self.began, interrupted=bool(caught))
+            summary = recorder.finish(time.monotonic() - self.began, interrupted=bool(caught) or broken is not None)
         finally:
             self.engine.shut_down()
             unsent = tracker.close()
@@ -192,11 +198,21 @@ class _Run:
         return StudyResult(
             folder=self.folder.path,
             summary=summary,
-            exit_code=exit_code(summary, caught, unsent),
+            exit_code=exit_code(summary, caught, lost=bool(unsent) or broken is not None),
+            broken=broken,
             tracking_uri=self.tracking.shown,
             unsent=unsent,
             cold_starts=self.engine.cold_starts(),
         )
+
+    def _sweep(self, recorder: Recorder, shown: View, stop: threading.Event) -> str | None:
+        """Runs the trials. A sweep that Ray breaks off keeps the trials that had ended; returns why it broke off."""
+        try:
+            self.engine.run(self._sink(recorder, shown), stop.is_set)
+        except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
+            logger.exception("the sweep broke off")
+            return describe(error)
+        return None
 
     def _write_plan(self) -> None:
         try:
@@ -220,11 +236,11 @@ class _Run:
         return take
 
 
-def exit_code(summary: dict[str, Any], caught: Sequence[int], unsent: int) -> ExitCode:
-    """The exit status that a study's end means: signals first, then lost tracking, then failed trials."""
+def exit_code(summary: dict[str, Any], caught: Sequence[int], *, lost: bool) -> ExitCode:
+    """The exit status that a study's end means: signals first, then a lost cluster or store, then failed trials."""
     if caught:
         return ExitCode.INTERRUPTED if caught[0] == signal.SIGINT else ExitCode.TERMINATED
-    if unsent:
+    if lost:
         return ExitCode.UNREACHABLE
     return ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
 
@@ -289,7 +305,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
 
 
 def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
-    """Trials of earlier studies in the spec's storage, for `plan`'s estimate; a folder that can't be read counts not."""
+    """Trials of earlier studies in the spec's storage, for `plan`'s estimate; broken folders are passed over."""
     found: list[dict[str, Any]] = []
     for plan_file in sorted((base_folder() / Path(spec.storage).expanduser()).glob("*/plan.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):

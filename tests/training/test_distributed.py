@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +52,32 @@ def test_one_worker_needs_no_process_group() -> None:
     stop_process_group()
     check_process_group(ALONE)
     assert use_all(ALONE, 1.0) == ([[0.0, 2.0**53 - 1]], [0.0, 1.0, 0.0], 0.0, 0.0)
+
+
+PROGRAM = """
+import sys, torch
+from tests.training.helpers import make_config
+from training.distributed import Worker, start_process_group, stop_process_group
+from training.loop import train
+
+rank = int(sys.argv[1])
+start_process_group(rank, 2, init_method=sys.argv[2], timeout_seconds=60)
+result = train(make_config(), Worker(rank, 2, torch.device("cpu")))
+stop_process_group()
+"""
+
+
+def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
+    """Even one that still holds its result; a process group that outlives the interpreter would abort it."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    ranks = [
+        subprocess.Popen([*command, str(rank), (tmp_path / "store").as_uri()], env=environment, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    for process in ranks:
+        _, errors = process.communicate(timeout=100)
+        assert (process.returncode, errors) == (0, b"")
 
 
 def claim_to_be_first(worker: Worker) -> str:

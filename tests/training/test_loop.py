@@ -44,6 +44,24 @@ def test_training_again_gives_the_same_with_dropout() -> None:
     assert run_training(ALONE, config)["curve"] == run_training(ALONE, make_config(), config)["curve"]
 
 
+class _GeneratorSeed(Hook):
+    def train_starts(self, trial: Trial) -> None:
+        self.seed = torch.initial_seed()
+
+
+def seed_of_the_steps(worker: Worker, config: TrainConfig) -> int:
+    """What this rank's generator is seeded with when the steps begin."""
+    hook = _GeneratorSeed()
+    train(config, worker, hooks=[hook])
+    return hook.seed
+
+
+def test_ranks_draw_different_numbers_in_their_steps(ranks: GlooPool) -> None:
+    first, second = ranks.run(2, seed_of_the_steps, make_config())
+    assert first != second
+    assert ranks.run(2, seed_of_the_steps, make_config()) == [first, second]
+
+
 def test_another_seed_gives_another_training() -> None:
     assert run_training(ALONE, make_config(seed=1))["curve"] != run_training(ALONE, make_config(seed=2))["curve"]
 

@@ -27,13 +27,16 @@ class DoubleLeNet(LeNet):
 
 
 class BatchNormNet(nn.Sequential):
-    """Refuses an empty batch and a batch of one, as batch normalisation after pooling does."""
+    """Refuses an empty batch, which has no largest pixel, and a batch of one, as batch normalisation does."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(
             nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4),
             nn.Linear(4, num_classes),
         )  # fmt: skip
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs / inputs.amax())
 
 
 class DropoutNet(nn.Sequential):

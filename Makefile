@@ -1,0 +1,43 @@
+# Everything runs from a virtual environment in .venv, made and filled on first use.
+#
+#   make demo          the embedded study: 16 trainings on this machine, then the report
+#   make test          the tests that pip alone can run
+#   make test-system   the tests that need Debian's Chromium (see .ci/run)
+#   make check         what CI asks: linter, format, types, tests
+#   make bench         measurements, some minutes
+#
+# TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: demo test test-system check lint bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/scalestudy run digits-quick --address local
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+test-system: $(VENV)/installed
+	$(BIN)/python -m pytest tests/system --override-ini "addopts=-ra --strict-markers"
+
+check: lint test
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed
+	$(BIN)/python -m tests.bench
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# A Ray cluster of several raylets on this one machine, with token authentication: for trying out what a real cluster does.
+#
+#   infra/local/cluster.sh start [RAYLETS] [CPUS]   a head and RAYLETS - 1 more (2), CPUS logical CPUs each (2)
+#   infra/local/cluster.sh status
+#   infra/local/cluster.sh stop
+#
+# The head listens on 127.0.0.1: Ray on PORT (6379), the dashboard and job server on DASHBOARD_PORT (8265).
+set -euo pipefail
+
+here="$(cd "$(dirname "$0")/../.." && pwd)"
+bin="${BIN:-$here/.venv/bin}"
+port="${PORT:-6379}"
+dashboard_port="${DASHBOARD_PORT:-8265}"
+state="${STATE_DIR:-/tmp/scalestudy-$(id -u)-$port}"  # short: sockets lie under it, and their paths are bounded
+
+export PATH="$bin:$PATH" RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
+export RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="${RAY_TRAIN_ENABLE_PREEMPTION_WATCHER:-0}"
+
+die() { echo "cluster.sh: $*" >&2; exit 2; }
+
+is_count() { [[ "$1" =~ ^[1-9][0-9]*$ ]]; }
+
+# `ray start --block` stays in the foreground: one process a raylet, which `stop` can end without touching others.
+raylet() {
+    local name="$1"; shift
+    nohup setsid "$bin/ray" start --block --disable-usage-stats "$@" >"$state/$name.log" 2>&1 </dev/null &
+    echo $! >"$state/$name.pid"
+}
+
+alive_nodes() {
+    "$bin/python" - "$port" <<'PY' 2>/dev/null || echo 0
+import logging, sys
+import ray
+ray.init(f"127.0.0.1:{sys.argv[1]}", log_to_driver=False, logging_level=logging.ERROR)
+print(sum(node["Alive"] for node in ray.nodes()))
+PY
+}
+
+wait_for() {
+    local wanted="$1"
+    for _ in $(seq 60); do
+        [ "$(alive_nodes)" -ge "$wanted" ] && return 0
+        sleep 1
+    done
+    tail -n 20 "$state"/*.log >&2
+    stop
+    die "only $(alive_nodes) of $wanted raylets came up; what they said is above"
+}
+
+start() {
+    local raylets="${1:-2}" cpus="${2:-2}" index
+    is_count "$raylets" || die "RAYLETS: $raylets: give a whole number, 1 or more"
+    is_count "$cpus" || die "CPUS: $cpus: give a whole number, 1 or more"
+    [ -x "$bin/ray" ] || die "$bin/ray is not there; run make test or make demo first, or set BIN"
+    [ ! -d "$state" ] || die "a cluster on port $port is there already ($state); stop it first"
+    [ -n "${RAY_AUTH_TOKEN:-}" ] || "$bin/ray" get-auth-token --generate >/dev/null
+    mkdir -p "$state"
+    raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
+        --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port"
+    wait_for 1
+    for index in $(seq 2 "$raylets"); do
+        # A temporary folder of its own: raylets that share one delete each other's copies of a job's working folder.
+        raylet "worker-$index" --address="127.0.0.1:$port" --node-ip-address=127.0.0.1 --temp-dir="$state/$index" \
+            --num-cpus="$cpus" --num-gpus=0
+    done
+    wait_for "$raylets"
+    echo "Ray: 127.0.0.1:$port, $raylets raylets with $cpus CPUs each"
+    echo "jobs: export RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:$dashboard_port"
+    echo "      ray job submit --working-dir . -- python -m orchestration run digits-quick"
+}
+
+stop() {
+    [ -d "$state" ] || { echo "no cluster on port $port"; return 0; }
+    local file
+    for file in "$state"/worker-*.pid "$state"/head.pid; do
+        [ -f "$file" ] && kill -TERM -- "-$(cat "$file")" 2>/dev/null || true
+    done
+    for _ in $(seq 20); do
+        pgrep -F <(cat "$state"/*.pid) >/dev/null 2>&1 || break
+        sleep 0.5
+    done
+    for file in "$state"/*.pid; do
+        kill -KILL -- "-$(cat "$file")" 2>/dev/null || true
+    done
+    rm -rf "$state"
+    echo "stopped"
+}
+
+case "${1:-}" in
+    start) shift; start "$@" ;;
+    stop) stop ;;
+    status) echo "$(alive_nodes) raylets alive on port $port" ;;
+    *) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+esac

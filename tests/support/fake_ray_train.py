@@ -1,0 +1,263 @@
+"""Ray Train as the worker groups' books see it: groups that start, ranks that train, fail and start again.
+
+No process, no network: every step of every rank is one call, made when the test says so, so that a seeded random
+scheduler can try any order of events. The books themselves run unmodified.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestration.worker_groups import WorkerGroups
+
+RESTARTS = 2  # as in orchestration.group_host: starts beyond the first before `fit()` gives up
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass when the test says so."""
+
+    now: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(eq=False)
+class FakeWorker:
+    """One rank in one life of its group; the object is its own actor handle."""
+
+    fit: FakeFit
+    incarnation: str
+    rank: int
+    node: str
+    alive: bool = True
+    frozen: bool = False
+    registered: bool = False
+    ended: bool = False
+    served: int = 0
+    order: dict[str, Any] | None = None
+    taken: list[tuple[int, str, int]] = field(default_factory=list)  # (sequence, trial, attempt)
+
+    @property
+    def trains(self) -> str | None:
+        """The trial that this rank is in the middle of."""
+        return self.order["trial"]["trial_id"] if self.order and self.alive else None
+
+
+@dataclass(eq=False)
+class FakeFit:
+    """One group's `fit()`: its workers, and how often they have failed."""
+
+    group_id: str
+    num_workers: int
+    nodes: list[str]
+    workers: list[FakeWorker] = field(default_factory=list)
+    lives: int = 0
+    failures: int = 0
+
+    @property
+    def first_start(self) -> bool:
+        """Whether it is being started, not restarted."""
+        return self.lives <= 1 and not all(worker.registered for worker in self.workers)
+
+    def on(self, node: str) -> int:
+        """Workers on a node; a dead one's place stays its group's until that starts again."""
+        return sum(worker.node == node for worker in self.workers)
+
+
+class FakeRayTrain:
+    """Starts the groups that the books order and moves their ranks, one action at a time."""
+
+    def __init__(self, groups: WorkerGroups, slots: Mapping[str, int], *, epochs: int = 2) -> None:
+        self.groups = groups
+        self.slots = dict(slots)
+        self.epochs = epochs
+        self.fits: dict[str, FakeFit] = {}
+        self.history: list[FakeWorker] = []  # every worker that ever was
+        self.progress: dict[tuple[str, int], int] = {}  # (incarnation, sequence) → what rank 0 has posted
+        self.overbooked: list[str] = []
+        self.cold_starts: dict[str, float] = {}
+        self.closed = False
+        self.unstartable: set[int] = set()  # sizes whose groups never start
+
+    @staticmethod
+    def kill(handle: FakeWorker) -> None:
+        """What `ray.kill` does."""
+        handle.alive = False
+
+    def free(self, node: str) -> int:
+        """Room on a node."""
+        return self.slots[node] - sum(fit.on(node) for fit in self.fits.values())
+
+    async def driver(self) -> None:
+        """Takes the books' orders, as `GroupHost` does."""
+        orders = await self.groups.next_orders()
+        if orders is None:
+            self.closed = True
+            return
+        self.cold_starts.update(orders["ready"])
+        for order in orders["start"]:
+            fit = FakeFit(order["group_id"], order["num_workers"], order["nodes"])
+            self.fits[fit.group_id] = fit
+            self._live(fit)
+
+    def _live(self, fit: FakeFit) -> None:
+        """A new life of a group, on the nodes that the books named, filled in their order."""
+        fit.lives += 1
+        places = [worker.node for worker in fit.workers]
+        fit.workers = []
+        if not places:
+            for node in fit.nodes:
+                places += [node] * min(max(self.free(node), 0), fit.num_workers - len(places))
+        if len(places) < fit.num_workers:
+            self.overbooked.append(f"{fit.group_id}: no room for {fit.num_workers} on {fit.nodes}")
+            places += [fit.nodes[0]] * (fit.num_workers - len(places))
+        name = f"{fit.group_id}-life-{fit.lives}"
+        fit.workers = [FakeWorker(fit, name, rank, node) for rank, node in enumerate(places)]
+        self.history.extend(fit.workers)
+
+    # --- a rank ------------------------------------------------------------------------------------------------
+
+    def actions(self) -> list[Callable[[], Awaitable[None]]]:
+        """Everything that could happen next, but for faults."""
+        found: list[Callable[[], Awaitable[None]]] = [self.driver]
+        for fit in self.fits.values():
+            if fit.num_workers in self.unstartable:
+                found.append(lambda fit=fit: self.give_up(fit, "RuntimeError: no workers"))
+            elif any(not worker.alive for worker in fit.workers):
+                found.append(lambda fit=fit: self.restart(fit))
+            else:
+                ready = [worker for worker in fit.workers if not worker.frozen and not worker.ended]
+                found.extend(lambda worker=worker: self.step(worker) for worker in ready)
+        return found
+
+    async def step(self, worker: FakeWorker) -> None:
+        """A rank's next step: announce itself, take a trial, or train a little."""
+        if not worker.registered:
+            worker.registered = True
+            await self.groups.register(worker.fit.group_id, worker.incarnation, worker.rank, member(worker), worker)
+        elif worker.order is None:
+            await self._take(worker)
+        else:
+            await self._train(worker, worker.order)
+
+    async def _take(self, worker: FakeWorker) -> None:
+        order = await self.groups.next_trial(worker.fit.group_id, worker.incarnation, worker.served)
+        if order is None or not worker.alive:
+            return
+        if order.get("stop"):
+            worker.ended = True
+            if all(peer.ended for peer in worker.fit.workers):
+                await self.give_up(worker.fit, None)
+            return
+        worker.order, worker.served = order, order["sequence"]
+        worker.taken.append((order["sequence"], order["trial"]["trial_id"], order["attempt"]))
+
+    async def _train(self, worker: FakeWorker, order: dict[str, Any]) -> None:
+        sequence, fate = order["sequence"], order["trial"].get("fate", "finished")
+        key = (worker.incarnation, sequence)
+        together = all(peer.served >= sequence for peer in worker.fit.workers)
+        last_rank = worker.fit.num_workers - 1
+        if not together:
+            return  # the first collective waits for the others
+        if fate in ("exception", "out_of_memory") and worker.rank == last_rank:
+            await self.fail(worker, fate, f"ValueError: {fate}")
+        elif worker.rank == 0:
+            await self._lead(worker, key, fate)
+        elif self.progress.get(key, 0) > self.epochs + 1:
+            worker.order = None
+
+    async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
+        done = self.progress.get(key, 0)
+        if done == 0:
+            await self.post(worker, {"type": "started"})
+        elif done <= self.epochs:
+            await self.post(worker, {"type": "epoch", "epoch": epoch_record(done)})
+        elif fate == "hangs":
+            await self.post(worker, {"type": "progress"})
+            return
+        else:
+            status = "diverged" if fate == "diverged" else "finished"
+            ended = {"type": "ended", "status": status, "metric": 0.5, "lost_seconds": 0.0, "message": None}
+            await self.post(worker, ended)
+            worker.order = None
+        self.progress[key] = done + 1
+
+    async def post(self, worker: FakeWorker, event: dict[str, Any]) -> None:
+        """A rank tells the books how its trial goes."""
+        assert worker.order is not None
+        await self.groups.post(worker.fit.group_id, worker.incarnation, worker.rank, worker.order["sequence"], event)
+
+    async def fail(self, worker: FakeWorker, kind: str, message: str) -> None:
+        """A rank reports an exception and dies of it."""
+        await self.post(worker, {"type": "error", "kind": kind, "message": message})
+        worker.alive = False
+
+    # --- Ray Train ---------------------------------------------------------------------------------------------
+
+    async def restart(self, fit: FakeFit) -> None:
+        """A worker has died: its peers' collectives break, then all start again, or `fit()` raises."""
+        for worker in fit.workers:
+            if worker.alive and worker.order and not worker.frozen:
+                await self.fail(worker, "collective", "RuntimeError: Connection closed by peer")
+        fit.failures += 1
+        if fit.failures > RESTARTS:
+            await self.give_up(fit, "WorkerGroupError: a worker died")
+        else:
+            self._live(fit)
+
+    async def give_up(self, fit: FakeFit, error: str | None) -> None:
+        """`fit()` returns, or raises `error`."""
+        del self.fits[fit.group_id]
+        for worker in fit.workers:
+            worker.alive = False
+        await self.groups.group_closed(fit.group_id, error)
+
+    def harm(self, chance: random.Random) -> None:
+        """Kills a random worker, or freezes one that trains."""
+        workers = [worker for fit in self.fits.values() for worker in fit.workers if worker.alive]
+        if not workers:
+            return
+        worker = chance.choice(workers)
+        if worker.order and chance.random() < 0.3:
+            worker.frozen = True
+        else:
+            worker.alive = False
+
+    # --- what is true now --------------------------------------------------------------------------------------
+
+    def training(self) -> dict[str, set[str]]:
+        """Running trials → groups that train them."""
+        found: dict[str, set[str]] = {}
+        for fit in self.fits.values():
+            for worker in fit.workers:
+                if worker.trains and not self._is_over(worker):
+                    found.setdefault(worker.trains, set()).add(fit.group_id)
+        return found
+
+    def _is_over(self, worker: FakeWorker) -> bool:
+        """Whether rank 0 has ended the trial that this rank has not yet put down."""
+        return self.progress.get((worker.incarnation, worker.served), 0) > self.epochs + 1
+
+    def busy(self, node: str) -> set[str]:
+        """Trials that train on a node."""
+        workers = [worker for fit in self.fits.values() for worker in fit.workers if worker.node == node]
+        return {worker.trains for worker in workers if worker.trains and not self._is_over(worker)}
+
+    def starting(self, node: str) -> set[str]:
+        """Groups that are being started for the first time on a node."""
+        return {fit.group_id for fit in self.fits.values() if fit.first_start and fit.on(node)}
+
+
+def member(worker: FakeWorker) -> dict[str, Any]:
+    """What a rank says of itself when it registers."""
+    return {"node": worker.node, "host": worker.node, "pid": 1, "cores": 8, "device": "cpu", "threads": 1}
+
+
+def epoch_record(number: int) -> dict[str, Any]:
+    """An epoch as small as the books allow."""
+    return {"epoch": number, "train_seconds": 1.0, "samples_per_second": 10.0, "test_accuracy": 0.5}

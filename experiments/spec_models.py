@@ -63,6 +63,8 @@ def _folder_name(value: str) -> str:
 
 
 def _component(value: str) -> str:
+    if value.startswith("torchvision:"):
+        raise wrong("is not available in this version", "write it as package.module:callable of your own")
     if ":" in value and not CALLABLE_PATH.fullmatch(value):
         raise wrong("is not a built-in name or package.module:callable", "write it as package.module:callable")
     return value

@@ -73,12 +73,16 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
 
 
 def _finds_cluster() -> bool:
-    """Whether Ray would find a running cluster by itself; `ray.init()` would else start one with a dashboard."""
+    """Whether Ray would find a running cluster by itself.
+
+    It goes by a note that a killed cluster leaves behind, so what the note names must answer too.
+    """
     from ray._private.services import canonicalize_bootstrap_address
 
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"] != "local"
-    return canonicalize_bootstrap_address(None) is not None
+    host, _, port = (canonicalize_bootstrap_address(None) or "").rpartition(":")
+    return bool(host) and port.isdigit() and can_connect(host, int(port))
 
 
 def _refuse_unreachable(address: str | None) -> None:
@@ -135,7 +139,10 @@ def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
 
 def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> list[Node]:
     """How many workers each node has room for when it is empty."""
-    return [Node(node_id=node.node_id, slots=_fit(node, device, cpus_per_worker, gpus_per_worker)) for node in nodes]
+    return [
+        Node(node_id=node.node_id, slots=_fit(node, device, cpus_per_worker, gpus_per_worker), host=node.host)
+        for node in nodes
+    ]
 
 
 def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:

@@ -85,10 +85,10 @@ class Engine:
         clusters.check_shared_storage(self.folder.path, self.cluster.nodes)
 
     def concurrency(self) -> int:
-        """Trials at a time: one a node when they have it to themselves, else as many as the smallest ones fit."""
+        """Trials at a time: one a machine when they have it to themselves, else as many as the smallest ones fit."""
         usable = [node for node in self.room if node.slots]
         if self.exclusive:
-            return len(usable)
+            return len({node.machine for node in usable})
         smallest = min(trial.num_gpus for trial in self.plan.trials)
         return max(1, sum(node.slots for node in usable) // smallest)
 

@@ -104,7 +104,7 @@ class GroupHost:
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
         on_gpu = self.resources.device == "cuda"
-        one_node = {"ray.io/node-id": order["nodes"][0]} if len(order["nodes"]) == 1 else None
+        places = [{"ray.io/node-id": node} for node in order["nodes"]]  # as the books count their room
         restarts = STARTS_WITHOUT_SERVICE - 1
         return DataParallelTrainer(
             serve,
@@ -121,7 +121,7 @@ class GroupHost:
                 num_workers=order["num_workers"],
                 use_gpu=on_gpu,
                 resources_per_worker=self.resources.per_worker(),
-                label_selector=one_node,
+                label_selector=places,
             ),
             run_config=RunConfig(
                 name=order["group_id"],

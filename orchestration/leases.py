@@ -15,10 +15,19 @@ GroupState = Literal["starting", "idle", "leased", "stopping"]
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A machine of the cluster and the number of workers that it has room for."""
+    """A node of the cluster and the number of workers that it has room for.
+
+    Several nodes may be raylets on one machine: work on one disturbs the timings of the others.
+    """
 
     node_id: str
     slots: int
+    host: str = ""  # the machine's name; "": the node is a machine of its own
+
+    @property
+    def machine(self) -> str:
+        """What nodes that disturb each other have in common."""
+        return self.host or self.node_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +81,31 @@ class _Room:
     """The working copy of one decision: what is still free, and which groups are spoken for."""
 
     free: dict[str, int]
+    machines: Mapping[str, str]  # node → machine
     groups: dict[str, GroupView]
     exclusive: bool
     taken: set[str] = field(default_factory=set)  # groups that this decision has used up
     stopped: set[str] = field(default_factory=set)  # those of them that it ends
-    busy_nodes: set[str] = field(default_factory=set)  # nodes on which a trial runs or a group starts
+    busy: set[str] = field(default_factory=set)  # machines on which a trial runs or a group starts
 
     def unused(self, state: GroupState) -> list[GroupView]:
         return [group for group in self.groups.values() if group.state == state and group.group_id not in self.taken]
 
     def disturbs(self, slots: Mapping[str, int]) -> bool:
-        """Whether work on these nodes would spoil the timings of a trial that has its nodes to itself."""
-        return self.exclusive and not self.busy_nodes.isdisjoint(slots)
+        """Whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
+        return self.exclusive and not self.busy.isdisjoint(self._on(slots))
+
+    def mark_busy(self, slots: Mapping[str, int]) -> None:
+        """A trial runs, or a group starts, on these nodes."""
+        self.busy.update(self._on(slots))
+
+    def _on(self, slots: Mapping[str, int]) -> set[str]:
+        return {self.machines.get(node_id, node_id) for node_id in slots}
 
     def occupy(self, slots: Mapping[str, int]) -> None:
         for node_id, count in slots.items():
             self.free[node_id] = self.free.get(node_id, 0) - count
-            self.busy_nodes.add(node_id)
+        self.mark_busy(slots)
 
 
 def decide(
@@ -100,17 +117,22 @@ def decide(
         nodes: the cluster.
         groups: every group that has not ended; a stopping group still holds its slots.
         requests: waiting trials, oldest first.
-        exclusive: one trial at a time on a node, and no group starts beside a running trial.
+        exclusive: one trial at a time on a machine, and no group starts beside a running trial.
 
     Returns:
         Actions that do not conflict. A request without an action waits.
     """
-    room = _Room({node.node_id: node.slots for node in nodes}, {group.group_id: group for group in groups}, exclusive)
+    room = _Room(
+        free={node.node_id: node.slots for node in nodes},
+        machines={node.node_id: node.machine for node in nodes},
+        groups={group.group_id: group for group in groups},
+        exclusive=exclusive,
+    )
     for group in groups:
         for node_id, count in group.slots.items():
             room.free[node_id] = room.free.get(node_id, 0) - count
         if group.state in ("leased", "starting"):
-            room.busy_nodes.update(group.slots)
+            room.mark_busy(group.slots)
     actions: list[Action] = [Stop(group_id=group.group_id) for group in room.unused("idle") if group.exhausted]
     room.stopped.update(group.group_id for group in room.unused("idle") if group.exhausted)
     room.taken.update(room.stopped)
@@ -134,7 +156,7 @@ def _answer(room: _Room, request: Request) -> _Answer:
     group = _idle_group(room, request)
     if group is not None:
         room.taken.add(group.group_id)
-        room.busy_nodes.update(group.slots)
+        room.mark_busy(group.slots)
         return _Answer(actions=[Grant(trial_id=request.trial_id, group_id=group.group_id)])
     on_the_way = next((g for g in room.unused("starting") if g.num_workers == request.num_workers), None)
     if on_the_way is not None:

@@ -43,11 +43,11 @@ def result(console: Console, done: StudyResult) -> None:
     table_of(console, done.summary)
     console.print()
     for line in answer_lines(done.summary):
-        console.print(Text(line, style="bold"))
+        console.print(Text(line, style="bold"), soft_wrap=True)
     console.print()
     for failure in done.summary["failures"] or ():
-        console.print(Text(failure_text(failure), style="red"))
-    console.print(Text(cost_line(done.summary)))
+        console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
+    console.print(Text(cost_line(done.summary)), soft_wrap=True)
     places = {"study": done.folder, "report": done.folder / "report.html", "MLflow": done.tracking_uri}
     for label, place in places.items():
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)

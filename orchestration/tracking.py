@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ Operation = dict[str, Any]
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 GATHER_SECONDS = 0.3  # how long the thread lets operations gather before it writes
 CLOSE_SECONDS = 30.0
+GRACE_SECONDS = 5.0  # how much longer a write that has begun may take
 SPOOL_FILE = "operations.jsonl"
 
 
@@ -53,16 +55,19 @@ class Tracker:
         self._queue.put({"op": operation, **facts})
 
     def close(self, seconds: float = CLOSE_SECONDS) -> int:
-        """Writes what waits, for at most so many seconds; returns the number of operations left in the spool."""
+        """Writes what waits, for at most so many seconds; returns the number of operations left in the spool.
+
+        A write that hangs is not waited for: its operations are spooled, and at worst written twice.
+        """
         self._give_up_at = time.monotonic() + seconds
         self._closing.set()
-        self._thread.join()
-        if self._left:
+        self._thread.join(seconds + GRACE_SECONDS)
+        left = [*self._left, *self._drain()]
+        if left:
             self._spool.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps(operation, allow_nan=False) + "\n" for operation in self._left]
             with (self._spool / SPOOL_FILE).open("a", encoding="utf-8") as file:
-                file.writelines(lines)
-        return len(self._left)
+                file.writelines(json.dumps(operation) + "\n" for operation in left)
+        return len(left)
 
     def _run(self) -> None:
         store: Store | None = None
@@ -90,8 +95,9 @@ class Tracker:
 
     def _drain(self) -> list[Operation]:
         operations = []
-        while not self._queue.empty():
-            operations.append(self._queue.get())
+        with suppress(queue.Empty):  # `close` may drain it too
+            while True:
+                operations.append(self._queue.get_nowait())
         return operations
 
 

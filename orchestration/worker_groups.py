@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestration.books import Assignment, Group, GroupLimits, Lease, has_work, slots_of
+from orchestration.books import Assignment, Group, GroupLimits, Lease, has_work, overrun, slots_of
 from orchestration.failures import Cause, RankReport, Verdict, judge
-from orchestration.leases import Action, Grant, GroupView, Node, Request, Start, decide
+from orchestration.leases import Action, Grant, Node, Request, Start, decide
 from orchestration.outcomes import error_of, worker_flags
 
 POLL_SECONDS = 20.0
@@ -59,9 +59,12 @@ class WorkerGroups:
     # --- a Tune trial -------------------------------------------------------------------------------------------
 
     async def lease(self, trial: dict[str, Any]) -> None:
-        """Asks for `trial["num_workers"]` workers for a trial; its progress comes through `events`."""
-        lease = Lease(trial)
-        self._leases[lease.trial_id] = lease
+        """Asks for `trial["num_workers"]` workers for a trial; its progress comes through `events`.
+
+        A trial that is leased again, its Tune process having died, gives its first lease back.
+        """
+        await self.release(str(trial["trial_id"]))
+        lease = self._leases[str(trial["trial_id"])] = Lease(trial)
         if self._closing:
             self._end(lease, "failed", {"kind": "stopped", "message": "the study is stopping", "rank": None})
         else:
@@ -82,7 +85,7 @@ class WorkerGroups:
         if trial_id in self._waiting:
             self._waiting.remove(trial_id)
         group = self._groups.get(lease.group_id or "")
-        if group and group.assignment and group.assignment.trial["trial_id"] == trial_id:
+        if group and group.trial_id == trial_id:
             self._restart(group)
         await self._reconcile()
 
@@ -134,7 +137,7 @@ class WorkerGroups:
                 self._end(lease, "failed", stopped)
         self._waiting.clear()
         for group in self._groups.values():
-            group.state = "stopping"
+            group.stop(self._clock())
         await self._notify()
 
     async def snapshot(self) -> dict[str, Any]:
@@ -150,11 +153,12 @@ class WorkerGroups:
     async def register(self, group_id: str, incarnation: str, rank: int, member: dict[str, Any], handle: Any) -> None:
         """A rank is ready to serve. The group is idle once all ranks of an incarnation are here."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or incarnation in group.past_incarnations:
             return
         if group.incarnation != incarnation:
             if group.assignment:
                 self._break_attempt(group, "worker_lost")
+            group.past_incarnations.add(group.incarnation)
             group.incarnation, group.members, group.handles = incarnation, {}, {}
             group.state = "stopping" if group.state == "stopping" else "starting"
         group.members[rank], group.handles[rank] = member, handle
@@ -185,7 +189,7 @@ class WorkerGroups:
         if assignment is None or assignment.sequence != sequence:
             return
         assignment.last_progress = self._clock()
-        lease = self._leases.get(str(assignment.trial["trial_id"]))
+        lease = self._leases.get(group.trial_id)
         if event["type"] == "error":
             self._take_error(group, RankReport(rank=rank, kind=event["kind"], message=event["message"]))
         elif lease is not None:
@@ -197,7 +201,7 @@ class WorkerGroups:
     def _take_progress(self, group: Group, lease: Lease, event: dict[str, Any]) -> None:
         if event["type"] == "started":
             lease.outcome.training_started(self._clock(), lease.started_at)
-        elif event["type"] == "epoch" and lease.outcome.new_epoch(event["epoch"]):
+        elif event["type"] == "epoch" and not lease.done and lease.outcome.new_epoch(event["epoch"]):
             lease.events.append(event)
         elif event["type"] == "ended":
             self._finish(group, lease, event)
@@ -243,6 +247,8 @@ class WorkerGroups:
         self._waiting.insert(0, lease.trial_id)
 
     def _end(self, lease: Lease, status: str, error: dict[str, Any] | None) -> None:
+        if lease.done:  # the study was closed while the trial ran
+            return
         lease.done = True
         lease.events.append(
             {
@@ -261,47 +267,33 @@ class WorkerGroups:
             self._end(self._leases[trial_id], "failed", error_of("group_start", error))
 
     def _enforce_limits(self) -> bool:
-        broken = [(group, cause) for group in self._groups.values() if (cause := self._overrun(group))]
+        now, leases, limits = self._clock(), self._leases, self._limits
+        causes = [(group, overrun(group, leases.get(group.trial_id), limits, now)) for group in self._groups.values()]
+        broken = [(group, cause) for group, cause in causes if cause]
         for group, cause in broken:
-            self._break_attempt(group, cause)
+            if group.assignment:
+                self._break_attempt(group, cause)
             self._restart(group)
         return bool(broken)
 
-    def _overrun(self, group: Group) -> Cause | None:
-        assignment = group.assignment
-        if assignment is None:
-            return None
-        now = self._clock()
-        lease = self._leases.get(str(assignment.trial["trial_id"]))
-        if lease and lease.outcome.over_time(now, self._limits.trial_seconds):
-            return "time_limit"
-        return "stalled" if now - assignment.last_progress > self._limits.stalled_seconds else None
-
     def _restart(self, group: Group) -> None:
-        """Kills a group's workers; Ray Train starts new ones."""
+        """Kills a group's workers; Ray Train starts new ones, which end at once if the group is to end."""
         group.assignment = None
-        if group.state != "stopping":
+        if group.state == "stopping":
+            group.stopping_since = self._clock()
+        else:
             group.state = "starting"
         for handle in group.handles.values():
             self._kill(handle)
 
     async def _reconcile(self) -> None:
         if not self._closing:
-            views = [self._view(group) for group in self._groups.values()]
+            views = [group.view(self._limits) for group in self._groups.values()]
             waiting = [(trial_id, self._leases[trial_id].trial["num_workers"]) for trial_id in self._waiting]
             requests = [Request(trial_id=trial_id, num_workers=size) for trial_id, size in waiting]
             for action in decide(self._nodes, views, requests, exclusive=self._exclusive):
                 self._carry_out(action)
         await self._notify()
-
-    def _view(self, group: Group) -> GroupView:
-        return GroupView(
-            group_id=group.group_id,
-            num_workers=group.num_workers,
-            state=group.state,
-            slots=group.slots,
-            exhausted=group.served >= self._limits.trials_per_group,
-        )
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Grant):
@@ -309,7 +301,7 @@ class WorkerGroups:
         elif isinstance(action, Start):
             self._order_start(action)
         else:
-            self._groups[action.group_id].state = "stopping"
+            self._groups[action.group_id].stop(self._clock())
 
     def _order_start(self, action: Start) -> None:
         self._started += 1
@@ -318,7 +310,8 @@ class WorkerGroups:
         self._groups[group_id] = Group(group_id, action.num_workers, slots, self._clock())
         if lease := self._leases.get(action.trial_id):
             lease.started_at = lease.started_at or self._clock()
-        self._starts.append({"group_id": group_id, "num_workers": action.num_workers, "nodes": list(slots)})
+        nodes = [node for node, count in slots.items() for _ in range(count)]  # one a worker
+        self._starts.append({"group_id": group_id, "num_workers": action.num_workers, "nodes": nodes})
 
     def _grant(self, lease: Lease, group: Group) -> None:
         now = self._clock()
@@ -335,14 +328,11 @@ class WorkerGroups:
 
     def _flag_shared(self, group: Group) -> None:
         """Marks this trial and every running one beside it on the same host: their timings disturb each other."""
-        hosts = {member["host"] for member in group.members.values()}
-        for other in self._groups.values():
-            beside = other is not group and other.state == "leased" and other.assignment is not None
-            if beside and hosts & {member["host"] for member in other.members.values()}:
-                for group_id in (group.group_id, other.group_id):
-                    for lease in self._leases.values():
-                        if lease.group_id == group_id and not lease.done:
-                            lease.outcome.flags.add("shared_node")
+        beside = [other for other in self._groups.values() if other is not group and other.hosts & group.hosts]
+        running = [other for other in beside if other.trial_id]
+        for each in [group, *running] if running else []:
+            if lease := self._leases.get(each.trial_id):
+                lease.outcome.flags.add("shared_node")
 
     async def _wait(self, ready: Callable[[], bool]) -> None:
         async with self._changed:

@@ -99,8 +99,7 @@ def export(figure: "Figure", name: str, title: str, caption: str) -> Drawn:
 
 def _svg(figure: "Figure", name: str, description: str) -> str:
     out = io.StringIO()
-    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", transparent=True, metadata=empty)
+    figure.savefig(out, format="svg", transparent=True)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

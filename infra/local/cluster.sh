@@ -84,6 +84,8 @@ stop() {
         kill -KILL -- "-$(cat "$file")" 2>/dev/null || true
     done
     rm -rf "$state"
+    local note="/tmp/ray/ray_current_cluster"  # Ray's note of a running cluster, by which `auto` finds one
+    if [ -f "$note" ] && grep -q ":$port\$" "$note"; then rm -f "$note"; fi
     echo "stopped"
 }
 

@@ -58,9 +58,7 @@ def test_no_more_idle_groups_end_than_must():
 
 def test_room_that_is_on_its_way_is_waited_for():
     groups = [group("g", 1, "stopping"), group("h", 1, "idle")]
-    assert decide([Node(node_id="a", slots=2)], groups, ask(1), exclusive=True) == [
-        Grant(trial_id="t0", group_id="h")
-    ]
+    assert decide([Node(node_id="a", slots=2)], groups, ask(1), exclusive=True) == [Grant(trial_id="t0", group_id="h")]
     assert decide([Node(node_id="a", slots=3)], [*groups, group("i", 1, "idle")], ask(2), exclusive=False) == [
         Stop(group_id="h")
     ]
@@ -74,9 +72,7 @@ def test_nothing_ends_when_it_would_not_be_enough():
 def test_a_large_request_holds_back_the_small_ones_behind_it():
     groups = [group("g", 1, "leased")]
     assert decide(ONE_NODE, groups, ask(2, 1), exclusive=False) == []
-    assert decide(ONE_NODE, groups, ask(1, 2), exclusive=False) == [
-        Start(trial_id="t0", num_workers=1, slots={"a": 1})
-    ]
+    assert decide(ONE_NODE, groups, ask(1, 2), exclusive=False) == [Start(trial_id="t0", num_workers=1, slots={"a": 1})]
 
 
 def test_exclusive_trials_have_their_node_to_themselves():
@@ -91,9 +87,7 @@ def test_exclusive_trials_have_their_node_to_themselves():
 def test_exclusive_no_group_starts_beside_a_trial():
     leased = group("g", 1, "leased", {"a": 1})
     assert decide(ONE_NODE, [leased], ask(1), exclusive=True) == []
-    assert decide(TWO_NODES, [leased], ask(1), exclusive=True) == [
-        Start(trial_id="t0", num_workers=1, slots={"b": 1})
-    ]
+    assert decide(TWO_NODES, [leased], ask(1), exclusive=True) == [Start(trial_id="t0", num_workers=1, slots={"b": 1})]
 
 
 def test_exclusive_a_group_that_starts_is_not_disturbed_by_a_trial():
@@ -190,8 +184,8 @@ def test_the_oldest_request_is_answered_as_if_it_were_alone(case):
     assert decide(nodes, views, requests, exclusive=case[3])[: len(alone)] == alone
 
 
-@given(SITUATION, st.randoms(use_true_random=False))
-def test_held_back_requests_do_not_overtake(case, chance):
+@given(SITUATION)
+def test_held_back_requests_do_not_overtake(case):
     """A later request is only served before an earlier one whose group is on the way, never from room it waits for."""
     nodes, views, requests = situation(*case)
     actions = decide(nodes, views, requests, exclusive=case[3])

@@ -72,10 +72,11 @@ class FakeFit:
 class FakeRayTrain:
     """Starts the groups that the books order and moves their ranks, one action at a time."""
 
-    def __init__(self, groups: WorkerGroups, slots: Mapping[str, int], *, epochs: int = 2) -> None:
+    def __init__(self, groups: WorkerGroups, slots: Mapping[str, int], hosts: Mapping[str, str]) -> None:
+        """slots: room by node. hosts: the machine of each node."""
         self.groups = groups
-        self.slots = dict(slots)
-        self.epochs = epochs
+        self.slots, self.hosts = dict(slots), dict(hosts)
+        self.epochs = 2
         self.fits: dict[str, FakeFit] = {}
         self.history: list[FakeWorker] = []  # every worker that ever was
         self.progress: dict[tuple[str, int], int] = {}  # (incarnation, sequence) → what rank 0 has posted
@@ -106,18 +107,11 @@ class FakeRayTrain:
             self._live(fit)
 
     def _live(self, fit: FakeFit) -> None:
-        """A new life of a group, on the nodes that the books named, filled in their order."""
+        """A new life of a group, on the nodes that the books named, one a worker."""
         fit.lives += 1
-        places = [worker.node for worker in fit.workers]
-        fit.workers = []
-        if not places:
-            for node in fit.nodes:
-                places += [node] * min(max(self.free(node), 0), fit.num_workers - len(places))
-        if len(places) < fit.num_workers:
-            self.overbooked.append(f"{fit.group_id}: no room for {fit.num_workers} on {fit.nodes}")
-            places += [fit.nodes[0]] * (fit.num_workers - len(places))
         name = f"{fit.group_id}-life-{fit.lives}"
-        fit.workers = [FakeWorker(fit, name, rank, node) for rank, node in enumerate(places)]
+        fit.workers = [FakeWorker(fit, name, rank, node) for rank, node in enumerate(fit.nodes)]
+        self.overbooked.extend(f"{fit.group_id} on {node}" for node in set(fit.nodes) if self.free(node) < 0)
         self.history.extend(fit.workers)
 
     # --- a rank ------------------------------------------------------------------------------------------------
@@ -139,7 +133,9 @@ class FakeRayTrain:
         """A rank's next step: announce itself, take a trial, or train a little."""
         if not worker.registered:
             worker.registered = True
-            await self.groups.register(worker.fit.group_id, worker.incarnation, worker.rank, member(worker), worker)
+            await self.groups.register(
+                worker.fit.group_id, worker.incarnation, worker.rank, self.member(worker), worker
+            )
         elif worker.order is None:
             await self._take(worker)
         else:
@@ -231,10 +227,10 @@ class FakeRayTrain:
     # --- what is true now --------------------------------------------------------------------------------------
 
     def training(self) -> dict[str, set[str]]:
-        """Running trials → groups that train them."""
+        """Running trials → groups that train them, those with a dead worker left out: they only wait for its end."""
         found: dict[str, set[str]] = {}
         for fit in self.fits.values():
-            for worker in fit.workers:
+            for worker in fit.workers if all(worker.alive for worker in fit.workers) else ():
                 if worker.trains and not self._is_over(worker):
                     found.setdefault(worker.trains, set()).add(fit.group_id)
         return found
@@ -243,19 +239,20 @@ class FakeRayTrain:
         """Whether rank 0 has ended the trial that this rank has not yet put down."""
         return self.progress.get((worker.incarnation, worker.served), 0) > self.epochs + 1
 
-    def busy(self, node: str) -> set[str]:
-        """Trials that train on a node."""
-        workers = [worker for fit in self.fits.values() for worker in fit.workers if worker.node == node]
+    def busy(self, host: str) -> set[str]:
+        """Trials that train on a machine."""
+        workers = [worker for fit in self.fits.values() for worker in fit.workers if self.hosts[worker.node] == host]
         return {worker.trains for worker in workers if worker.trains and not self._is_over(worker)}
 
-    def starting(self, node: str) -> set[str]:
-        """Groups that are being started for the first time on a node."""
-        return {fit.group_id for fit in self.fits.values() if fit.first_start and fit.on(node)}
+    def starting(self, host: str) -> set[str]:
+        """Groups that are being started for the first time on a machine."""
+        new = [fit for fit in self.fits.values() if fit.first_start]
+        return {fit.group_id for fit in new if any(self.hosts[node] == host for node in fit.nodes)}
 
-
-def member(worker: FakeWorker) -> dict[str, Any]:
-    """What a rank says of itself when it registers."""
-    return {"node": worker.node, "host": worker.node, "pid": 1, "cores": 8, "device": "cpu", "threads": 1}
+    def member(self, worker: FakeWorker) -> dict[str, Any]:
+        """What a rank says of itself when it registers."""
+        facts = {"pid": 1, "cores": 8, "device": "cpu", "threads": 1}
+        return {"node": worker.node, "host": self.hosts[worker.node], **facts}
 
 
 def epoch_record(number: int) -> dict[str, Any]:

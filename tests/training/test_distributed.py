@@ -62,7 +62,8 @@ from training.loop import train
 
 rank = int(sys.argv[1])
 start_process_group(rank, 2, init_method=sys.argv[2], timeout_seconds=60)
-result = train(make_config(), Worker(rank, 2, torch.device("cpu")))
+config = make_config(model="lenet", model_args={}, data="digits", data_args={}, batch_size=320, epochs=2)
+result = train(config, Worker(rank, 2, torch.device("cpu")))
 stop_process_group()
 """
 
@@ -75,9 +76,8 @@ def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank), (tmp_path / "store").as_uri()], env=environment, stderr=subprocess.PIPE)
         for rank in (0, 1)
     ]
-    for process in ranks:
-        _, errors = process.communicate(timeout=100)
-        assert (process.returncode, errors) == (0, b"")
+    errors = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [(process.returncode, error) for process, error in zip(ranks, errors, strict=True)] == [(0, b"")] * 2
 
 
 def claim_to_be_first(worker: Worker) -> str:

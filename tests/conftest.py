@@ -1,0 +1,34 @@
+"""What every test may lean on: one Ray for the session, and an environment that does not reach outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestration.environment import prepare_environment
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment(tmp_path_factory):
+    """The defaults that commands set, and folders of the session's own."""
+    for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "SCALESTUDY_DATA", "SCALESTUDY_HOME"):
+        os.environ.pop(name, None)
+    os.environ["SCALESTUDY_HOME"] = str(tmp_path_factory.mktemp("home"))
+    # Ray's workers import the tests' own models from the repository, wherever the test's current folder is
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    prepare_environment()
+
+
+@pytest.fixture(scope="session")
+def ray_session(_own_environment):
+    """One Ray with four logical CPUs, started for the first test that needs it."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()

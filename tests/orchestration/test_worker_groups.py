@@ -1,0 +1,149 @@
+"""Real Ray Train workers, real gloo, real signals: what the worker groups promise."""
+
+import math
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.groups import losses, wait_until, worker_groups
+
+SLOW = "tests.support.user_models:Slow"
+
+
+@pytest.fixture(scope="module")
+def desk(ray_session, tmp_path_factory):
+    with worker_groups(tmp_path_factory.mktemp("groups")) as desk:
+        yield desk
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(desk, num_workers, tmp_path):
+    with worker_groups(tmp_path) as fresh:
+        expected = losses(fresh.train(num_workers, seed=7))
+    desk.train(num_workers, seed=1, model="mlp", model_args={}, learning_rate=0.3)
+    desk.train(num_workers, seed=2, optimizer={"name": "adam"}, learning_rate=0.001, epochs=1)
+    assert losses(desk.train(num_workers, seed=7)) == expected
+    assert len(expected) == 2
+
+
+def test_trials_of_one_size_share_one_group(desk):
+    before = sum(desk.served().values())
+    groups = {tuple(desk.served()) for _ in range(3) if desk.train(2, epochs=1)}
+    assert len(groups) == 1
+    assert sum(desk.served().values()) == before + 3
+
+
+def test_a_diverged_trial_leaves_its_group_warm(desk):
+    desk.train(2, epochs=1)
+    before = desk.served_by(2)
+    ended = desk.train(2, learning_rate=1e20, epochs=3)
+    assert ended["status"] == "diverged"
+    assert ended["error"]["kind"] == "diverged"
+    assert "not finite" in ended["error"]["message"]
+    assert desk.train(2, epochs=1)["status"] == "finished"
+    assert desk.served_by(2) == {group: count + 2 for group, count in before.items()}
+
+
+def test_a_user_exception_fails_the_trial_with_rank_and_message_and_the_next_trial_runs(desk):
+    ended = desk.train(2, model="tests.support.user_models:FailsOnRank", model_args={"on_rank": 1})
+    assert ended["status"] == "failed"
+    assert ended["error"] == {
+        "kind": "exception",
+        "rank": 1,
+        "message": "ArithmeticError: the user's layer can't go on",
+    }
+    assert ended["attempts"] == 1
+    assert desk.train(2, epochs=1)["status"] == "finished"
+
+
+def test_a_model_that_cannot_be_built_is_told_for_all_ranks(desk):
+    ended = desk.train(2, model="tests.support.user_models:fails_when_built", model_args={})
+    assert ended["status"] == "failed"
+    assert ended["error"]["message"].startswith("LookupError: no weights for this model")
+
+
+def test_out_of_memory_is_a_result(desk):
+    ended = desk.train(1, model="tests.support.user_models:TooLarge", model_args={})
+    assert ended["status"] == "out_of_memory"
+    assert ended["error"]["rank"] == 0
+
+
+def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path):
+    undisturbed = desk.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=3)
+    trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.05, "pids": str(tmp_path)}, epochs=3)
+    desk.events(trial_id, until=lambda event: event["type"] == "epoch")
+    victim = next(path for path in tmp_path.iterdir() if path.name.startswith("1-"))
+    os.kill(int(victim.name.split("-")[1]), signal.SIGKILL)
+    events = desk.events(trial_id)
+    desk.groups.release.remote(trial_id)
+    ended = events[-1]
+    assert [event["type"] for event in events].count("retry") == 1
+    assert (ended["status"], ended["attempts"]) == ("finished", 2)
+    assert [epoch["epoch"] for epoch in ended["epochs"]] == [1, 2, 3]
+    assert losses(ended) == losses(undisturbed)
+
+
+def test_a_frozen_worker_is_found_by_its_stall(ray_session, tmp_path):
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    with worker_groups(tmp_path / "logs", stalled_seconds=4.0, failures_per_trial=0) as desk:
+        trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=30)
+        desk.events(trial_id, until=lambda event: event["type"] == "epoch")
+        victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
+        os.kill(int(victim.name.split("-")[1]), signal.SIGSTOP)
+        ended = desk.events(trial_id)[-1]
+        assert (ended["status"], ended["error"]["kind"]) == ("failed", "stalled")
+        desk.groups.release.remote(trial_id)
+        assert desk.train(2, epochs=1)["status"] == "finished"
+
+
+def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_path):
+    with worker_groups(tmp_path, trial_seconds=3.0) as desk:
+        ended = desk.train(1, model=SLOW, model_args={"seconds": 0.2}, epochs=1000)
+        assert (ended["status"], ended["error"]["kind"]) == ("failed", "time_limit")
+        assert ended["attempts"] == 1
+
+
+def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_serves(ray_session, tmp_path):
+    with worker_groups(tmp_path, timeout_seconds=3.0) as desk:
+        expected = losses(desk.train(2, epochs=1))
+        time.sleep(7.0)
+        assert losses(desk.train(2, epochs=1)) == expected
+        assert list(desk.served().values()) == [2]
+
+
+def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
+    with worker_groups(tmp_path, trials_per_group=1) as desk:
+        first = desk.train(1, epochs=1)
+        second = desk.train(1, epochs=1)
+        assert losses(first) == losses(second)
+        wait_until(lambda: "group-1-of-1" not in desk.served())
+
+
+def test_sizes_take_turns_where_only_one_fits(desk):
+    ended = [desk.train(size, epochs=1) for size in (4, 1, 3, 2)]
+    assert [event["status"] for event in ended] == ["finished"] * 4
+    assert [len(event["world"]["workers"]) for event in ended] == [4, 1, 3, 2]
+    accuracies = [event["epochs"][0]["test_accuracy"] for event in ended]
+    assert max(accuracies) - min(accuracies) < 0.05  # the same global batches, summed in another order
+
+
+def test_a_released_trial_stops_training_and_its_workers_serve_again(desk):
+    trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.1}, epochs=1000)
+    desk.events(trial_id, until=lambda event: event["type"] == "running")
+    desk.groups.release.remote(trial_id)
+    assert desk.train(2, epochs=1)["status"] == "finished"
+
+
+def test_what_is_known_of_a_trial(desk):
+    ended = desk.train(2, epochs=2)
+    assert ended["world"]["device"] == "cpu"
+    assert ended["world"]["nodes"] == 1
+    assert [worker["rank"] for worker in ended["world"]["workers"]] == [0, 1]
+    assert ended["train_seconds"] == pytest.approx(sum(epoch["train_seconds"] for epoch in ended["epochs"]), abs=1e-5)
+    assert 0 < ended["train_seconds"] < ended["wall_seconds"]
+    assert 0 <= ended["startup_seconds"] < ended["wall_seconds"]
+    assert math.isfinite(ended["epochs"][-1]["samples_per_second"])
+    assert all(epoch["replica_max_diff"] == 0.0 for epoch in ended["epochs"])

@@ -1,0 +1,64 @@
+"""Models as a user would bring them, good and bad; the specs of tests name them as `tests.support.user_models:…`."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def linear(num_classes: int, in_channels: int, image_size: int = 28) -> nn.Module:
+    """Softmax regression: the smallest thing that trains."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size**2, num_classes))
+
+
+def fails_when_built(num_classes: int, in_channels: int) -> nn.Module:
+    raise LookupError("no weights for this model")
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+class FailsOnRank(nn.Module):
+    """Raises in forward, on one rank, after some steps."""
+
+    def __init__(self, num_classes: int, in_channels: int, on_rank: int = 1, after: int = 3) -> None:
+        super().__init__()
+        self.body = linear(num_classes, in_channels)
+        self.on_rank, self.after, self.calls = on_rank, after, 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if rank() == self.on_rank and self.calls > self.after:
+            raise ArithmeticError("the user's layer can't go on")
+        return self.body(inputs)
+
+
+class TooLarge(nn.Module):
+    """Asks for more memory than any machine has."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.body = linear(num_classes, in_channels)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        torch.empty(10**15)
+        return self.body(inputs)
+
+
+class Slow(nn.Module):
+    """Sleeps in every step, and leaves its process number in a folder, so that a test can harm it in the middle."""
+
+    def __init__(self, num_classes: int, in_channels: int, seconds: float = 0.05, pids: str = "") -> None:
+        super().__init__()
+        self.body = linear(num_classes, in_channels)
+        self.seconds = seconds
+        if pids:
+            with open(os.path.join(pids, f"{rank()}-{os.getpid()}"), "w"):  # noqa: PTH118, PTH123
+                pass
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return self.body(inputs)

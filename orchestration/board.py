@@ -54,7 +54,9 @@ class Board:
         """Brings the board up to date with one event."""
         trial = self.trials[trial_id]
         if event["type"] == "running":
-            self.running[trial_id] = RunningTrial(trial, time.monotonic(), event["attempt"])
+            before = self.running.get(trial_id)  # an earlier attempt's epochs are not told again
+            epochs = before.epochs if before else []
+            self.running[trial_id] = RunningTrial(trial, time.monotonic(), event["attempt"], epochs)
         elif event["type"] == "epoch":
             self._epoch(trial, event["epoch"])
         elif event["type"] == "ended":
@@ -88,7 +90,7 @@ class Board:
         left = self.remaining_seconds
         if left is not None and len(self.statuses) < len(self.trials):
             parts.append(f"about {clock(left)} left")
-        odd = [status for status in self.statuses.values() if status != "finished"]
+        odd = [status for status in list(self.statuses.values()) if status != "finished"]
         parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
         if self.best:
             parts.append(f"best so far {self.best[0]:.4f} ({self.best[1].run_name})")

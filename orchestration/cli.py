@@ -159,6 +159,8 @@ def fetch(
 
 def main() -> None:
     """The console script. Every error that a user can mend is one message and a documented exit status."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
     try:
         app()
     except (SpecError, StudyError) as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +30,17 @@ class ClusterNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A connected cluster; `started_here` when this process has started it and will end it."""
+    """A connected cluster; `home` is its own temporary folder when this process has started it and will end it."""
 
     address: str
     nodes: tuple[ClusterNode, ...]
-    started_here: bool
-    connected_here: bool
+    home: Path | None = None
+    connected_here: bool = True
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process has started it."""
+        return self.home is not None
 
     def disconnect(self) -> None:
         """Leaves the cluster, and ends it if it was started here."""
@@ -41,6 +48,9 @@ class Cluster:
 
         if self.connected_here:
             ray.shutdown()
+        if self.home:
+            os.environ.pop("RAY_TMPDIR", None)
+            shutil.rmtree(self.home, ignore_errors=True)
 
 
 def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
@@ -58,18 +68,34 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
     import ray
 
     if ray.is_initialized():
-        return _cluster(started_here=False, connected_here=False)
+        return _cluster(connected_here=False)
     _refuse_unreachable(address)
     namespace = f"scalestudy-{uuid.uuid4().hex[:8]}"
     options: dict[str, Any] = {"namespace": namespace, "configure_logging": True, "log_to_driver": True}
     starts = address == "local" or (address is None and not _finds_cluster())
-    if starts:
-        options |= {"num_cpus": num_cpus, "include_dashboard": False}
     try:
-        ray.init(address="local" if starts else address, **options)
+        if starts:
+            return _start(num_cpus, options)
+        ray.init(address=address, **options)
     except Exception as error:
         raise _no_cluster(address, str(error)) from error
-    return _cluster(started_here=starts, connected_here=True)
+    return _cluster()
+
+
+def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
+    """Starts a cluster on this machine, in a temporary folder of its own.
+
+    Ray Train's helpers look for "the" cluster by a note in Ray's temporary folder. In the common one it may name
+    another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down.
+    """
+    import ray
+
+    home = Path(tempfile.mkdtemp(prefix="scalestudy-"))  # short: sockets lie under it, and their paths are bounded
+    os.environ["RAY_TMPDIR"] = str(home)
+    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
+    cluster = _cluster(home=home)
+    (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
+    return cluster
 
 
 def _finds_cluster() -> bool:
@@ -113,7 +139,7 @@ def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     )
 
 
-def _cluster(*, started_here: bool, connected_here: bool) -> Cluster:
+def _cluster(*, home: Path | None = None, connected_here: bool = True) -> Cluster:
     import ray
 
     nodes = tuple(
@@ -127,7 +153,7 @@ def _cluster(*, started_here: bool, connected_here: bool) -> Cluster:
         if node["Alive"]
     )
     address = ray.get_runtime_context().gcs_address
-    return Cluster(address=address, nodes=nodes, started_here=started_here, connected_here=connected_here)
+    return Cluster(address=address, nodes=nodes, home=home, connected_here=connected_here)
 
 
 def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
@@ -147,7 +173,7 @@ def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gp
 
 def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:
     by_cpu = int(node.cpus // cpus)
-    return min(by_cpu, int(node.gpus // gpus)) if device == "cuda" else by_cpu
+    return min(by_cpu, int(node.gpus / gpus + 1e-6)) if device == "cuda" else by_cpu  # 1 // 0.2 is 4
 
 
 def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str) -> None:

@@ -17,22 +17,34 @@ def log_best_model(client: Any, run_id: str, operation: dict[str, Any]) -> None:
         run_id: the trial's run.
         operation: `config` (the trial's training configuration) and `model_path` (its saved parameters).
 
-    A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why.
+    A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. That is found out
+    before MLflow is asked: a store that goes away while it takes the model is an error, and is tried again.
     """
     if _has_model(client, run_id):
         return
     try:
-        _log_exported(client, run_id, operation)
-    except Exception as error:  # torch.export refuses in many ways
+        model, example = trained_model(operation["config"], operation["model_path"])
+        _try_export(model, example)
+    except Exception as error:  # torch.export refuses in many ways, and a user's code in any
         logger.warning("the model is logged as its parameters alone: %s", error)
         client.log_artifact(run_id, operation["model_path"], "model")
         reason = f"{type(error).__name__}: {error}"[:500]
         client.set_tag(run_id, "scalestudy.model", f"state_dict only; torch.export refused: {reason}")
+        return
+    _log_exported(client, run_id, model, example)
 
 
 def _has_model(client: Any, run_id: str) -> bool:
-    outputs = client.get_run(run_id).outputs
-    return bool(outputs and outputs.model_outputs)
+    """Whether a model of the run was logged to its end; MLflow has an entry before it has written the files."""
+    experiment = client.get_run(run_id).info.experiment_id
+    models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
+    return any(model.status == "READY" for model in models)
+
+
+def _try_export(model: Any, example: Any) -> None:
+    import torch
+
+    torch.export.export(model, (example,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])  # as mlflow.pytorch does
 
 
 def trained_model(config: dict[str, Any], model_path: str) -> tuple[Any, Any]:
@@ -51,13 +63,12 @@ def trained_model(config: dict[str, Any], model_path: str) -> tuple[Any, Any]:
     return model.eval(), splits.test_inputs[:2].clone()  # one row would specialise the graph to batch 1
 
 
-def _log_exported(client: Any, run_id: str, operation: dict[str, Any]) -> None:
+def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
     import mlflow.pytorch
     import numpy as np
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    model, example = trained_model(operation["config"], operation["model_path"])
     rows = example.numpy()
     output = model(example).detach().numpy()
     signature = ModelSignature(
@@ -66,7 +77,7 @@ def _log_exported(client: Any, run_id: str, operation: dict[str, Any]) -> None:
     )
     run = client.get_run(run_id)
     logged = client.create_logged_model(  # by `Model.log` alone it would go to MLflow's default experiment
-        run.info.experiment_id, name="model", source_run_id=run_id, params=run.data.params, flavor="pytorch"
+        run.info.experiment_id, name="model", source_run_id=run_id, params=run.data.params
     )
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(client.tracking_uri)

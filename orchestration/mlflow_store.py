@@ -128,11 +128,9 @@ class MlflowStore:
     def run_id(self, role: str, key: str) -> str | None:
         """The run of the study ("study", its id) or of a trial ("trial", its id), if there is one."""
         tag = STUDY_ID if role == "study" else TRIAL_ID
-        found = self.client.search_runs(
-            [self.experiment_id],
-            f"tags.`{ROLE}` = '{role}' and tags.`{STUDY_ID}` = '{self.study_id}' and tags.`{tag}` = '{key}'",
-            max_results=1,
-        )
+        wanted = {ROLE: role, STUDY_ID: self.study_id, tag: key}
+        clauses = " and ".join(f"tags.`{name}` = {_quoted(value)}" for name, value in wanted.items())
+        found = self.client.search_runs([self.experiment_id], clauses, max_results=1)
         return str(found[0].info.run_id) if found else None
 
     def _known(self, role: str, key: str) -> str:
@@ -153,7 +151,9 @@ class MlflowStore:
         return run
 
     def _study_started(self, op: Operation) -> None:
-        run = self._make("study", self.study_id, self.study_id, op["at"], {"mlflow.note.content": op["note"]})
+        run = self._make(
+            "study", self.study_id, self.study_id, op["at"], {"mlflow.note.content": op["note"][:NOTE_LIMIT]}
+        )
         self._params(run, op["params"])
         for file in op["files"]:
             self.client.log_artifact(run, file)
@@ -216,6 +216,11 @@ class MlflowStore:
 def milliseconds(at: str) -> int:
     """An ISO time in UTC as MLflow's milliseconds since 1970."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)
+
+
+def _quoted(text: str) -> str:
+    """A text in a filter of MLflow, which knows two quotation marks and no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _neighbours(operations: Sequence[Operation]) -> list[list[Operation]]:

@@ -79,6 +79,23 @@ def _request_error(error: Exception, remedy: str) -> RequestError:
     return RequestError(problem or given, given if problem else remedy)
 
 
+def check_callables(spec: StudySpec) -> None:
+    """Raises RequestError when a model or data set that the spec names as `package.module:callable` is not there."""
+    from training.registry import DATASETS, MODELS, resolve
+
+    for field, table in (("model", MODELS), ("data", DATASETS)):
+        name = getattr(spec.workload, field)
+        if name in table:
+            continue
+        try:
+            resolve(name, table)
+        except ValueError as error:
+            problem, _, remedy = str(error).rpartition("; ")
+            raise RequestError(f"workload.{field}: {problem}", remedy) from error
+        except Exception as error:  # the user's module may raise anything while it is imported
+            raise RequestError(f"workload.{field}: {name}: {describe(error)}", "correct the module") from error
+
+
 def new_folder(spec: StudySpec, out: str | Path | None) -> StudyFolder:
     """The folder of a new study: `out`, else `<storage>/<name>-<UTC time>`. Raises UnreachableError if it can't be."""
     if out is not None:
@@ -134,6 +151,7 @@ def run_study(
     spec = read_spec(source, overrides)
     plan = make_plan(spec)
     data_root = check_data(spec)
+    check_callables(spec)
     tracking = resolve_address(spec.tracking.uri)
     folder = new_folder(spec, out)
     with Output() as output:

@@ -26,9 +26,8 @@ def _own_environment(tmp_path_factory):
 @pytest.fixture(scope="session")
 def ray_session(_own_environment):
     """One Ray with four logical CPUs, started for the first test that needs it."""
-    import ray
+    from orchestration.cluster import connect
 
-    if not ray.is_initialized():
-        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    cluster = connect("local", num_cpus=4)
+    yield cluster
+    cluster.disconnect()

@@ -3,29 +3,33 @@
 import math
 import os
 import signal
-import time
 
 import pytest
 
-from tests.support.groups import losses, wait_until, worker_groups
+from tests.support.groups import losses, worker_groups
 
 SLOW = "tests.support.user_models:Slow"
 
 
 @pytest.fixture(scope="module")
-def desk(ray_session, tmp_path_factory):
+def fresh(ray_session, tmp_path_factory):
+    """What groups compute in their first trial, by number of workers; they have ended when this returns."""
+    with worker_groups(tmp_path_factory.mktemp("fresh")) as groups:
+        return {size: losses(groups.train(size, seed=7)) for size in (1, 2)}
+
+
+@pytest.fixture(scope="module")
+def desk(fresh, tmp_path_factory):
     with worker_groups(tmp_path_factory.mktemp("groups")) as desk:
         yield desk
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(desk, num_workers, tmp_path):
-    with worker_groups(tmp_path) as fresh:
-        expected = losses(fresh.train(num_workers, seed=7))
+def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(desk, fresh, num_workers):
     desk.train(num_workers, seed=1, model="mlp", model_args={}, learning_rate=0.3)
     desk.train(num_workers, seed=2, optimizer={"name": "adam"}, learning_rate=0.001, epochs=1)
-    assert losses(desk.train(num_workers, seed=7)) == expected
-    assert len(expected) == 2
+    assert losses(desk.train(num_workers, seed=7)) == fresh[num_workers]
+    assert len(fresh[num_workers]) == 2
 
 
 def test_trials_of_one_size_share_one_group(desk):
@@ -83,43 +87,6 @@ def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path):
     assert (ended["status"], ended["attempts"]) == ("finished", 2)
     assert [epoch["epoch"] for epoch in ended["epochs"]] == [1, 2, 3]
     assert losses(ended) == losses(undisturbed)
-
-
-def test_a_frozen_worker_is_found_by_its_stall(ray_session, tmp_path):
-    pids = tmp_path / "pids"
-    pids.mkdir()
-    with worker_groups(tmp_path / "logs", stalled_seconds=4.0, failures_per_trial=0) as desk:
-        trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=30)
-        desk.events(trial_id, until=lambda event: event["type"] == "epoch")
-        victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
-        os.kill(int(victim.name.split("-")[1]), signal.SIGSTOP)
-        ended = desk.events(trial_id)[-1]
-        assert (ended["status"], ended["error"]["kind"]) == ("failed", "stalled")
-        desk.groups.release.remote(trial_id)
-        assert desk.train(2, epochs=1)["status"] == "finished"
-
-
-def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_path):
-    with worker_groups(tmp_path, trial_seconds=3.0) as desk:
-        ended = desk.train(1, model=SLOW, model_args={"seconds": 0.2}, epochs=1000)
-        assert (ended["status"], ended["error"]["kind"]) == ("failed", "time_limit")
-        assert ended["attempts"] == 1
-
-
-def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_serves(ray_session, tmp_path):
-    with worker_groups(tmp_path, timeout_seconds=3.0) as desk:
-        expected = losses(desk.train(2, epochs=1))
-        time.sleep(7.0)
-        assert losses(desk.train(2, epochs=1)) == expected
-        assert list(desk.served().values()) == [2]
-
-
-def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
-    with worker_groups(tmp_path, trials_per_group=1) as desk:
-        first = desk.train(1, epochs=1)
-        second = desk.train(1, epochs=1)
-        assert losses(first) == losses(second)
-        wait_until(lambda: "group-1-of-1" not in desk.served())
 
 
 def test_sizes_take_turns_where_only_one_fits(desk):

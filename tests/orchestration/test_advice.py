@@ -1,0 +1,47 @@
+"""`scalestudy recommend`: a study's folder and the user's wishes."""
+
+import pytest
+
+from orchestration import study as studies
+from orchestration.advice import advise
+from orchestration.errors import RequestError
+from tests.experiments.support import folder_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.8]}
+"""
+WISHES = {"accuracy": None, "max_gpus": None, "price": None, "by": None}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return folder_of(tmp_path / "tiny", SPEC).path
+
+
+def test_advice_from_a_folder(folder):
+    advice, lines = advise(folder, **{**WISHES, "by": "time", "max_gpus": 1})
+    assert lines[0].startswith("Choose ")
+    assert "least time" in lines[0]
+    assert advice["choice"]["num_gpus"] == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "value"),
+    [("accuracy", 0.0), ("accuracy", 95), ("max_gpus", 0), ("price", -1.0), ("price", float("nan")), ("by", "luck"),
+     ("accuracy", float("nan"))],
+)  # fmt: skip
+def test_a_wish_that_can_not_be_is_refused(folder, wish, value):
+    option = "--" + wish.replace("_", "-")
+    with pytest.raises(RequestError, match=f"{option}: {value}") as caught:
+        advise(folder, **{**WISHES, wish: value})
+    assert caught.value.remedy
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="is not a study's folder"):
+        advise(tmp_path, **WISHES)
+    assert studies.StudyFolder(tmp_path).path == tmp_path

@@ -1,0 +1,97 @@
+"""Stage 7: the best model in MLflow."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from orchestration.mlflow_model import log_best_model, trained_model
+from orchestration.mlflow_store import MlflowStore, resolve_address
+from orchestration.trials import train_config
+from tests.experiments.support import study_of
+from training.state import save_state
+
+SPEC = """
+name: tiny
+workload: {{model: "{model}", data: synthetic, data_args: {{train_samples: 8, test_samples: 8}}}}
+train: {{epochs: 1}}
+sweep: {{num_gpus: [1], batch_size: [4], learning_rate: [0.1]}}
+"""
+
+
+class Branching(nn.Module):
+    """Looks at its values to choose its way: torch.export refuses it."""
+
+    def __init__(self, num_classes, in_channels):
+        super().__init__()
+        self.layer = nn.Linear(in_channels * 28 * 28, num_classes)
+
+    def forward(self, inputs):
+        outputs = self.layer(inputs.flatten(1))
+        return outputs if outputs.sum() > 0 else -outputs
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mlflow")
+    store = MlflowStore(resolve_address(f"sqlite:///{folder}/mlflow.db"), "models", "study")
+    started = {"op": "study_started", "at": "2026-01-31T12:00:00.000Z", "note": "", "params": {}, "files": []}
+    store.apply([started])
+    return store
+
+
+def operation(store, tmp_path, model, name):
+    """A trial's run, and the operation that logs its model, drawn at random."""
+    _, plan, _ = study_of(SPEC.format(model=model))
+    config = train_config(plan.trials[0], tmp_path)
+    started = {"op": "trial_started", "trial_id": name, "name": name, "at": "2026-01-31T12:00:00.000Z", "params": {}}
+    store.apply([started])
+    torch.manual_seed(3)
+    from training.models import build_model
+
+    path = tmp_path / "model.pt"
+    save_state(build_model(model, 10, 1, {}), path)
+    return {"op": "model", "trial_id": name, "config": config, "model_path": str(path)}
+
+
+def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_path):
+    import mlflow
+
+    told = operation(store, tmp_path, "lenet", "good")
+    before = mlflow.get_tracking_uri()
+    store.apply([told])
+    store.apply([told])
+    assert mlflow.get_tracking_uri() == before
+    run = store.client.get_run(store.run_id("trial", "good"))
+    (output,) = run.outputs.model_outputs
+    logged = store.client.get_logged_model(output.model_id)
+    assert logged.source_run_id == run.info.run_id
+    assert logged.experiment_id == run.info.experiment_id
+    assert logged.status == "READY"
+    mlflow.set_tracking_uri(store.client.tracking_uri)
+    try:
+        loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
+        info = mlflow.models.get_model_info(f"models:/{output.model_id}")
+    finally:
+        mlflow.set_tracking_uri(before)
+    model, example = trained_model(told["config"], told["model_path"])
+    assert example.shape[0] == 2
+    for size in (1, 2, 7):
+        rows = torch.rand(size, 1, 28, 28, generator=torch.Generator().manual_seed(size))
+        with torch.no_grad():
+            assert torch.equal(loaded(rows), model(rows)), f"batch {size}"
+    files = {file.path for file in store.client.list_logged_model_artifacts(output.model_id, "data")}
+    assert "data/model.pt2" in files, files
+    assert info.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
+    assert info.signature.outputs.inputs[0].shape == (-1, 10)
+
+
+def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):
+    told = operation(store, tmp_path, "tests.orchestration.test_mlflow_model:Branching", "branching")
+    with caplog.at_level(logging.WARNING):
+        log_best_model(store.client, store.run_id("trial", "branching"), told)
+    run = store.client.get_run(store.run_id("trial", "branching"))
+    assert run.data.tags["scalestudy.model"].startswith("state_dict only; torch.export refused")
+    assert [file.path for file in store.client.list_artifacts(run.info.run_id, "model")] == ["model/model.pt"]
+    assert "parameters alone" in caplog.text

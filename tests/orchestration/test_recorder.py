@@ -1,0 +1,221 @@
+"""Stage 7: what the recorder writes down of a study's events."""
+
+import json
+
+import pytest
+
+from experiments.study_folder import StudyFolder
+from orchestration.outcomes import Outcome, error_of
+from orchestration.recorder import Recorder, final_metrics, flat_params, lost_event, note, trial_record, trial_tags
+from orchestration.trials import train_config
+from tests.experiments.support import study_of, summary_of
+from training.records import find_metric
+
+SPEC = """
+name: tiny
+description: A small one
+workload: {model: lenet, data: digits}
+train: {epochs: 2}
+sweep: {num_gpus: [1], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.3, 0.99]}
+"""
+
+
+class FakeTracker:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def tell(self, operation, **facts):
+        self.told.append((operation, json.loads(json.dumps(facts, allow_nan=False))))
+
+    def of(self, operation):
+        return [facts for name, facts in self.told if name == operation]
+
+
+class FakeEngine:
+    """Knows each trial's configuration."""
+
+    def __init__(self, plan):
+        self._configs = {trial.trial_id: train_config(trial, "data") for trial in plan.trials}
+
+    def config_of(self, trial_id):
+        return self._configs[trial_id]
+
+
+@pytest.fixture
+def study(tmp_path):
+    spec, plan, trials = study_of(SPEC)
+    folder = StudyFolder(tmp_path / "tiny-20260131")
+    folder.create()
+    folder.write_text(folder.spec_file, spec.to_yaml())
+    folder.write_json(folder.plan_file, plan.to_dict())
+    tracker = FakeTracker()
+    return Recorder(spec, plan, folder, tracker, FakeEngine(plan)), folder, tracker, trials
+
+
+def events_of(trial):
+    """A synthetic trial as the engine tells it."""
+    facts = {key: value for key, value in trial.items() if key not in ("trial_id", "kind", "params")}
+    return [
+        {"type": "running", "attempt": 1, "world": trial["world"]},
+        *({"type": "epoch", "epoch": epoch} for epoch in trial["epochs"]),
+        {"type": "ended", **facts},
+    ]
+
+
+def play(recorder, trial):
+    model = recorder._folder.checkpoints(trial["trial_id"]) / "model.pt"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    for event in events_of(trial):
+        assert recorder.take(trial["trial_id"], event) == [event]
+
+
+def test_a_study_from_its_start_to_its_report(study):
+    recorder, folder, tracker, trials = study
+    recorder.study_started()
+    for trial in trials:
+        play(recorder, trial)
+    summary = recorder.finish(12.5, interrupted=False)
+    assert folder.read_trials() == trials
+    assert [name for name, _ in tracker.told] == [
+        "study_started",
+        *(["trial_started", "epochs", "epochs", "trial_ended"] * 2),
+        "model",
+        "study_ended",
+    ]
+    assert summary == json.loads(folder.summary_file.read_text())
+    assert folder.report_file.exists()
+    (ended,) = tracker.of("study_ended")
+    assert ended["status"] == "finished"
+    assert ended["point"]["metrics"] == {"wall_seconds": 12.5}
+    assert str(folder.report_file) in ended["files"]
+    assert str(folder.trials_file) in ended["files"]
+    best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
+    (model,) = tracker.of("model")
+    assert model["trial_id"] == best["trial_id"]
+    assert model["config"]["learning_rate"] == best["params"]["learning_rate"]
+    left = [path.name for path in (folder.path / "checkpoints").iterdir()]
+    assert left == [best["trial_id"]]
+
+
+def test_mlflow_is_told_what_the_records_say(study):
+    recorder, _, tracker, trials = study
+    trial = trials[0]
+    play(recorder, trial)
+    (started,) = tracker.of("trial_started")
+    assert started["name"] == "gpus=1 batch=32 lr=0.1 seed=0"
+    assert started["params"]["num_gpus"] == 1
+    assert started["params"]["train.optimizer.name"] == "sgd"
+    told = [point for facts in tracker.of("epochs") for point in facts["points"]]
+    for point, epoch in zip(told, trial["epochs"], strict=True):
+        assert (point["step"], point["at"]) == (epoch["epoch"], epoch["at"])
+        assert point["metrics"]["test_accuracy"] == epoch["test_accuracy"]
+        assert point["metrics"]["phase_data_seconds"] == epoch["phases"]["data"]
+        assert "grad_sq_norm" not in point["metrics"]
+    (ended,) = tracker.of("trial_ended")
+    assert ended["point"]["step"] == 2
+    names = {name for point in (*told, ended["point"]) for name in point["metrics"]}
+    assert [find_metric(name).name for name in names]
+
+
+def test_a_trial_ends_once(study):
+    recorder, folder, tracker, trials = study
+    play(recorder, trials[0])
+    for event in events_of(trials[0]):
+        assert recorder.take(trials[0]["trial_id"], event) == []
+    assert recorder.take(trials[0]["trial_id"], {"type": "lost", "error": error_of("tune_trial", "gone")}) == []
+    assert len(folder.read_trials()) == 1
+    assert len(tracker.of("trial_ended")) == 1
+
+
+def test_a_lost_trial_keeps_its_epochs(study):
+    recorder, folder, tracker, trials = study
+    events = events_of(trials[0])
+    for event in events[:2]:
+        recorder.take(trials[0]["trial_id"], event)
+    (ended,) = recorder.take(trials[0]["trial_id"], {"type": "lost", "error": error_of("tune_trial", "gone")})
+    assert (ended["type"], ended["status"], ended["error"]["kind"]) == ("ended", "failed", "tune_trial")
+    (record,) = folder.read_trials()
+    assert record["epochs"] == trials[0]["epochs"][:1]
+    assert tracker.of("trial_ended")[0]["tags"]["scalestudy.error"] == "gone"
+
+
+def test_a_trial_that_never_got_workers_has_a_run_and_a_record(study):
+    recorder, folder, tracker, trials = study
+    facts = Outcome().to_dict(
+        status="failed", attempts=1, started_at=None, now=100.0, error=error_of("group_start", "no room")
+    )
+    recorder.take(trials[0]["trial_id"], {"type": "ended", **facts})
+    assert [name for name, _ in tracker.told] == ["trial_started", "trial_ended"]
+    assert folder.read_trials()[0]["error"]["message"] == "no room"
+
+
+def test_a_second_attempt_opens_no_second_run(study):
+    recorder, _, tracker, trials = study
+    events = events_of(trials[0])
+    retry = {"type": "retry", "attempt": 1, "error": error_of("worker_lost", "died")}
+    for event in (events[0], events[1], retry, {**events[0], "attempt": 2}, *events[2:]):
+        recorder.take(trials[0]["trial_id"], event)
+    assert [name for name, _ in tracker.told] == ["trial_started", "epochs", "epochs", "trial_ended"]
+
+
+def test_an_interrupted_study_leaves_its_open_trials_to_a_later_run(study):
+    recorder, folder, tracker, trials = study
+    recorder.study_started()
+    play(recorder, trials[0])
+    trial_id = trials[1]["trial_id"]
+    recorder.take(trial_id, events_of(trials[1])[0])
+    stopped = {"type": "ended", **trials[1], "status": "failed", "error": error_of("stopped", "the study was stopped")}
+    assert recorder.take(trial_id, stopped) == []
+    recorder.finish(1.0, interrupted=True)
+    assert [trial["trial_id"] for trial in folder.read_trials()] == [trials[0]["trial_id"]]
+    assert tracker.of("trial_ended")[-1]["status"] == "interrupted"
+    assert tracker.of("study_ended")[0]["status"] == "interrupted"
+    assert not tracker.of("model")
+
+
+def test_a_line_of_trials_jsonl():
+    _, plan, _ = study_of(SPEC)
+    facts = Outcome().to_dict(status="failed", attempts=1, started_at=1.0, now=2.0, error=None)
+    assert list(trial_record(plan.trials[0], {"type": "ended", **facts})) == [
+        "trial_id", "kind", "params", "status", "attempts", "started_at", "ended_at", "wall_seconds", "train_seconds",
+        "startup_seconds", "world", "flags", "epochs", "error",
+    ]  # fmt: skip
+
+
+def test_a_lost_event_without_epochs():
+    ended = lost_event(error_of("tune_trial", "gone"), [])
+    assert (ended["status"], ended["epochs"], ended["train_seconds"]) == ("failed", [], 0)
+
+
+def test_metrics_at_the_end():
+    _, _, trials = study_of(SPEC)
+    found = final_metrics(trials[0], (0.3, 0.99))
+    assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
+    assert "time_to_accuracy_0.3" in found
+    assert "time_to_accuracy_0.99" not in found  # not reached
+    broken = {**trials[0], "epochs": [], "startup_seconds": None}
+    assert final_metrics(broken, (0.3,)).keys() == {"train_seconds", "wall_seconds"}
+
+
+def test_tags_at_the_end():
+    assert trial_tags({"attempts": 2, "flags": [], "error": None}) == {"scalestudy.attempts": "2"}
+    tags = trial_tags({"attempts": 1, "flags": ["a", "b"], "error": {"message": "x" * 9_999}})
+    assert tags["scalestudy.flags"] == "a, b"
+    assert len(tags["scalestudy.error"]) == 1_000
+
+
+def test_dotted_names():
+    tree = {"train": {"epochs": 2, "optimizer": {"name": "sgd"}, "args": {}}, "other": 1}
+    assert flat_params(tree, ("train",)) == {"train.epochs": 2, "train.optimizer.name": "sgd", "train.args": {}}
+
+
+def test_the_note_is_the_answer_in_markdown():
+    spec, _, _ = study_of(SPEC)
+    lines = note(spec, summary_of(SPEC)).splitlines()
+    assert lines[0] == "**A small one**"
+    assert sum(line.startswith("- ") for line in lines) >= 1
+    assert "report.html" in lines[-1]

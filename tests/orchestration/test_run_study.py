@@ -1,0 +1,206 @@
+"""One small study on real Ray and real MLflow, looked at from every side; then studies that go wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from experiments.study_folder import StudyFolder
+from orchestration import run_study
+from orchestration.errors import ExitCode
+from tests.support.studies import SMALL, left_behind, write_spec
+from training.records import epoch_metrics, find_metric
+
+TRIAL_KEYS = [
+    "trial_id", "kind", "params", "status", "attempts", "started_at", "ended_at", "wall_seconds", "train_seconds",
+    "startup_seconds", "world", "flags", "epochs", "error",
+]  # fmt: skip
+EPOCH_KEYS = {
+    "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
+    "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(scope="module")
+def done(ray_session, place):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        return run_study(write_spec(place))
+
+
+@pytest.fixture(scope="module")
+def trials(done):
+    return StudyFolder(done.folder).read_trials()
+
+
+@pytest.fixture(scope="module")
+def client(done):
+    return MlflowClient(tracking_uri=done.tracking_uri)
+
+
+@pytest.fixture(scope="module")
+def runs(client):
+    experiment = client.get_experiment_by_name("small")
+    return client.search_runs([experiment.experiment_id])
+
+
+def test_every_trial_of_the_plan_finishes_once(done, trials):
+    assert done.exit_code == ExitCode.DONE
+    planned = [trial.trial_id for trial in StudyFolder(done.folder).read_plan().trials]
+    assert [trial["trial_id"] for trial in trials] == planned
+    assert {trial["status"] for trial in trials} == {"finished"}
+    assert len(planned) == 4
+
+
+def test_trials_jsonl_is_written_as_designed(done, trials):
+    for trial in trials:
+        assert list(trial) == TRIAL_KEYS
+        assert set(trial["params"]) == {"num_gpus", "batch_size", "learning_rate", "seed"}
+        assert [epoch["epoch"] for epoch in trial["epochs"]] == [1, 2]
+        assert all(set(epoch) == EPOCH_KEYS for epoch in trial["epochs"])
+        assert [worker["rank"] for worker in trial["world"]["workers"]] == list(range(trial["params"]["num_gpus"]))
+        assert trial["epochs"][0]["samples"] == 1437
+    lines = (done.folder / "trials.jsonl").read_text().splitlines()
+    assert [json.loads(line)["trial_id"] for line in lines] == [trial["trial_id"] for trial in trials]
+
+
+def test_the_folder_holds_what_the_design_names_and_nothing_lies_elsewhere(done, place):
+    names = {path.name for path in done.folder.iterdir()}
+    assert names >= {"spec.yaml", "plan.json", "trials.jsonl", "summary.json", "report.html", "figures", "driver.log"}
+    assert {path.suffix for path in (done.folder / "figures").iterdir()} == {".png"}
+    assert not (done.folder / "spool").exists()
+    assert {path.name for path in place.iterdir()} == {"study.yaml", "runs", "mlflow.db", "mlartifacts"}
+    assert not (Path.home() / "ray_results").exists()
+
+
+def test_the_resolved_spec_gives_the_same_study_again(done, trials):
+    spec = yaml.safe_load((done.folder / "spec.yaml").read_text())
+    assert spec["train"]["gradient_sync"] == "ddp"
+    assert spec["sweep"]["num_gpus"] == SMALL["sweep"]["num_gpus"]
+
+
+def test_mlflow_holds_one_parent_and_one_child_a_trial(done, runs, trials):
+    roles = [run.data.tags["scalestudy.role"] for run in runs]
+    assert sorted(roles) == ["study", *["trial"] * 4]
+    parent = next(run for run in runs if run.data.tags["scalestudy.role"] == "study")
+    children = [run for run in runs if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["scalestudy.trial_id"] for run in children} == {trial["trial_id"] for trial in trials}
+    assert {run.data.tags["scalestudy.study_id"] for run in runs} == {done.folder.name}
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert "gpus=2 batch=64 lr=0.2 seed=0" in {run.info.run_name for run in children}
+
+
+def test_mlflow_metrics_equal_the_records_exactly(client, runs, trials):
+    by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
+    for trial in trials:
+        run = by_trial[trial["trial_id"]]
+        expected = {}
+        for epoch in trial["epochs"]:
+            for name, value in epoch_metrics(epoch).items():
+                expected.setdefault(name, []).append((epoch["epoch"], value))
+        assert len(expected) > 8
+        for name, points in expected.items():
+            stored = client.get_metric_history(run.info.run_id, name)
+            assert [(point.step, point.value) for point in stored] == points, name
+        assert run.data.metrics["wall_seconds"] == trial["wall_seconds"]
+        assert run.data.metrics["train_seconds"] == trial["train_seconds"]
+        best = max(epoch["test_accuracy"] for epoch in trial["epochs"])
+        assert run.data.metrics["best_test_accuracy"] == best
+        assert all(find_metric(name) for name in run.data.metrics)
+
+
+def test_mlflow_params_are_the_spec_s(runs, trials):
+    by_trial = {run.data.tags.get("scalestudy.trial_id"): run.data.params for run in runs}
+    for trial in trials:
+        params = by_trial[trial["trial_id"]]
+        assert {key: params[key] for key in trial["params"]} == {k: str(v) for k, v in trial["params"].items()}
+        assert params["workload.model"] == "lenet"
+        assert params["train.epochs"] == "2"
+
+
+def test_the_parent_run_carries_the_answer_and_the_report(client, runs):
+    parent = next(run for run in runs if run.data.tags["scalestudy.role"] == "study")
+    names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
+    assert names >= {"report.html", "summary.json", "spec.yaml", "trials.jsonl", "figures"}
+    note = parent.data.tags["mlflow.note.content"]
+    assert SMALL["description"] in note
+    assert "0.5 test accuracy" in note
+    assert parent.data.metrics["wall_seconds"] > 0
+
+
+def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, runs, trials):
+    import mlflow
+    import torch
+
+    from training.data.digits import load
+
+    with_model = [run for run in runs if (outputs := client.get_run(run.info.run_id).outputs) and outputs.model_outputs]
+    assert len(with_model) == 1
+    final = {trial["trial_id"]: trial["epochs"][-1]["test_accuracy"] for trial in trials}
+    chosen = with_model[0].data.tags["scalestudy.trial_id"]
+    assert final[chosen] == max(final.values())
+    outputs = client.get_run(with_model[0].info.run_id).outputs.model_outputs
+    assert len(outputs) == 1
+    mlflow.set_tracking_uri(client.tracking_uri)
+    model = mlflow.pytorch.load_model(f"models:/{outputs[0].model_id}")
+    data = load(None)
+    with torch.no_grad():
+        hits = (model(data.test_inputs).argmax(dim=1) == data.test_targets).sum().item()
+    assert hits / len(data.test_targets) == pytest.approx(final[chosen], abs=1e-9)
+
+
+def test_summary_counts_and_overhead(done):
+    assert done.summary["trials"]["finished"] == 4
+    assert done.summary["cost"]["overhead_ratio"] > 1
+    assert len(done.summary["cells"]) == 4
+    assert set(done.cold_starts) == {"group-1-of-1", "group-2-of-2"}
+    assert all(0 < seconds < 60 for seconds in done.cold_starts.values())
+
+
+def test_a_failing_model_fails_its_trials_and_the_study_goes_on(ray_session, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = write_spec(
+        tmp_path,
+        workload={"model": "tests.support.user_models:FailsOnRank", "data": "digits", "model_args": {"after": 2}},
+        sweep={"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.1]},
+    )
+    done = run_study(spec)
+    trials = StudyFolder(done.folder).read_trials()
+    assert done.exit_code == ExitCode.SOME_FAILED
+    assert [trial["status"] for trial in trials] == ["finished", "failed"]
+    assert trials[1]["error"]["rank"] == 1
+    assert "the user's layer can't go on" in trials[1]["error"]["message"]
+    assert "the user's layer can't go on" in (done.folder / "report.html").read_text()
+    run = MlflowClient(tracking_uri=done.tracking_uri).search_runs(
+        [MlflowClient(tracking_uri=done.tracking_uri).get_experiment_by_name("small").experiment_id],
+        f"tags.`scalestudy.trial_id` = '{trials[1]['trial_id']}'",
+    )[0]
+    assert run.info.status == "FAILED"
+    assert "can't go on" in run.data.tags["scalestudy.error"]
+
+
+def test_a_diverged_trial_is_a_result(ray_session, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = write_spec(tmp_path, sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 1.0e20]})
+    done = run_study(spec)
+    assert done.exit_code == ExitCode.DONE
+    assert done.summary["trials"]["diverged"] == 1
+    assert done.summary["trials"]["finished"] == 1
+
+
+def test_more_workers_than_the_cluster_can_have(ray_session, tmp_path, monkeypatch):
+    from orchestration.errors import RequestError
+
+    monkeypatch.chdir(tmp_path)
+    spec = write_spec(tmp_path, sweep={"num_gpus": [64], "batch_size": [256], "learning_rate": [0.1]})
+    with pytest.raises(RequestError, match=r"sweep.num_gpus: 64: the cluster has room for 4 CPU workers"):
+        run_study(spec)
+    assert left_behind(tmp_path) == ["study.yaml"]

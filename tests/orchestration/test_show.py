@@ -1,0 +1,99 @@
+"""What commands print."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.plan import estimate
+from orchestration import show
+from orchestration.doctor import Finding
+from orchestration.errors import ExitCode
+from orchestration.study import StudyResult
+from tests.experiments.support import study_of, summary_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.8]}
+"""
+FOLDER = Path("/runs/tiny-20260131T120000Z-with-a-name-that-is-longer-than-a-terminal-is-wide-as-some-folders-are")
+
+
+def printed(draw, *arguments, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    draw(console, *arguments)
+    return console.file.getvalue()
+
+
+def done(exit_code=ExitCode.DONE, unsent=0, **keywords):
+    return StudyResult(
+        folder=FOLDER,
+        summary=summary_of(SPEC, **keywords),
+        exit_code=exit_code,
+        tracking_uri="sqlite:////runs/mlflow.db",
+        unsent=unsent,
+        cold_starts={"group-1-of-1": 7.5},
+    )
+
+
+def test_a_plan():
+    spec, plan, trials = study_of(SPEC)
+    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
+    lines = text.splitlines()
+    assert "batch per worker" in lines[0]
+    rows = [line.split() for line in lines[1:5]]
+    assert [row[1] for row in rows] == ["1", "1", "2", "2"]
+    assert [row[-2] for row in rows] == ["32", "32", "16", "16"]
+    assert "tiny: 4 trials, 32 epochs" in text
+    assert "not known before a first run" in text
+    workload = plan.trials[0].workload
+    known = estimate(plan, [{**trial, "workload": workload} for trial in trials])
+    assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
+
+
+def test_a_result():
+    text = printed(show.result, done())
+    assert f"report: {FOLDER / 'report.html'}" in text  # whole, however long: it is copied
+    assert "MLflow: sqlite:////runs/mlflow.db" in text
+    assert "overhead_ratio" in text
+    assert "num_gpus" in text
+    assert "stopped" not in text
+
+
+def test_failures_are_shown_as_the_user_wrote_them():
+    text = printed(show.result, done(endings={"*": "failed"}, message="ValueError: [bold]x[/bold]"), width=200)
+    assert "failed on rank 0: ValueError: [bold]x[/bold]" in text
+
+
+def test_the_line_of_costs():
+    cost = {"wall_seconds": 12.34, "train_seconds": 10.0, "overhead_ratio": 1.234}
+    assert show.cost_line({"cost": cost}) == "wall 12.3 s, training 10.0 s, overhead_ratio 1.23"
+    nothing = {"wall_seconds": None, "train_seconds": None, "overhead_ratio": None}
+    assert show.cost_line({"cost": nothing}) == "nothing was trained"
+
+
+def test_what_is_left_to_do():
+    assert show.closing_lines(done()) == []
+    (line,) = show.closing_lines(done(ExitCode.INTERRUPTED))
+    assert "stopped" in line
+    (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
+    assert f"scalestudy sync {FOLDER}" in line
+    (line,) = show.closing_lines(done(ExitCode.SOME_FAILED))
+    assert str(FOLDER / "driver.log") in line
+
+
+def test_a_result_as_data():
+    data = show.result_data(done(ExitCode.SOME_FAILED, unsent=2))
+    assert (data["exit_code"], data["unsent"], data["folder"]) == (1, 2, str(FOLDER))
+    assert data["cold_start_seconds"] == {"group-1-of-1": 7.5}
+
+
+def test_findings():
+    found = [Finding("torch", "ok", "2.13"), Finding("data", "broken", "is not [there]", "fetch it")]
+    text = printed(show.findings, found)
+    assert "BROKEN" in text
+    assert "is not [there]" in text
+    assert "→ fetch it" in text

@@ -1,0 +1,60 @@
+"""Small studies for tests: written to a folder, run through the Python interface or the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "description": "Two sizes, two rates",
+    "workload": {"model": "lenet", "data": "digits", "model_args": {"init": "xavier"}},
+    "train": {"epochs": 2},
+    "sweep": {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]},
+    "targets": {"accuracy": [0.5]},
+}
+
+
+def write_spec(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
+    """Writes the small study with some sections replaced."""
+    file = folder / name
+    file.write_text(yaml.safe_dump({**SMALL, **changes}), encoding="utf-8")
+    return file
+
+
+def scalestudy(
+    *arguments: str | Path, cwd: Path, seconds: float = 120.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command line in a folder; variables are added to its environment."""
+    return subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line in this Python."""
+    return [sys.executable, "-m", "orchestration", *map(str, arguments)]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The session's environment with some variables added; no cluster of the session is found by it."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RAY_TMPDIR", "RAY_ADDRESS")}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), **variables}
+
+
+def left_behind(folder: Path) -> list[str]:
+    """What a command has written below a folder, hidden files included."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import statistics
 import tempfile
@@ -89,7 +90,7 @@ def _trial_costs(trials: list[dict[str, Any]]) -> list[str]:
     beyond = [t["wall_seconds"] - t["train_seconds"] - seconds for t, seconds in zip(trials, evaluated, strict=True)]
     trained = statistics.median(trial["train_seconds"] for trial in trials)
     ends = [_seconds(trial["ended_at"]) for trial in trials]
-    between = statistics.median(later - earlier for earlier, later in zip(ends, ends[1:], strict=False))
+    between = statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
     return [str(len(trials)), f"{trained:.3f}", f"{statistics.median(beyond):.3f}", f"{between - trained:.3f}"]
 
 

@@ -1,6 +1,5 @@
 """What a user can get wrong: one clear message, the documented exit status, no traceback, nothing left behind."""
 
-import os
 import socket
 
 import pytest
@@ -150,8 +149,7 @@ def test_a_folder_that_is_no_study(tmp_path, arguments):
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; the file in the way is tested for everybody")
-def test_storage_without_permission(tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    spec = write_spec(tmp_path, sweep=SWEEP, storage=str(tmp_path / "locked"))
-    assert_refused(scalestudy("run", spec, cwd=tmp_path), 3, "storage", "locked")
+def test_storage_where_nobody_may_write(tmp_path):
+    """Not even root may make files under /proc."""
+    spec = write_spec(tmp_path, sweep=SWEEP, storage="/proc/nowhere/runs")
+    assert_refused(scalestudy("run", spec, cwd=tmp_path), 3, "storage", "/proc/nowhere/runs")

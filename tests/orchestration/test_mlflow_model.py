@@ -77,6 +77,7 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
         mlflow.set_tracking_uri(before)
     model, example = trained_model(told["config"], told["model_path"])
     assert example.shape[0] == 2
+    assert not model.training
     for size in (1, 2, 7):
         rows = torch.rand(size, 1, 28, 28, generator=torch.Generator().manual_seed(size))
         with torch.no_grad():

@@ -1,5 +1,6 @@
 """One small study on real Ray and real MLflow, looked at from every side; then studies that go wrong."""
 
+import html
 import json
 from pathlib import Path
 
@@ -178,7 +179,7 @@ def test_a_failing_model_fails_its_trials_and_the_study_goes_on(ray_session, tmp
     assert [trial["status"] for trial in trials] == ["finished", "failed"]
     assert trials[1]["error"]["rank"] == 1
     assert "the user's layer can't go on" in trials[1]["error"]["message"]
-    assert "the user's layer can't go on" in (done.folder / "report.html").read_text()
+    assert "the user's layer can't go on" in html.unescape((done.folder / "report.html").read_text())
     run = MlflowClient(tracking_uri=done.tracking_uri).search_runs(
         [MlflowClient(tracking_uri=done.tracking_uri).get_experiment_by_name("small").experiment_id],
         f"tags.`scalestudy.trial_id` = '{trials[1]['trial_id']}'",

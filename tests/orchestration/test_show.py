@@ -28,11 +28,12 @@ def printed(draw, *arguments, width=80):
     return console.file.getvalue()
 
 
-def done(exit_code=ExitCode.DONE, unsent=0, **keywords):
+def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
     return StudyResult(
         folder=FOLDER,
         summary=summary_of(SPEC, **keywords),
         exit_code=exit_code,
+        broken=broken,
         tracking_uri="sqlite:////runs/mlflow.db",
         unsent=unsent,
         cold_starts={"group-1-of-1": 7.5},
@@ -81,6 +82,8 @@ def test_what_is_left_to_do():
     assert "stopped" in line
     (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
     assert f"scalestudy sync {FOLDER}" in line
+    (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
+    assert "the head is gone" in line
     (line,) = show.closing_lines(done(ExitCode.SOME_FAILED))
     assert str(FOLDER / "driver.log") in line
 

@@ -22,7 +22,9 @@ class StudyFolder:
 
     @property
     def study_id(self) -> str:
-        """Name + UTC timestamp: the folder's name."""
+        """Name + UTC timestamp, as the plan's file says; the folder may have another name. Before that, its name."""
+        if self.plan_file.exists():
+            return str(json.loads(self.plan_file.read_text("utf-8")).get("study_id") or self.path.resolve().name)
         return self.path.resolve().name
 
     @property
@@ -100,6 +102,10 @@ class StudyFolder:
     def write_json(self, file: Path, data: Mapping[str, Any]) -> None:
         """Strict JSON, written aside. Raises ValueError for NaN and infinity."""
         self.write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+    def write_plan(self, plan: Plan, study_id: str) -> None:
+        """Writes the plan with the study's id."""
+        self.write_json(self.plan_file, {"study_id": study_id, **plan.to_dict()})
 
     def read_plan(self) -> Plan:
         """The plan. Raises OSError or ValueError where there is none that can be read."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from experiments.analysis import recommend, recommendation_lines
 from experiments.spec import StudySpec
 from orchestration.errors import RequestError
-from orchestration.study import open_folder, spec_of
+from orchestration.folders import open_folder, spec_of
 
 BY = ("time", "cost")
 

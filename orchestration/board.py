@@ -47,7 +47,6 @@ class Board:
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended
-    wall_seconds: list[float] = field(default_factory=list)
     best: tuple[float, TrialPlan] | None = None
 
     def take(self, trial_id: str, event: dict[str, Any]) -> None:
@@ -62,7 +61,6 @@ class Board:
         elif event["type"] == "ended":
             self.running.pop(trial_id, None)
             self.statuses[trial_id] = event["status"]
-            self.wall_seconds.append(event["wall_seconds"])
 
     def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
         if trial.trial_id in self.running:

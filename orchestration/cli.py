@@ -36,7 +36,7 @@ Overrides = Annotated[
 @app.command()
 def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a spec, and print it with every default filled in."""
-    from orchestration.study import read_spec
+    from orchestration.preflight import read_spec
 
     study = read_spec(spec, set_ or ())
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
@@ -46,7 +46,8 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 def plan(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Show the trials, their order and what they cost; runs nothing."""
     from experiments.plan import estimate, make_plan
-    from orchestration.study import earlier_trials, read_spec
+    from orchestration.folders import earlier_trials
+    from orchestration.preflight import read_spec
 
     study = read_spec(spec, set_ or ())
     planned = make_plan(study)
@@ -86,7 +87,7 @@ def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]
 @app.command()
 def report(folder: Folder, as_json: AsJson = False) -> None:
     """Write a study's summary and report anew, from its records alone."""
-    from orchestration.study import rebuild_report
+    from orchestration.folders import rebuild_report
 
     path = rebuild_report(folder)
     print(json.dumps({"report": str(path)}) if as_json else path)
@@ -111,7 +112,7 @@ def recommend(
 @app.command()
 def sync(folder: Folder, as_json: AsJson = False) -> None:
     """Send MLflow what it missed while it was away."""
-    from orchestration.study import sync_tracking
+    from orchestration.folders import sync_tracking
 
     sent, uri = sync_tracking(folder)
     print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} operations sent to {uri}")
@@ -151,7 +152,7 @@ def fetch(
     source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
 ) -> None:
     """Put a data set's files where studies look for them; their checksums are verified."""
-    from orchestration.study import fetch_data
+    from orchestration.folders import fetch_data
 
     files, root = fetch_data(name, source)
     print(f"{name}: {len(files)} files written under {root}" if files else f"{name}: is there already, under {root}")

@@ -42,7 +42,7 @@ class Finding:
 
 def examine(source: str, address: str | None) -> list[Finding]:
     """Every finding. Raises SpecError for a spec that is wrong, as every command does."""
-    from orchestration.study import read_spec
+    from orchestration.preflight import read_spec
 
     prepare_environment()
     spec = read_spec(source)
@@ -128,16 +128,16 @@ def _token() -> Iterator[Finding]:
 
 
 def _data(spec: StudySpec) -> Iterator[Finding]:
-    from orchestration.study import check_data
+    from orchestration.preflight import check_data
 
     root = check_data(spec)
     yield Finding("data", "ok", f"{spec.workload.data} (data folder {root})")
 
 
 def _storage(spec: StudySpec) -> Iterator[Finding]:
-    from orchestration.study import new_folder
+    from orchestration.preflight import new_folder, new_study_id
 
-    yield Finding("storage", "ok", f"{new_folder(spec, None).path.parent} can be written")
+    yield Finding("storage", "ok", f"{new_folder(spec, new_study_id(spec)).path.parent} can be written")
 
 
 def _tracking(spec: StudySpec) -> Iterator[Finding]:

@@ -6,24 +6,32 @@ artifact; a child carries the spec's parameters and one point an epoch for each 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from orchestration.cluster import can_connect
 from orchestration.environment import base_folder
-from orchestration.errors import UnreachableError
+from orchestration.errors import RequestError, UnreachableError
 from orchestration.tracking import Operation
+
+logger = logging.getLogger(__name__)
 
 ROLE, STUDY_ID, TRIAL_ID, STATUS = (f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status"))
 RUN_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
 NOTE_LIMIT = 7_900
 SQLITE = "sqlite:///"
+SQLITE_HEADER = b"SQLite format 3\0"
+KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
+"""Has MLflow's pages open an experiment as model training, not as generative AI."""
+REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+"""MLflow's answers to an operation that will be no better for being tried again."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 METRICS_A_BATCH = 1_000  # MLflow's limit
 PARAMS_A_BATCH = 100
@@ -65,9 +73,10 @@ def check_reachable(address: TrackingAddress) -> None:
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("file", ""):
-        raise UnreachableError(
-            f"tracking.uri: {address.uri}: MLflow has retired file stores", "use sqlite:///mlflow.db"
-        )
+        raise RequestError(f"tracking.uri: {address.uri}: MLflow has retired file stores", "use sqlite:///mlflow.db")
+    if scheme not in (*PORTS, "databricks"):
+        kinds = ", ".join(["sqlite", *PORTS])
+        raise RequestError(f"tracking.uri: {address.shown}: MLflow does not know this kind", f"use one of {kinds}")
     port = parts.port or PORTS.get(scheme)
     if parts.hostname and port and not can_connect(parts.hostname, port):
         raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", remedy)
@@ -82,6 +91,8 @@ def _check_database_file(database: Path) -> None:
             f"tracking.uri: sqlite:///{database}: can't be written",
             "name a file in a folder that you may write",
         )
+    if database.exists() and database.read_bytes()[:16] not in (b"", SQLITE_HEADER):
+        raise RequestError(f"tracking.uri: sqlite:///{database}: is not an SQLite database", "name another file")
 
 
 def _ask_server(address: TrackingAddress, remedy: str) -> None:
@@ -109,18 +120,30 @@ class MlflowStore:
         self._runs: dict[str, str] = {}
 
     def apply(self, operations: Sequence[Operation]) -> None:
-        """Carries out operations in order; neighbouring epochs of one trial are written together."""
+        """Carries out operations in order; neighbouring epochs of one trial are written together.
+
+        What MLflow refuses as wrong, and a file that is gone, is logged and passed over: it would hold up the rest
+        for ever. Raises what MLflow raises when the store is out of reach.
+        """
         for group in _neighbours(operations):
-            if group[0]["op"] == "epochs":
-                self._epochs(group)
-            else:
-                getattr(self, f"_{group[0]['op']}")(group[0])
+            try:
+                self._carry_out(group)
+            except Exception as error:
+                if not _is_refused(error):
+                    raise
+                logger.error("MLflow refused %s: %s", group[0]["op"], error)
+
+    def _carry_out(self, group: Sequence[Operation]) -> None:
+        if group[0]["op"] == "epochs":
+            self._epochs(group)
+        else:
+            getattr(self, f"_{group[0]['op']}")(group[0])
 
     def _experiment(self, name: str, artifacts: str | None) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            location = f"{artifacts}/{name}" if artifacts else None
-            return str(self.client.create_experiment(name, artifact_location=location))
+            location = f"{artifacts}/{quote(name, safe='')}" if artifacts else None
+            return str(self.client.create_experiment(name, artifact_location=location, tags=KIND_TAG))
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
@@ -211,6 +234,10 @@ class MlflowStore:
 
     def _end(self, run: str, status: str, at: str) -> None:
         self.client.set_terminated(run, RUN_STATUS.get(status, "FAILED"), milliseconds(at))
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:

@@ -29,7 +29,6 @@ class Recorder:
         self._trials = {trial.trial_id: trial for trial in plan.trials}
         self._epochs: dict[str, list[dict[str, Any]]] = {}
         self._ended: set[str] = set()
-        self._stopping = False
         self._best: tuple[float, str] | None = None
 
     def study_started(self) -> None:
@@ -124,7 +123,8 @@ class Recorder:
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Remembers the best finished trial; the models of those before it are no longer needed."""
         accuracy = record["epochs"][-1]["test_accuracy"] if record["epochs"] else None
-        if record["status"] != "finished" or accuracy is None:
+        saved = (self._folder.checkpoints(record["trial_id"]) / "model.pt").exists()
+        if record["status"] != "finished" or accuracy is None or not saved:
             return
         beaten = record["trial_id"]
         if self._best is None or accuracy > self._best[0]:

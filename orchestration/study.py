@@ -9,22 +9,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from experiments.plan import Plan, make_plan
-from experiments.spec import StudySpec, find_study, load_study
+from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
 from orchestration import cluster as clusters
 from orchestration.board import Board
-from orchestration.environment import Output, base_folder, prepare_environment
-from orchestration.errors import ExitCode, RequestError, UnreachableError
+from orchestration.environment import Output, prepare_environment
+from orchestration.errors import ExitCode, UnreachableError
 from orchestration.failures import describe
 from orchestration.live import Silent, View
 from orchestration.mlflow_store import MlflowStore, TrackingAddress, check_reachable, resolve_address
+from orchestration.preflight import check_callables, check_data, new_folder, new_study_id, read_spec
 from orchestration.recorder import Recorder
-from orchestration.tracking import Tracker, replay
+from orchestration.tracking import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -52,75 +52,6 @@ class StudyResult:
     broken: str | None
     unsent: int
     cold_starts: dict[str, float]
-
-
-def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
-    """The spec of a path or a catalogue name. Raises SpecError with every problem."""
-    from training.registry import DATASETS, MODELS
-
-    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS)
-
-
-def check_data(spec: StudySpec) -> Path:
-    """The folder of data sets. Raises RequestError when the study's data set is not in it."""
-    from training.data import DataError, default_root, require
-
-    root = default_root().expanduser().absolute()
-    try:
-        require(spec.workload.data, root)
-    except (DataError, ValueError) as error:
-        raise _request_error(error, f"scalestudy data fetch {spec.workload.data}") from error
-    return root
-
-
-def _request_error(error: Exception, remedy: str) -> RequestError:
-    """An error of `training`, whose text is "problem; remedy", as one of ours."""
-    problem, _, given = str(error).rpartition("; ")
-    return RequestError(problem or given, given if problem else remedy)
-
-
-def check_callables(spec: StudySpec) -> None:
-    """Raises RequestError when a model or data set that the spec names as `package.module:callable` is not there."""
-    from training.registry import DATASETS, MODELS, resolve
-
-    for field, table in (("model", MODELS), ("data", DATASETS)):
-        name = getattr(spec.workload, field)
-        if name in table:
-            continue
-        try:
-            resolve(name, table)
-        except ValueError as error:
-            problem, _, remedy = str(error).rpartition("; ")
-            raise RequestError(f"workload.{field}: {problem}", remedy) from error
-        except Exception as error:  # the user's module may raise anything while it is imported
-            raise RequestError(f"workload.{field}: {name}: {describe(error)}", "correct the module") from error
-
-
-def new_folder(spec: StudySpec, out: str | Path | None) -> StudyFolder:
-    """The folder of a new study: `out`, else `<storage>/<name>-<UTC time>`. Raises UnreachableError if it can't be."""
-    if out is not None:
-        path = Path(out).expanduser().absolute()
-    else:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = base_folder() / Path(spec.storage).expanduser() / f"{spec.name}-{stamp}"
-    if path.exists() and any(path.iterdir()) if path.is_dir() else path.exists():
-        raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
-    _check_writable(path)
-    return StudyFolder(path)
-
-
-def _check_writable(path: Path) -> None:
-    """Finds the nearest folder that exists and tries to write there, leaving nothing behind."""
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    probe = existing / f".scalestudy-probe-{time.time_ns()}"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UnreachableError(
-            f"storage: {path}: can't be written ({reason})", "name a folder that you may write, or free some space"
-        ) from error
 
 
 def run_study(
@@ -153,13 +84,14 @@ def run_study(
     data_root = check_data(spec)
     check_callables(spec)
     tracking = resolve_address(spec.tracking.uri)
-    folder = new_folder(spec, out)
+    study_id = new_study_id(spec)
+    folder = new_folder(spec, study_id, out)
     with Output() as output:
         check_reachable(tracking)
         num_cpus = _logical_cpus(plan, spec)
         cluster = clusters.connect(address, num_cpus=num_cpus)
         try:
-            return _Run(spec, plan, folder, tracking, cluster, data_root).execute(output, view)
+            return _Run(spec, plan, folder, study_id, tracking, cluster, data_root).execute(output, view)
         finally:
             cluster.disconnect()
 
@@ -182,13 +114,14 @@ class _Run:
         spec: StudySpec,
         plan: Plan,
         folder: StudyFolder,
+        study_id: str,
         tracking: TrackingAddress,
         cluster: clusters.Cluster,
         data_root: Path,
     ) -> None:
         from orchestration.engine import Engine
 
-        self.spec, self.plan, self.folder, self.tracking = spec, plan, folder, tracking
+        self.spec, self.plan, self.folder, self.study_id, self.tracking = spec, plan, folder, study_id, tracking
         self.engine = Engine.for_study(spec, plan, cluster, folder, data_root)
         self.began = time.monotonic()
         self.trials = {trial.trial_id: trial for trial in plan.trials}
@@ -226,7 +159,7 @@ class _Run:
     def _sweep(self, recorder: Recorder, shown: View, stop: threading.Event) -> str | None:
         """Runs the trials. A sweep that Ray breaks off keeps the trials that had ended; returns why it broke off."""
         try:
-            self.engine.run(self._sink(recorder, shown), stop.is_set)
+            self.engine.run(self._sink(recorder, shown, stop), stop.is_set)
         except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
             logger.exception("the sweep broke off")
             return describe(error)
@@ -236,17 +169,19 @@ class _Run:
         try:
             self.folder.create()
             self.folder.write_text(self.folder.spec_file, self.spec.to_yaml())
-            self.folder.write_json(self.folder.plan_file, self.plan.to_dict())
+            self.folder.write_plan(self.plan, self.study_id)
         except OSError as error:
             raise UnreachableError(f"storage: {self.folder.path}: {error}", "name another folder") from error
         self.engine.check_storage()
 
     def _open_store(self) -> MlflowStore:
         experiment = self.spec.tracking.experiment or self.spec.name
-        return MlflowStore(self.tracking, experiment, self.folder.study_id)
+        return MlflowStore(self.tracking, experiment, self.study_id)
 
-    def _sink(self, recorder: Recorder, shown: View) -> Callable[[str, dict[str, Any]], None]:
+    def _sink(self, recorder: Recorder, shown: View, stop: threading.Event) -> Callable[[str, dict[str, Any]], None]:
         def take(trial_id: str, event: dict[str, Any]) -> None:
+            if stop.is_set() and event["type"] == "lost":
+                return  # Tune has ended it because the study stops; a later run may take it up
             for each in recorder.take(trial_id, event):
                 self.board.take(trial_id, each)
                 shown.event(trial_id, each)
@@ -285,58 +220,3 @@ def _signals(stop: threading.Event, engine: Any) -> Iterator[list[int]]:
         for number, handler in before.items():
             with suppress(TypeError):  # a handler that was not set from Python
                 signal.signal(number, handler)
-
-
-def open_folder(path: str | Path) -> StudyFolder:
-    """A study's folder. Raises RequestError for another one."""
-    folder = StudyFolder(Path(path))
-    if not folder.plan_file.exists():
-        raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one under `runs`")
-    return folder
-
-
-def spec_of(folder: StudyFolder) -> StudySpec:
-    """The resolved spec that a study ran with."""
-    return read_spec(folder.spec_file)
-
-
-def rebuild_report(path: str | Path) -> Path:
-    """Writes `summary.json` and `report.html` of a study's folder anew, from its records alone."""
-    from experiments.report import write_report
-
-    return write_report(open_folder(path))
-
-
-def sync_tracking(path: str | Path) -> tuple[int, str]:
-    """Replays a study's spool; the number of operations and the store's address. Raises UnreachableError."""
-    prepare_environment()
-    folder = open_folder(path)
-    spec = spec_of(folder)
-    address = resolve_address(spec.tracking.uri)
-    check_reachable(address)
-    try:
-        store = MlflowStore(address, spec.tracking.experiment or spec.name, folder.study_id)
-        return replay(store, folder.path / "spool"), address.shown
-    except Exception as error:
-        remedy = "start the server, then type this command again; nothing is lost"
-        raise UnreachableError(f"tracking.uri: {address.shown}: {error}", remedy) from error
-
-
-def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
-    """Trials of earlier studies in the spec's storage, for `plan`'s estimate; broken folders are passed over."""
-    found: list[dict[str, Any]] = []
-    for plan_file in sorted((base_folder() / Path(spec.storage).expanduser()).glob("*/plan.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            found.extend(StudyFolder(plan_file.parent).measured_trials())
-    return found
-
-
-def fetch_data(name: str, source: Path | None) -> tuple[list[Path], Path]:
-    """Puts a data set's files under the data folder: those that are new, and the folder. Raises RequestError."""
-    from training.data import DataError, default_root, fetch
-
-    root = default_root().expanduser().absolute()
-    try:
-        return fetch(name, root, source), root
-    except (DataError, ValueError) as error:
-        raise _request_error(error, f"scalestudy data fetch {name} --from DIR") from error

@@ -5,13 +5,15 @@
 #   infra/local/cluster.sh status
 #   infra/local/cluster.sh stop
 #
-# The head listens on 127.0.0.1: Ray on PORT (6379), the dashboard and job server on DASHBOARD_PORT (8265).
+# The head listens on 127.0.0.1: Ray on PORT (6379), the dashboard and job server on DASHBOARD_PORT (8265), the raylets'
+# agents on AGENT_PORT and the ports after it (52365 …).
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")/../.." && pwd)"
 bin="${BIN:-$here/.venv/bin}"
 port="${PORT:-6379}"
 dashboard_port="${DASHBOARD_PORT:-8265}"
+agent_port="${AGENT_PORT:-$((port + 45986))}"  # 52365 for 6379, Ray's own default: each raylet's agent, which runs jobs
 state="${STATE_DIR:-/tmp/scalestudy-$(id -u)-$port}"  # short: sockets lie under it, and their paths are bounded
 
 export PATH="$bin:$PATH" RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
@@ -48,6 +50,15 @@ wait_for() {
     die "only $(alive_nodes) of $wanted raylets came up; what they said is above"
 }
 
+# A job is refused while the head's agent is not there yet.
+wait_for_agent() {
+    for _ in $(seq 60); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$agent_port") 2>/dev/null && return 0
+        sleep 0.5
+    done
+    die "the head's agent does not answer on port $agent_port; is the port in use? (AGENT_PORT names another)"
+}
+
 start() {
     local raylets="${1:-2}" cpus="${2:-2}" index
     is_count "$raylets" || die "RAYLETS: $raylets: give a whole number, 1 or more"
@@ -57,14 +68,16 @@ start() {
     [ -n "${RAY_AUTH_TOKEN:-}" ] || "$bin/ray" get-auth-token --generate >/dev/null
     mkdir -p "$state"
     raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
-        --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port"
+        --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" \
+        --dashboard-agent-listen-port="$agent_port" --ray-client-server-port="$((port + 1))"
     wait_for 1
     for index in $(seq 2 "$raylets"); do
         # A temporary folder of its own: raylets that share one delete each other's copies of a job's working folder.
         raylet "worker-$index" --address="127.0.0.1:$port" --node-ip-address=127.0.0.1 --temp-dir="$state/$index" \
-            --num-cpus="$cpus" --num-gpus=0
+            --num-cpus="$cpus" --num-gpus=0 --dashboard-agent-listen-port="$((agent_port + index - 1))"
     done
     wait_for "$raylets"
+    wait_for_agent
     echo "Ray: 127.0.0.1:$port, $raylets raylets with $cpus CPUs each"
     echo "jobs: export RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:$dashboard_port"
     echo "      ray job submit --working-dir . -- python -m orchestration run digits-quick"
@@ -93,5 +106,5 @@ case "${1:-}" in
     start) shift; start "$@" ;;
     stop) stop ;;
     status) echo "$(alive_nodes) raylets alive on port $port" ;;
-    *) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+    *) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.studies import REPOSITORY, environment
 
-PORT, DASHBOARD_PORT = 26379, 28265
+PORT, DASHBOARD_PORT, AGENT_PORT = 26379, 28265, 28365
 CLUSTER = REPOSITORY / "infra" / "local" / "cluster.sh"
 
 
@@ -22,6 +22,7 @@ def variables(tmp_path_factory):
         "BIN": str(Path(sys.executable).parent),
         "PORT": str(PORT),
         "DASHBOARD_PORT": str(DASHBOARD_PORT),
+        "AGENT_PORT": str(AGENT_PORT),
         "RAY_AUTH_MODE": "token",
         "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{DASHBOARD_PORT}",
         "SCALESTUDY_HOME": str(home),

@@ -37,7 +37,7 @@ def stock_cold_start(num_workers: int, folder: Path) -> float:
 
     def train_function() -> None:
         rank = ray.train.get_context().get_world_rank()
-        (marks / str(rank)).write_text(str(time.time()))
+        (marks / str(rank)).touch()
 
     trainer = TorchTrainer(
         train_function,
@@ -46,7 +46,7 @@ def stock_cold_start(num_workers: int, folder: Path) -> float:
     )
     started = time.time()
     trainer.fit()
-    return max(float(mark.read_text()) for mark in marks.iterdir()) - started
+    return max(mark.stat().st_mtime for mark in marks.iterdir()) - started
 
 
 def our_cold_start(num_workers: int, folder: Path) -> float:

@@ -94,7 +94,14 @@ class LiveTable:
         self._board = board
         self._waiting = waiting
         self._stage = "starting"
-        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4, transient=True)
+        self._live = Live(
+            get_renderable=self._draw,
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,  # what libraries print belongs in driver.log, not above the table
+            redirect_stderr=False,
+        )
         self._live.start()
 
     def stage(self, text: str) -> None:

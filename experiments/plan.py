@@ -201,13 +201,14 @@ def trial_id(
 def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimate:
     """What the plan costs, from epochs measured earlier.
 
-    earlier_trials: trials as in trials.jsonl, each with its `workload` (`StudyFolder.measured_trials`). A trial counts
-    for another of the same workload, num_gpus and batch_size: the learning rate and the seed don't change the time.
+    earlier_trials: trials as in trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`). A
+    trial counts for another of the same workload, num_gpus, batch_size and way of training: the learning rate, the
+    seed and the number of epochs don't change the time of an epoch.
     """
     measured = _epoch_seconds(earlier_trials)
     epochs = [trial.train["epochs"] for trial in plan.trials]
     workers = [trial.num_gpus for trial in plan.trials]
-    seconds = [measured.get(_timing_key(trial.workload, trial.params)) for trial in plan.trials]
+    seconds = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in plan.trials]
     totals = [each * count for each, count in zip(seconds, epochs, strict=True) if each is not None]
     complete = bool(totals) and len(totals) == len(plan.trials)
     unknown = len(plan.trials) - len(totals)
@@ -221,16 +222,17 @@ def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimat
     )
 
 
-def _timing_key(workload: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    return json.dumps([workload, params["num_gpus"], params["batch_size"]], sort_keys=True)
+def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+    way = {key: value for key, value in train.items() if key not in ("epochs", "warm_up_steps", *NO_EFFECT)}
+    return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)
 
 
 def _epoch_seconds(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Median seconds an epoch, evaluation included, by workload, num_gpus and batch_size."""
     found: dict[str, list[float]] = {}
     for trial in earlier_trials:
-        if "workload" in trial:
-            key = _timing_key(trial["workload"], trial["params"])
+        if "workload" in trial and "train" in trial:
+            key = _timing_key(trial["workload"], trial["train"], trial["params"])
             epochs = [e["train_seconds"] + (e.get("eval_seconds") or 0.0) for e in trial.get("epochs", ())]
             found.setdefault(key, []).extend(epochs)
     return {key: statistics.median(values) for key, values in found.items() if values}

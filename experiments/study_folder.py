@@ -146,12 +146,12 @@ class StudyFolder:
             yield trial
 
     def measured_trials(self) -> list[dict[str, Any]]:
-        """The ended trials, each with the `workload` it was planned with: what `plan.estimate` learns from."""
-        workloads = {trial.trial_id: trial.workload for trial in self.read_plan().trials}
+        """The ended trials, each with the `workload` and `train` of its plan: what `plan.estimate` learns from."""
+        planned = {trial.trial_id: trial for trial in self.read_plan().trials}
         return [
-            {**trial, "workload": workloads[trial["trial_id"]]}
+            {**trial, "workload": planned[trial["trial_id"]].workload, "train": planned[trial["trial_id"]].train}
             for trial in self.read_trials()
-            if trial["trial_id"] in workloads
+            if trial["trial_id"] in planned
         ]
 
 

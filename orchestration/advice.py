@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from experiments.analysis import recommend, recommendation_lines
 from experiments.spec import StudySpec
 from orchestration.errors import RequestError
-from orchestration.folders import open_folder, spec_of
+from orchestration.folders import open_folder, readable, spec_of
 
 BY = ("time", "cost")
 
@@ -22,10 +22,12 @@ def advise(
     """
     _check(accuracy, max_gpus, price, by)
     folder = open_folder(path)
-    spec: StudySpec = spec_of(folder)
+    with readable(folder):
+        spec: StudySpec = spec_of(folder)
+        plan, trials = folder.read_plan(), folder.read_trials()
     advice = recommend(
-        folder.read_plan(),
-        folder.read_trials(),
+        plan,
+        trials,
         targets=spec.targets.accuracy,
         accuracy=accuracy,
         max_gpus=max_gpus,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -120,7 +121,7 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     uri: Annotated[str | None, typer.Option(help="A tracking URI other than `run` would take.")] = None,
 ) -> None:
     """Open MLflow's pages on 127.0.0.1, over the same store as `run`."""
@@ -163,14 +164,22 @@ def main() -> None:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
     try:
-        app()
+        _run_app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))
     except KeyboardInterrupt:
         _complain("stopped", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # `scalestudy plan … | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter's last flush to fail on
         sys.exit(ExitCode.DONE)
+
+
+def _run_app() -> None:
+    """Runs the command and flushes what it printed, so that a closed pipe is met here."""
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
 
 
 def _complain(message: str, code: ExitCode) -> None:

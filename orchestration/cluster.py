@@ -16,6 +16,8 @@ from orchestration.errors import RequestError, UnreachableError
 from orchestration.leases import Node
 
 CONNECT_SECONDS = 3.0
+HTTP2_SETTINGS = b"\x04"
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + HTTP2_SETTINGS + b"\x00" + b"\x00" * 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +120,12 @@ def _refuse_unreachable(address: str | None) -> None:
         problem = f"--address: {named}: Ray Client is not supported"
         raise RequestError(problem, "submit the study as a job: ray job submit -- python -m orchestration run SPEC")
     host, _, port = named.rpartition(":")
-    if host and port.isdigit() and not can_connect(host, int(port)):
+    if not host or not port.isdigit():
+        return
+    if not can_connect(host, int(port)):
         raise _no_cluster(named, "nobody listens there")
+    if not speaks_grpc(host, int(port)):
+        raise _no_cluster(named, "what listens there is not Ray")
 
 
 def can_connect(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
@@ -127,6 +133,20 @@ def can_connect(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
     try:
         with socket.create_connection((host.strip("[]"), port), timeout=seconds):
             return True
+    except OSError:
+        return False
+
+
+def speaks_grpc(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
+    """Whether an HTTP/2 server answers on a port, as Ray's head does; `ray.init` would wait for another for ever.
+
+    Sends HTTP/2's preface and an empty SETTINGS frame (RFC 9113, section 3.4), and expects a SETTINGS frame back.
+    """
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=seconds) as connection:
+            connection.settimeout(seconds)
+            connection.sendall(HTTP2_PREFACE)
+            return connection.recv(9)[3:4] == HTTP2_SETTINGS
     except OSError:
         return False
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.plan import make_plan
-from experiments.spec import SpecError, StudySpec
+from experiments.spec import StudySpec
 from orchestration.environment import base_folder, prepare_environment
 from orchestration.errors import StudyError
 
@@ -46,27 +46,26 @@ def examine(source: str, address: str | None) -> list[Finding]:
 
     prepare_environment()
     spec = read_spec(source)
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        _packages,
-        _torch,
-        _disk,
-        _shared_memory,
-        _token,
-        lambda: _data(spec),
-        lambda: _storage(spec),
-        lambda: _tracking(spec),
-        lambda: _workers(spec, address),
-    ]
-    return [finding for check in checks for finding in _safely(check)]
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "packages": _packages,
+        "torchvision": _torch,
+        "disk": _disk,
+        "/dev/shm": _shared_memory,
+        "Ray token": _token,
+        "data": lambda: _data(spec),
+        "storage": lambda: _storage(spec),
+        "tracking": lambda: _tracking(spec),
+        "workers": lambda: _workers(spec, address),
+    }
+    return [finding for name, check in checks.items() for finding in _safely(name, check)]
 
 
-def _safely(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of one check; an error in it is a finding too."""
+def _safely(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of one check; what a study would be refused for is a finding too."""
     try:
         return list(check())
-    except (StudyError, SpecError) as error:
-        problem, remedy = (error.problem, error.remedy) if isinstance(error, StudyError) else (str(error), "")
-        return [Finding(getattr(check, "__name__", "check").strip("_"), "broken", problem, remedy)]
+    except StudyError as error:
+        return [Finding(name, "broken", error.problem, error.remedy)]
 
 
 def _packages() -> Iterator[Finding]:
@@ -152,9 +151,11 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     """The cluster, and whether it has the cores or GPUs that the largest trial asks for."""
     from orchestration import cluster as clusters
     from orchestration.environment import Output
+    from orchestration.preflight import logical_cpus
 
+    planned = make_plan(spec)
     with Output():
-        cluster = clusters.connect(address)
+        cluster = clusters.connect(address, num_cpus=logical_cpus(planned, spec))
         cluster.disconnect()
     cores = sum(node.cpus for node in cluster.nodes)
     gpus = sum(node.gpus for node in cluster.nodes)
@@ -167,7 +168,7 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
         cpus_per_worker=spec.resources.cpus_per_worker,
         gpus_per_worker=spec.resources.gpus_per_worker,
     )
-    sizes = [trial.num_gpus for trial in make_plan(spec).trials]
+    sizes = [trial.num_gpus for trial in planned.trials]
     clusters.check_capacity(sizes, room, device=device)
     total = sum(node.slots for node in room)
     yield Finding("workers", "ok", f"{spec.name} wants up to {max(sizes)} {device} workers, there is room for {total}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
-from orchestration.environment import base_folder, prepare_environment
+from orchestration.environment import prepare_environment
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.mlflow_store import MlflowStore, check_reachable, resolve_address
-from orchestration.preflight import read_spec, request_error
+from orchestration.preflight import read_spec, request_error, storage_of
 from orchestration.tracking import replay
 
 
@@ -28,11 +29,24 @@ def spec_of(folder: StudyFolder) -> StudySpec:
     return read_spec(folder.spec_file)
 
 
+@contextmanager
+def readable(folder: StudyFolder) -> Iterator[None]:
+    """What can't be read in a study's folder becomes a RequestError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        problem, _, remedy = str(error).rpartition("; ")
+        remedy = remedy if problem else "restore the file, or run the study again"
+        raise RequestError(f"DIR: {folder.path}: {problem or error}", remedy) from error
+
+
 def rebuild_report(path: str | Path) -> Path:
     """Writes `summary.json` and `report.html` of a study's folder anew, from its records alone."""
     from experiments.report import write_report
 
-    return write_report(open_folder(path))
+    folder = open_folder(path)
+    with readable(folder):
+        return write_report(folder)
 
 
 def sync_tracking(path: str | Path) -> tuple[int, str]:
@@ -53,7 +67,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
 def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
     """Trials of earlier studies in the spec's storage, for `plan`'s estimate; broken folders are passed over."""
     found: list[dict[str, Any]] = []
-    for plan_file in sorted((base_folder() / Path(spec.storage).expanduser()).glob("*/plan.json")):
+    for plan_file in sorted(storage_of(spec).glob("*/plan.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             found.extend(StudyFolder(plan_file.parent).measured_trials())
     return found

@@ -105,8 +105,9 @@ class LiveTable:
         self._live.start()
 
     def stage(self, text: str) -> None:
-        """Shown under the table until the next one."""
+        """A line above the table, which stays."""
         self._stage = text
+        self._live.console.print(Text(text), soft_wrap=True)
 
     def event(self, trial_id: str, event: dict[str, Any]) -> None:
         """Ended trials that did not finish, and retries, stay above the table as lines."""

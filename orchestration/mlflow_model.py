@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -79,9 +82,7 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
     logged = client.create_logged_model(  # by `Model.log` alone it would go to MLflow's default experiment
         run.info.experiment_id, name="model", source_run_id=run_id, params=run.data.params
     )
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(client.tracking_uri)
-    try:
+    with _default_store(client.tracking_uri):
         Model.log(
             artifact_path=None,
             model_id=logged.model_id,
@@ -93,5 +94,21 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
             serialization_format="pt2",
             pip_requirements=[f"torch=={importlib.metadata.version('torch').partition('+')[0]}"],
         )
+
+
+@contextmanager
+def _default_store(uri: str) -> Iterator[None]:
+    """Makes a store MLflow's default for a while: `Model.log` knows no other way.
+
+    MLflow also puts its default into the environment, where the next study of this process would find it.
+    """
+    import mlflow
+
+    named = os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
     finally:
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)
+        if named is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = named

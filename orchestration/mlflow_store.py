@@ -11,9 +11,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.error import HTTPError
+from urllib.parse import SplitResult, quote, urlsplit
+from urllib.request import urlopen
 
 from orchestration.cluster import can_connect
 from orchestration.environment import base_folder
@@ -25,6 +28,7 @@ logger = logging.getLogger(__name__)
 ROLE, STUDY_ID, TRIAL_ID, STATUS = (f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status"))
 RUN_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
+ANSWER_SECONDS = 5.0
 NOTE_LIMIT = 7_900
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
@@ -77,11 +81,30 @@ def check_reachable(address: TrackingAddress) -> None:
     if scheme not in (*PORTS, "databricks"):
         kinds = ", ".join(["sqlite", *PORTS])
         raise RequestError(f"tracking.uri: {address.shown}: MLflow does not know this kind", f"use one of {kinds}")
-    port = parts.port or PORTS.get(scheme)
+    port = _port(address, parts) or PORTS.get(scheme)
     if parts.hostname and port and not can_connect(parts.hostname, port):
         raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", remedy)
     if scheme in ("http", "https"):
+        _check_answers(address, remedy)
         _ask_server(address, remedy)
+
+
+def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError as error:
+        raise RequestError(f"tracking.uri: {address.shown}: {error}", "name a port from 1 to 65535") from error
+
+
+def _check_answers(address: TrackingAddress, remedy: str) -> None:
+    """Any HTTP answer will do, a refusal too; MLflow's own client would wait a minute for a server that hangs."""
+    try:
+        with urlopen(f"{address.uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
+            pass
+    except HTTPError:
+        pass
+    except (OSError, HTTPException) as error:
+        raise UnreachableError(f"tracking.uri: {address.shown}: does not answer ({error})", remedy) from error
 
 
 def _check_database_file(database: Path) -> None:

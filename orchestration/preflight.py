@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from experiments.plan import Plan
 from experiments.spec import StudySpec, find_study, load_study
 from experiments.study_folder import StudyFolder
 from orchestration.environment import base_folder
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.failures import describe
+from orchestration.trials import train_config
 
 
 def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
@@ -56,17 +59,41 @@ def check_callables(spec: StudySpec) -> None:
             raise RequestError(f"workload.{field}: {name}: {describe(error)}", "correct the module") from error
 
 
+def check_configs(plan: Plan, data_root: Path) -> None:
+    """Raises RequestError for a trial that the training loop would refuse, before any resource is asked for."""
+    from training.config import TrainConfig
+
+    for trial in plan.trials:
+        try:
+            TrainConfig.from_dict(train_config(trial, data_root)).weights(trial.num_gpus)
+        except ValueError as error:
+            problem, _, remedy = str(error).rpartition("; ")
+            raise RequestError(f"{trial.run_name}: {problem or remedy}", remedy) from error
+
+
+def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
+    """CPUs of a cluster that is started here: one a core, more only if the spec allows it."""
+    if not spec.resources.oversubscribe:
+        return None
+    needed = max(trial.num_gpus for trial in plan.trials) * spec.resources.cpus_per_worker
+    return max(needed, os.cpu_count() or 1)
+
+
 def new_study_id(spec: StudySpec) -> str:
     """The study's name and the time in UTC: what its folder is called, and what MLflow knows it by."""
-    return f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+    stamp = f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
+    return next(name for name in names if not (storage_of(spec) / name).exists())
+
+
+def storage_of(spec: StudySpec) -> Path:
+    """The folder that holds the studies' folders."""
+    return base_folder() / Path(spec.storage).expanduser()
 
 
 def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
     """The folder of a new study: `out`, else `<storage>/<study_id>`. Raises UnreachableError if it can't be."""
-    if out is not None:
-        path = Path(out).expanduser().absolute()
-    else:
-        path = base_folder() / Path(spec.storage).expanduser() / study_id
+    path = storage_of(spec) / study_id if out is None else Path(out).expanduser().absolute()
     if path.exists() and any(path.iterdir()) if path.is_dir() else path.exists():
         raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
     _check_writable(path)

@@ -60,14 +60,12 @@ class Recorder:
         return [event]
 
     def finish(self, wall_seconds: float, *, interrupted: bool) -> dict[str, Any]:
-        """Writes summary and report, closes the parent run, logs the best model; returns the summary."""
+        """Writes summary and report, closes the parent run, logs the best model last; returns the summary."""
         from experiments.report import write_report
 
         write_report(self._folder, wall_seconds=wall_seconds)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
         self._interrupt_open_trials()
-        if self._best and not interrupted:
-            self._log_model(self._best[1])
         self._tracker.tell(
             "study_ended",
             at=utc_text(time.time()),
@@ -77,6 +75,8 @@ class Recorder:
             files=[str(file) for file in self._artifacts() if file.exists()],
             folders=[(str(self._folder.figures), "figures")],
         )
+        if self._best and not interrupted:
+            self._log_model(self._best[1])  # last, for it takes longest
         return summary
 
     def _artifacts(self) -> list[Path]:

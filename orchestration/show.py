@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from experiments.analysis import answer_lines, book_table
+from experiments.plan import ITEMS, short_name
 from orchestration.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -24,12 +24,17 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN",
 def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate) -> None:
     """The trials in their order, and what they cost."""
     names = list(planned.trials[0].params)
-    table = Table("#", *names, "batch per worker", "trial", box=None, header_style="bold", pad_edge=False)
-    for number, trial in enumerate(planned.trials, start=1):
-        share = trial.batch_size / trial.num_gpus
-        values = [str(trial.params[name]) for name in names]
-        table.add_row(str(number), *values, f"{share:g}", trial.trial_id)
-    console.print(table)
+    header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
+    rows = [
+        [
+            str(number),
+            *(str(trial.params[name]) for name in names),
+            f"{trial.batch_size / trial.num_gpus:g}",
+            trial.trial_id,
+        ]
+        for number, trial in enumerate(planned.trials, start=1)
+    ]
+    columns(console, header, rows)
     console.print(Text(f"{spec.name}: {cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"))
     if cost.seconds is None or cost.gpu_seconds is None:
         console.print(Text(f"time: not known before a first run ({cost.why})"))
@@ -56,8 +61,12 @@ def result(console: Console, done: StudyResult) -> None:
 
 
 def table_of(console: Console, summary: dict[str, Any]) -> None:
-    """The table in the book's form, columns flush right, never cut to the width of the terminal."""
-    header, rows = book_table(summary)
+    """The table in the book's form."""
+    columns(console, *book_table(summary))
+
+
+def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
+    """Columns flush right, never cut to the width of the terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     for row in [header, *rows]:
         line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -109,12 +118,11 @@ def result_data(done: StudyResult) -> dict[str, Any]:
 
 
 def findings(console: Console, found: Sequence[Finding]) -> None:
-    """The doctor's findings, the remedy under each that has one."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    """The doctor's findings, the remedy under each that has one; a line is never cut, so that it can be copied."""
+    width = max(len(finding.name) for finding in found)
     for finding in found:
         mark, style = MARKS[finding.state]
-        text = Text(finding.text)
+        line = Text(f"{mark:<6}  ", style=style).append(f"{finding.name:<{width}}  ", style="bold")
+        console.print(line.append(finding.text, style="default"), soft_wrap=True)
         if finding.remedy:
-            text.append(f"\n→ {finding.remedy}", style="italic")
-        table.add_row(Text(mark, style=style), Text(finding.name, style="bold"), text)
-    console.print(table)
+            console.print(Text(f"{'':<{width + 10}}→ {finding.remedy}", style="italic"), soft_wrap=True)

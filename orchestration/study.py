@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -22,7 +23,15 @@ from orchestration.errors import ExitCode, UnreachableError
 from orchestration.failures import describe
 from orchestration.live import Silent, View
 from orchestration.mlflow_store import MlflowStore, TrackingAddress, check_reachable, resolve_address
-from orchestration.preflight import check_callables, check_data, new_folder, new_study_id, read_spec
+from orchestration.preflight import (
+    check_callables,
+    check_configs,
+    check_data,
+    logical_cpus,
+    new_folder,
+    new_study_id,
+    read_spec,
+)
 from orchestration.recorder import Recorder
 from orchestration.tracking import Tracker
 
@@ -83,27 +92,18 @@ def run_study(
     plan = make_plan(spec)
     data_root = check_data(spec)
     check_callables(spec)
+    check_configs(plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
     study_id = new_study_id(spec)
     folder = new_folder(spec, study_id, out)
     with Output() as output:
         check_reachable(tracking)
-        num_cpus = _logical_cpus(plan, spec)
+        num_cpus = logical_cpus(plan, spec)
         cluster = clusters.connect(address, num_cpus=num_cpus)
         try:
             return _Run(spec, plan, folder, study_id, tracking, cluster, data_root).execute(output, view)
         finally:
             cluster.disconnect()
-
-
-def _logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
-    """CPUs of a cluster that is started here: one a core, more only if the spec allows it."""
-    import os
-
-    if not spec.resources.oversubscribe:
-        return None
-    needed = max(trial.num_gpus for trial in plan.trials) * spec.resources.cpus_per_worker
-    return max(needed, os.cpu_count() or 1)
 
 
 class _Run:
@@ -166,13 +166,20 @@ class _Run:
         return None
 
     def _write_plan(self) -> None:
+        """Makes the study's folder, or leaves nothing behind where not every node can read it."""
+        path = self.folder.path
+        new = next((parent for parent in reversed((path, *path.parents)) if not parent.exists()), path)
         try:
             self.folder.create()
             self.folder.write_text(self.folder.spec_file, self.spec.to_yaml())
             self.folder.write_plan(self.plan, self.study_id)
         except OSError as error:
             raise UnreachableError(f"storage: {self.folder.path}: {error}", "name another folder") from error
-        self.engine.check_storage()
+        try:
+            self.engine.check_storage()
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
 
     def _open_store(self) -> MlflowStore:
         experiment = self.spec.tracking.experiment or self.spec.name

@@ -25,7 +25,8 @@ Operation = dict[str, Any]
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 GATHER_SECONDS = 0.3  # how long the thread lets operations gather before it writes
 CLOSE_SECONDS = 30.0
-GRACE_SECONDS = 5.0  # how much longer a write that has begun may take
+CLOSING_TRIES = 5  # failures in a row after which a study that has ended gives up on the store
+GRACE_SECONDS = 90.0  # how much longer a write that has begun may take, such as a large model's
 SPOOL_FILE = "operations.jsonl"
 
 
@@ -85,7 +86,8 @@ class Tracker:
                 logger.warning("MLflow is out of reach, %d operations wait: %s", len(self._left), error)
                 pause = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
                 failures += 1
-                if time.monotonic() + pause > self._give_up_at:
+                given_up = last_round and failures > CLOSING_TRIES
+                if given_up or time.monotonic() + pause > self._give_up_at:
                     return
                 self._closing.wait(pause) if not last_round else time.sleep(pause)
                 continue

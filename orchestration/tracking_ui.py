@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
+from typing import Any
 
 from orchestration.cluster import can_connect
 from orchestration.environment import prepare_environment
@@ -31,7 +36,22 @@ def serve_ui(uri: str | None, port: int) -> int:
     command += ["--backend-store-uri", address.uri]
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
-    try:
-        return subprocess.call(command)
-    except KeyboardInterrupt:
-        return 0
+    return _run_until_stopped(command)
+
+
+def _run_until_stopped(command: list[str]) -> int:
+    """Runs a server in a process group of its own, which Ctrl-C or SIGTERM ends as a whole: it starts others."""
+    process = subprocess.Popen(command, start_new_session=True)
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: Any) -> None:
+        stopped.set()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    status = process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return 0 if stopped.is_set() else status

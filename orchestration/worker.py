@@ -29,7 +29,7 @@ def serve(settings: dict[str, Any]) -> None:
     from orchestration.process_group import incarnation
 
     worker = _this_worker(settings)
-    desk = _Desk(settings["groups"], settings["group_id"], incarnation(), worker.rank)
+    desk = Desk(settings["groups"], settings["group_id"], incarnation(), worker.rank)
     desk.register(_member(worker))
     served = 0
     while True:
@@ -42,14 +42,15 @@ def serve(settings: dict[str, Any]) -> None:
         _train(desk, worker, order)
 
 
-@dataclass(frozen=True)
-class _Desk:
+@dataclass
+class Desk:
     """A rank's line to the books."""
 
     groups: Any
     group_id: str
     incarnation: str
     rank: int
+    last: Any = None  # the post that the next one must not overtake
 
     def register(self, member: dict[str, Any]) -> None:
         import ray
@@ -58,7 +59,17 @@ class _Desk:
         ray.get(self.groups.register.remote(self.group_id, self.incarnation, self.rank, member, handle))
 
     def post(self, sequence: int, event: dict[str, Any]) -> Any:
+        """Sends an event and does not wait."""
         return self.groups.post.remote(self.group_id, self.incarnation, self.rank, sequence, event)
+
+    def post_in_order(self, sequence: int, event: dict[str, Any]) -> Any:
+        """Sends an event once the one before has arrived: calls of an asynchronous actor may overtake each other."""
+        import ray
+
+        if self.last is not None:
+            ray.get(self.last)
+        self.last = self.post(sequence, event)
+        return self.last
 
 
 def _this_worker(settings: dict[str, Any]) -> Worker:
@@ -94,7 +105,7 @@ def _member(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _train(desk: _Desk, worker: Worker, order: dict[str, Any]) -> None:
+def _train(desk: Desk, worker: Worker, order: dict[str, Any]) -> None:
     """Trains one trial and reports it; an exception is reported and raised again."""
     import ray
 
@@ -105,25 +116,25 @@ def _train(desk: _Desk, worker: Worker, order: dict[str, Any]) -> None:
         result = _run_loop(desk, worker, order)
         if worker.rank == 0:
             _save_if_best(order, result)
-            ray.get(desk.post(sequence, _ended(result)))
+            ray.get(desk.post_in_order(sequence, _ended(result)))
     except Exception as error:
         ray.get(desk.post(sequence, {"type": "error", "kind": classify(error), "message": describe(error)}))
         raise
 
 
-def _run_loop(desk: _Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
+def _run_loop(desk: Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
     from training.config import TrainConfig
     from training.loop import train
 
     def report(record: EpochRecord) -> None:
-        desk.post(order["sequence"], {"type": "epoch", "epoch": record.to_dict()})
+        desk.post_in_order(order["sequence"], {"type": "epoch", "epoch": record.to_dict()})
 
     config = TrainConfig.from_dict(order["trial"]["config"])
     hooks = [progress_hook(desk, order["sequence"])] if worker.rank == 0 else []
     return train(config, worker, hooks=hooks, on_epoch=report)
 
 
-def progress_hook(desk: _Desk, sequence: int) -> Any:
+def progress_hook(desk: Desk, sequence: int) -> Any:
     """A hook that tells the books that training has begun, and every two seconds that steps are being finished."""
     from training.hooks import Hook
 

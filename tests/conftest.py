@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def _own_environment(tmp_path_factory):
     # Ray's workers import the tests' own models from the repository, wherever the test's current folder is
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     prepare_environment()
+
+
+@pytest.fixture(autouse=True)
+def _no_default_store():
+    """MLflow keeps its default store in the process and in the environment; no test hands one on."""
+    yield
+    if "mlflow" in sys.modules:
+        sys.modules["mlflow"].set_tracking_uri(None)
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,8 @@ wait_for_agent() {
         (exec 3<>"/dev/tcp/127.0.0.1/$agent_port") 2>/dev/null && return 0
         sleep 0.5
     done
+    tail -n 20 "$state"/*.log >&2
+    stop
     die "the head's agent does not answer on port $agent_port; is the port in use? (AGENT_PORT names another)"
 }
 

@@ -116,7 +116,8 @@ def test_labels_are_short():
 def test_the_cost_is_estimated_from_earlier_epochs():
     text = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2], batch_size: [8]}"
     _, plan, trials = study_of(text)
-    known = [{**trial, "workload": plan.trials[0].workload} for trial in trials]
+    first = plan.trials[0]
+    known = [{**trial, "workload": first.workload, "train": {**first.train, "epochs": 9}} for trial in trials]
     for trial in known:
         for epoch in trial["epochs"]:
             epoch.update(train_seconds=2.0, eval_seconds=0.5)
@@ -124,6 +125,16 @@ def test_the_cost_is_estimated_from_earlier_epochs():
     # 2 trials × 3 epochs × 2.5 s; the second with 2 workers: 7.5 · 1 + 7.5 · 2
     assert (cost.trials, cost.epochs, cost.worker_epochs) == (2, 6, 9)
     assert (cost.seconds, cost.gpu_seconds, cost.why) == (15.0, 22.5, None)
+
+
+def test_a_timing_of_another_way_of_training_does_not_count():
+    _, plan, trials = study_of("name: x\nsweep: {num_gpus: [2], batch_size: [8], train.gradient_sync: [ddp, naive]}")
+    ddp, naive = plan.trials
+    known = [{**trials[0], "workload": trial.workload, "train": trial.train} for trial in (ddp, naive)]
+    known = [
+        {**trial, "epochs": [{"train_seconds": seconds}]} for trial, seconds in zip(known, (1.0, 9.0), strict=True)
+    ]
+    assert estimate(plan, known).seconds == 10 * (1.0 + 9.0)  # 10 epochs each, by their own timing
 
 
 def test_without_earlier_epochs_the_cost_says_why():

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from orchestration.environment import home
-from orchestration.errors import UnreachableError
+from orchestration.errors import StudyError
 from orchestration.mlflow_store import (
     NOTE_LIMIT,
     MlflowStore,
@@ -241,7 +241,7 @@ def test_inside_a_ray_job_the_default_store_lies_at_home(monkeypatch, tmp_path):
 
 
 def refusal(uri):
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(StudyError) as caught:
         check_reachable(resolve_address(uri))
     assert str(uri).split("://")[0] in caught.value.problem
     assert caught.value.remedy
@@ -267,6 +267,26 @@ def test_a_folder_that_can_not_be_written_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "/tmp/mlruns"])
 def test_file_stores_are_refused(uri):
     assert "retired" in refusal(uri)
+
+
+def test_an_unknown_kind_of_store_is_refused():
+    assert "does not know this kind" in refusal("htp://127.0.0.1:5000")
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
+    file = tmp_path / "notes.db"
+    file.write_text("these are my notes, not a database")
+    assert "not an SQLite database" in refusal(f"sqlite:///{file}")
+    assert file.read_text().startswith("these are my notes")
+
+
+def test_a_file_that_is_gone_is_passed_over_and_the_rest_is_written(store, tmp_path):
+    study, trial, *_, ended = operations(tmp_path)
+    (tmp_path / "report.html").unlink()
+    store.apply([study, ended, trial])
+    runs, count = runs_of(store)
+    assert count == 2
+    assert runs["trial"].data.tags["scalestudy.trial_id"] == "t1"
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql", "mysql+pymysql"])

@@ -83,8 +83,8 @@ def test_a_study_from_its_start_to_its_report(study):
     assert [name for name, _ in tracker.told] == [
         "study_started",
         *(["trial_started", "epochs", "epochs", "trial_ended"] * 2),
-        "model",
         "study_ended",
+        "model",
     ]
     assert summary == json.loads(folder.summary_file.read_text())
     assert folder.report_file.exists()

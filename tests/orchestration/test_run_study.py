@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,10 @@ def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, ru
     assert hits / len(data.test_targets) == pytest.approx(final[chosen], abs=1e-9)
 
 
+def test_a_study_leaves_no_default_store_to_the_next_one_of_its_process(done):
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
 def test_summary_counts_and_overhead(done):
     assert done.summary["trials"]["finished"] == 4
     assert done.summary["cost"]["overhead_ratio"] > 1
@@ -171,12 +176,12 @@ def test_a_failing_model_fails_its_trials_and_the_study_goes_on(ray_session, tmp
     spec = write_spec(
         tmp_path,
         workload={"model": "tests.support.user_models:FailsOnRank", "data": "digits", "model_args": {"after": 2}},
-        sweep={"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.1]},
+        sweep={"num_gpus": [2, 3], "batch_size": [256], "learning_rate": [0.1]},
     )
-    done = run_study(spec)
-    trials = StudyFolder(done.folder).read_trials()
+    done = run_study(spec, ["workload.model_args={after: 2, world_size: 2}"])
+    trials = StudyFolder(done.folder).read_trials()[::-1]
     assert done.exit_code == ExitCode.SOME_FAILED
-    assert [trial["status"] for trial in trials] == ["finished", "failed"]
+    assert [trial["status"] for trial in trials] == ["finished", "failed"], "the one with three workers came after"
     assert trials[1]["error"]["rank"] == 1
     assert "the user's layer can't go on" in trials[1]["error"]["message"]
     assert "the user's layer can't go on" in html.unescape((done.folder / "report.html").read_text())

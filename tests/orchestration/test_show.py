@@ -50,8 +50,8 @@ def test_a_plan():
     assert [row[-2] for row in rows] == ["32", "32", "16", "16"]
     assert "tiny: 4 trials, 32 epochs" in text
     assert "not known before a first run" in text
-    workload = plan.trials[0].workload
-    known = estimate(plan, [{**trial, "workload": workload} for trial in trials])
+    first = plan.trials[0]
+    known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
     assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
 
 

@@ -1,11 +1,14 @@
 """Real Ray Train workers, real gloo, real signals: what the worker groups promise."""
 
+import asyncio
 import math
 import os
 import signal
 
 import pytest
+import ray
 
+from orchestration.worker import Desk
 from tests.support.groups import losses, worker_groups
 
 SLOW = "tests.support.user_models:Slow"
@@ -114,3 +117,25 @@ def test_what_is_known_of_a_trial(desk):
     assert 0 <= ended["startup_seconds"] < ended["wall_seconds"]
     assert math.isfinite(ended["epochs"][-1]["samples_per_second"])
     assert all(epoch["replica_max_diff"] == 0.0 for epoch in ended["epochs"])
+
+
+def test_posts_of_a_rank_do_not_overtake_each_other(ray_session):
+    """Calls of an asynchronous actor do, when one of them takes longer."""
+
+    class SlowBooks:
+        def __init__(self):
+            self.taken = []
+
+        async def post(self, _group, _incarnation, _rank, _sequence, event):
+            await asyncio.sleep(0.3 if event["number"] == 1 else 0.0)
+            self.taken.append(event["number"])
+
+        async def order(self):
+            return self.taken
+
+    books = ray.remote(SlowBooks).options(num_cpus=0).remote()
+    desk = Desk(books, "group", "incarnation", 0)
+    for number in (1, 2, 3):
+        sent = desk.post_in_order(0, {"number": number})
+    ray.get(sent)
+    assert ray.get(books.order.remote()) == [1, 2, 3]

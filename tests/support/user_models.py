@@ -22,10 +22,14 @@ def rank() -> int:
 
 
 class FailsOnRank(nn.Module):
-    """Raises in forward, on one rank, after some steps."""
+    """Raises in forward, on one rank, after some steps; if a world size is given, only there."""
 
-    def __init__(self, num_classes: int, in_channels: int, on_rank: int = 1, after: int = 3) -> None:
+    def __init__(
+        self, num_classes: int, in_channels: int, on_rank: int = 1, after: int = 3, world_size: int | None = None
+    ) -> None:
         super().__init__()
+        if world_size is not None and dist.get_world_size() != world_size:
+            on_rank = -1
         self.body = linear(num_classes, in_channels)
         self.on_rank, self.after, self.calls = on_rank, after, 0
 

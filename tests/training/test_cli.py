@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -77,6 +78,13 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         (["--shards", "1,1"], "shards: [1.0, 1.0] has not one weight for each of 1 workers"),
         (["--device", "tpu"], "device: 'tpu' is not known"),
         (["--threads", "-1"], "threads: -1"),
+        (["--threads", "0"], "threads: 0 is less than 1"),
+        (["--timeout-seconds", "nan"], "timeout_seconds: nan is not a wait; choose a number above 0"),
+        (["--timeout-seconds", "0"], "timeout_seconds: 0"),
+        (["--timeout-seconds", "1e300"], "timeout_seconds: 1e+300"),
+        (["--model-args", '{"hidden": 5}'], "model_args.hidden: 5 is not a list of whole numbers above 0; write"),
+        (["--save-model", "/nonexist/x.pt"], "save_model: /nonexist/x.pt: there is no folder /nonexist; make it"),
+        (["--save-model", "/"], "save_model: /: it is a folder; name a file in it"),
         (["--model-args", '{"depth": 3}'], "it takes num_classes, in_channels, hidden"),
         (["--model", "nowhere:Net"], "there is no module 'nowhere'"),
     ],
@@ -100,6 +108,53 @@ def test_arguments_that_do_not_parse_exit_2(arguments: list[str], capsys: pytest
         main([*ARGUMENTS, *arguments])
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+def test_a_rank_that_lacks_a_device_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert main([*ARGUMENTS, "--device", "cuda"]) == 2
+    assert "error on rank 1: device: no CUDA device 1 among 1; start fewer workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "message"),
+    [
+        (["--batch-size", "2000"], "error on rank ", "batch_size: 2000 is more than"),  # whoever is first
+        (["--model", "tests.training.workloads:refused_on_rank_one", "--model-args", "{}"],
+         "error on rank 1: ", "only rank 1 finds fault"),
+    ],
+)  # fmt: skip
+def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: str) -> None:
+    command = [sys.executable, *TORCHRUN, "-m", "training", *ARGUMENTS, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if message in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith(f"python -m training: {place}")
+
+
+def test_a_model_that_cannot_be_saved_does_not_lose_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full only when the training is over."""
+    monkeypatch.setattr(torch, "save", _raise_disk_full)
+    assert main([*ARGUMENTS, "--save-model", str(tmp_path / "model.pt")]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["status"] == "finished"
+    path = tmp_path / "model.pt"
+    expected = f"model state: can't write {path}: No space left on device; choose another path"
+    assert captured.err == f"python -m training: error: {expected}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def _raise_disk_full(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_no_cuda_device_is_a_clear_refusal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,9 @@ import contextlib
 import gzip
 import hashlib
 import struct
+import threading
+import time
+from http.client import IncompleteRead
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +19,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.training.helpers import make_config
-from training.data import DataError, Splits, default_root, fetch, require
+from training.data import DataError, Splits, default_root, fetch, idx, require
 from training.data.digits import load as load_digits
 from training.data.idx import FILES, SOURCES, IdxSource, fetch_source, load_arrays, parse_idx, require_source
-from training.data.loading import forget, load_splits
+from training.data.loading import load_splits
 from training.data.mnist import load_source
 from training.data.synthetic import load as load_synthetic
 
@@ -168,9 +171,37 @@ def test_fetch_tries_the_mirrors_in_turn(source: IdxSource, tmp_path: Path) -> N
 
 def test_fetch_without_a_good_mirror_leaves_nothing(source: IdxSource, tmp_path: Path) -> None:
     dead = IdxSource(source.name, source.folder, source.mirrors[:1], source.md5)
-    with pytest.raises(DataError, match="check the network, or run `scalestudy data fetch fashion_mnist`"):
+    remedy = "; check the network, or name a folder that has the files: scalestudy data fetch fashion_mnist --from DIR"
+    with pytest.raises(DataError, match=f"{remedy}$"):
         fetch_source(dead, tmp_path / "root", None)
-    assert not [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_mirror_that_never_answers_is_not_waited_for(
+    source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a host's name is looked up without a network: no socket is there yet that could time out."""
+    assert idx.DOWNLOAD_TIMEOUT_SECONDS <= 10
+    ended = threading.Event()
+    monkeypatch.setattr(idx, "DOWNLOAD_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: ended.wait(20))
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"no answer within 0\.05 seconds, .*; check the network"):
+        fetch_source(source, tmp_path / "root", None)
+    ended.set()
+    assert time.monotonic() - started < 10
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_mirror_that_breaks_off_is_a_problem_of_that_mirror(
+    source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(url: str, timeout: float) -> None:
+        raise IncompleteRead(b"", 9)
+
+    monkeypatch.setattr("urllib.request.urlopen", break_off)
+    with pytest.raises(DataError, match="IncompleteRead"):
+        fetch_source(source, tmp_path / "root", None)
 
 
 def test_fetch_refuses_a_file_with_another_checksum(source: IdxSource, origin: Path, tmp_path: Path) -> None:
@@ -236,7 +267,6 @@ def test_impossible_synthetic_data(name: str, value: float) -> None:
 
 
 def test_the_last_data_set_is_kept_and_only_that() -> None:
-    forget()
     small, large = (make_config(data_args={"train_samples": count}) for count in (64, 128))
     first = load_splits(small, CPU)
     assert load_splits(small, CPU) is first

@@ -54,7 +54,12 @@ def test_mlp_has_the_hidden_layers_asked_for() -> None:
     [
         ("lenet", {"init": "zero"}, "model_args.init: 'zero' is not known; choose one of normal, xavier, default"),
         ("lenet", {"image_size": 13}, "model_args.image_size: 13 is too small"),
+        ("lenet", {"image_size": "28"}, "model_args.image_size: '28' is too small or not a whole number"),
         ("mlp", {"hidden": [0]}, "model_args.hidden"),
+        ("mlp", {"hidden": 5}, "model_args.hidden: 5 is not a list of whole numbers above 0; write it like"),
+        ("mlp", {"hidden": [True]}, "model_args.hidden"),
+        ("mlp", {"hidden": {"1": 2}}, "model_args.hidden"),
+        ("mlp", {"image_size": 2.5}, "model_args.image_size: 2.5"),
         ("mlp", {"layers": 2}, "unexpected keyword argument 'layers'"),
     ],
 )

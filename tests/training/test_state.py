@@ -29,8 +29,20 @@ def test_the_state_is_a_copy() -> None:
 
 
 def test_an_unwritable_path_is_a_value_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="can't write"):
+    with pytest.raises(ValueError, match="can't write") as caught:
         save_state(LeNet(10, 1), tmp_path / "missing" / "model.pt")
+    assert str(caught.value).endswith("/missing/model.pt: No such file or directory; choose another path")
+
+
+def test_a_failure_inside_torch_save_is_a_value_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(state: object, file: object) -> None:
+        raise RuntimeError(f"{file}: file write failed")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(ValueError, match="can't write") as caught:
+        save_state(LeNet(10, 1), tmp_path / "model.pt")
+    assert ".save-" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 class _Evil:

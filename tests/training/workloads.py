@@ -73,6 +73,13 @@ def no_module(num_classes: int, in_channels: int) -> str:
     return "no module"
 
 
+def refused_on_rank_one(num_classes: int, in_channels: int) -> nn.Module:
+    """A mistake that one rank alone meets."""
+    if dist.get_rank() == 1:
+        raise ValueError("model: only rank 1 finds fault; correct it")
+    return LeNet(num_classes, in_channels)
+
+
 def parameterless(num_classes: int, in_channels: int) -> nn.Module:
     """Nothing to train."""
     return nn.Flatten()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -164,22 +163,11 @@ def main() -> None:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
     try:
-        _run_app()
+        app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))
     except KeyboardInterrupt:
         _complain("stopped", ExitCode.INTERRUPTED)
-    except BrokenPipeError:  # `scalestudy plan … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter's last flush to fail on
-        sys.exit(ExitCode.DONE)
-
-
-def _run_app() -> None:
-    """Runs the command and flushes what it printed, so that a closed pipe is met here."""
-    try:
-        app()
-    finally:
-        sys.stdout.flush()
 
 
 def _complain(message: str, code: ExitCode) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.spec import StudySpec
+from experiments.spec import SpecError, StudySpec
 from experiments.study_folder import StudyFolder
 from orchestration.environment import prepare_environment
 from orchestration.errors import RequestError, UnreachableError
@@ -34,6 +34,8 @@ def readable(folder: StudyFolder) -> Iterator[None]:
     """What can't be read in a study's folder becomes a RequestError."""
     try:
         yield
+    except SpecError:
+        raise  # says it better: file, line and field
     except (OSError, ValueError, KeyError) as error:
         problem, _, remedy = str(error).rpartition("; ")
         remedy = remedy if problem else "restore the file, or run the study again"
@@ -46,6 +48,7 @@ def rebuild_report(path: str | Path) -> Path:
 
     folder = open_folder(path)
     with readable(folder):
+        spec_of(folder)
         return write_report(folder)
 
 

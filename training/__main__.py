@@ -31,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = make_config(options)
         require(config.data, config.data_root)
+        _check_save_model(options.save_model)
         result = _train(config, options)
+        _finish(result, options)
     except ValueError as error:
         return _refuse(error)
-    if os.environ.get("RANK", "0") == "0":
-        _finish(result, options)
     return 0
 
 
@@ -86,6 +86,18 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
     )
 
 
+def _check_save_model(path: Path | None) -> None:
+    """Raise ValueError if rank 0, which alone writes there, could not: before the training, not after it."""
+    if path is None or not _is_first_rank():
+        return
+    if not path.parent.is_dir():
+        raise ValueError(f"save_model: {path}: there is no folder {path.parent}; make it, or choose another file")
+    if path.is_dir():
+        raise ValueError(f"save_model: {path}: it is a folder; name a file in it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ValueError(f"save_model: {path}: folder {path.parent} can't be written; choose another file")
+
+
 def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
     from training.distributed import start_process_group, stop_process_group  # torch: after the cheap checks
     from training.loop import train
@@ -119,13 +131,16 @@ def _worker(options: argparse.Namespace) -> Worker:
         rank=int(os.environ.get("RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
         device=device,
-        threads=options.threads or torch.get_num_threads(),
+        threads=torch.get_num_threads() if options.threads is None else options.threads,
     )
 
 
 def _finish(result: TrainResult, options: argparse.Namespace) -> None:
+    """Rank 0 prints the last line, then saves the model: the result is not lost if that fails."""
     from training.state import save_state
 
+    if not _is_first_rank():
+        return
     best = max((record.test_accuracy for record in result.records), default=None)
     _print_line({"status": result.status, "best_test_accuracy": best, "train_seconds": result.train_seconds,
                  "message": result.message})  # fmt: skip
@@ -143,10 +158,17 @@ def _print_line(content: dict[str, Any]) -> None:
 
 
 def _refuse(error: ValueError) -> int:
-    """One message, from one rank."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"python -m training: error: {error}\n")
+    """One message: from the rank that met the error, and from the first one if many met the same."""
+    from training.distributed import is_first_to_say
+
+    if is_first_to_say(str(error)):
+        place = f" on rank {os.environ.get('RANK', '0')}" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        sys.stderr.write(f"python -m training: error{place}: {error}\n")
     return BAD_INPUT
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _mapping(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.batches import shard_sizes
+from training.batches import even_weights, shard_sizes
 from training.registry import DATASETS, GRADIENT_SYNCS, MODELS, check_name
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -72,7 +72,7 @@ class TrainConfig:
     def weights(self, world_size: int) -> tuple[float, ...]:
         """Each worker's share of a batch. Raises ValueError if `shards` are not one a worker."""
         if self.shards == "even":
-            return (1.0,) * world_size
+            return even_weights(world_size)
         if len(self.shards) != world_size:
             raise ValueError(f"shards: {list(self.shards)} has not one weight for each of {world_size} workers; add "
                              "or remove weights, or use 'even'")  # fmt: skip

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+LONGEST_TIMEOUT_SECONDS = 1e9  # what a backend counts in nanoseconds must fit 64 bits
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,12 @@ def start_process_group(
     """Join the default process group of `world_size` ranks; nothing to do for world size 1.
 
     `init_method` is a URL such as tcp://10.0.0.1:29500 or file:///shared/file; None reads MASTER_ADDR and MASTER_PORT
-    from the environment. `timeout_seconds` bounds the wait in one collective. Raises RuntimeError or
-    torch.distributed.DistStoreError if the ranks don't meet in that time.
+    from the environment. `timeout_seconds` bounds the wait in one collective. Raises ValueError if it is
+    none, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
     """
+    if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
+        raise ValueError(f"timeout_seconds: {timeout_seconds} is not a wait; choose a number above 0, at most "
+                         f"{LONGEST_TIMEOUT_SECONDS:g}")  # fmt: skip
     if world_size == 1:
         return
     dist.init_process_group(
@@ -64,6 +70,23 @@ def stop_process_group() -> None:
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()
+
+
+def is_first_to_say(text: str) -> bool:
+    """Whether no other rank has asked this about the same text, by the store of the torchrun that started this process.
+
+    True without torchrun, and if its store does not answer: an error said twice is better than one that nobody says.
+    It needs no process group, which a rank that fails early never joins.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return True
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives a restart of the workers
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=10))
+        return store.add(f"scalestudy/said/{attempt}/{text}", 1) == 1
+    except (RuntimeError, KeyError, ValueError):
+        return True
 
 
 def check_process_group(worker: Worker) -> None:

@@ -25,9 +25,8 @@ class LeNet(nn.Sequential):
     """
 
     def __init__(self, num_classes: int, in_channels: int, init: str = "xavier", image_size: int = 28) -> None:
+        _check_image_size(image_size, 14)
         side = ((image_size - 2) // 2 - 4) // 2
-        if side < 1:
-            raise ValueError(f"model_args.image_size: {image_size} is too small for LeNet; use at least 14")
         super().__init__(
             nn.Conv2d(in_channels, 20, kernel_size=3),
             nn.ReLU(),
@@ -54,8 +53,10 @@ class MLP(nn.Sequential):
         init: str = "default",
         image_size: int = 28,
     ) -> None:
-        if not all(isinstance(size, int) and size > 0 for size in hidden):
-            raise ValueError(f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0; correct it")
+        if not isinstance(hidden, list | tuple) or not all(_is_whole(size, 1) for size in hidden):
+            raise ValueError(f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0; "
+                             "write it like [256]")  # fmt: skip
+        _check_image_size(image_size, 1)
         sizes = (in_channels * image_size * image_size, *hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in itertools.pairwise(sizes):
@@ -84,6 +85,15 @@ def build_model(name: str, num_classes: int, in_channels: int, model_args: dict[
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: {name!r} gave a {type(model).__name__}; the callable must return an nn.Module")
     return model
+
+
+def _check_image_size(size: object, least: int) -> None:
+    if not _is_whole(size, least):
+        raise ValueError(f"model_args.image_size: {size!r} is too small or not a whole number; use at least {least}")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _normal(weight: torch.Tensor) -> torch.Tensor:

@@ -22,10 +22,12 @@ def save_state(model: nn.Module, path: str | Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".save-") as aside:
             written = Path(aside) / path.name
-            torch.save(cpu_state(model), written)
+            with written.open("wb") as stream:  # by its path, torch would raise what names the path aside
+                torch.save(cpu_state(model), stream)
             written.replace(path)
-    except OSError as error:
-        raise ValueError(f"model state: can't write {path}: {error}; choose another path") from None
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "torch.save failed"
+        raise ValueError(f"model state: can't write {path}: {reason}; choose another path") from error
 
 
 def load_state(path: str | Path) -> Mapping[str, torch.Tensor]:

@@ -153,3 +153,65 @@ def test_storage_where_nobody_may_write(tmp_path):
     """Not even root may make files under /proc."""
     spec = write_spec(tmp_path, sweep=SWEEP, storage="/proc/nowhere/runs")
     assert_refused(scalestudy("run", spec, cwd=tmp_path), 3, "storage", "/proc/nowhere/runs")
+
+
+@pytest.fixture
+def silent_port():
+    """A port on which somebody listens and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_tracking_server_that_never_answers(tmp_path, silent_port):
+    spec = write_spec(tmp_path, sweep=SWEEP, tracking={"uri": f"http://127.0.0.1:{silent_port}"})
+    done = scalestudy("run", spec, cwd=tmp_path, seconds=20)
+    assert_refused(done, 3, "tracking.uri", str(silent_port), "does not answer")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_a_cluster_address_where_something_else_listens(tmp_path, silent_port):
+    spec = write_spec(tmp_path, sweep=SWEEP)
+    done = scalestudy("run", spec, "--address", f"127.0.0.1:{silent_port}", cwd=tmp_path, seconds=20)
+    assert_refused(done, 3, "--address", "is not Ray")
+
+
+@pytest.mark.parametrize("port", ["abc", "99999"])
+def test_a_tracking_address_with_an_impossible_port(tmp_path, port):
+    done = scalestudy("run", "digits-quick", "--set", f"tracking.uri=http://127.0.0.1:{port}", cwd=tmp_path)
+    assert_refused(done, 2, "tracking.uri", port)
+
+
+def test_a_store_of_an_unknown_kind(tmp_path):
+    done = scalestudy("run", "digits-quick", "--set", "tracking.uri=htp://127.0.0.1:5000", cwd=tmp_path)
+    assert_refused(done, 2, "tracking.uri", "htp://", "sqlite")
+
+
+def test_an_optimizer_with_a_key_that_it_has_not(tmp_path):
+    spec = write_spec(tmp_path, sweep=SWEEP, train={"epochs": 1, "optimizer": {"name": "adam", "momentum": 0.9}})
+    done = scalestudy("run", spec, cwd=tmp_path)
+    assert_refused(done, 2, "momentum", "adam")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_ui_with_an_impossible_port(tmp_path):
+    done = scalestudy("ui", "--port", "99999", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "recommend"])
+@pytest.mark.parametrize("damage", ["spec.yaml", "plan.json", "trials.jsonl"])
+def test_a_damaged_folder(tmp_path, command, damage):
+    from experiments.plan import make_plan
+    from experiments.study_folder import StudyFolder
+    from orchestration.preflight import read_spec
+
+    spec = read_spec(write_spec(tmp_path, sweep=SWEEP))
+    folder = StudyFolder(tmp_path / "out")
+    folder.create()
+    folder.write_text(folder.spec_file, spec.to_yaml())
+    folder.write_plan(make_plan(spec), "small-1")
+    (folder.path / damage).write_text("{ this is broken\n")
+    done = scalestudy(command, "out", cwd=tmp_path)
+    assert_refused(done, 2, "out/spec.yaml:" if damage == "spec.yaml" else "DIR: out")

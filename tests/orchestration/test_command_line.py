@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import time
 
@@ -45,7 +46,8 @@ def test_doctor_finds_what_is_broken(tmp_path):
     done = scalestudy("doctor", spec, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "none"))
     assert done.returncode == 1
     assert "BROKEN" in done.stdout
-    assert "scalestudy data fetch mnist" in " ".join(done.stdout.split())
+    assert "scalestudy data fetch mnist" in done.stdout
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("BROKEN")] == ["data", "tracking"]
     assert "Traceback" not in done.stderr
 
 
@@ -157,3 +159,52 @@ def test_a_signal_stops_the_study_and_keeps_what_has_ended(tmp_path, number, cod
     assert 0 < len(trials) < len(rates)
     assert {trial["status"] for trial in trials} == {"finished"}
     assert folder.report_file.exists()
+
+
+def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
+    from orchestration.preflight import new_folder, new_study_id, read_spec
+
+    monkeypatch.chdir(tmp_path)
+    spec = read_spec(write_spec(tmp_path))
+    names = set()
+    for _ in range(3):
+        name = new_study_id(spec)
+        new_folder(spec, name).create()
+        names.add(name)
+    assert len(names) == 3
+
+
+def test_a_storage_that_a_node_cannot_read_leaves_no_folder(ray_session, tmp_path, monkeypatch):
+    from orchestration import cluster, run_study
+    from orchestration.errors import UnreachableError
+
+    def refuse(folder, nodes):
+        raise UnreachableError(f"storage: {folder}: can't be read on host-2", "name a shared folder")
+
+    monkeypatch.setattr(cluster, "check_shared_storage", refuse)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreachableError, match="host-2"):
+        run_study(write_spec(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
+
+
+def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def listens():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    process = subprocess.Popen(
+        command("ui", "--port", str(port)), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(listens, seconds=90)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    wait_until(lambda: not listens(), seconds=10)

@@ -13,14 +13,16 @@ import hashlib
 import math
 import struct
 import tempfile
+import threading
 import urllib.request
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
-from urllib.error import URLError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-DOWNLOAD_TIMEOUT_SECONDS = 30.0  # without a byte
+DOWNLOAD_TIMEOUT_SECONDS = 10.0  # until a mirror answers, and then without a byte
 
 
 class DataError(ValueError):
@@ -151,17 +153,20 @@ def _check_md5(content: bytes, expected: str) -> None:
 
 
 def _fetch_file(source: IdxSource, root: Path, file: str, folder: Path | None) -> Path:
-    """Write one packed file aside, verify it, then give it its name, so that no half file is ever found."""
+    """Verify one packed file, write it aside, then give it its name: no half file, nor a folder for none, is left."""
     target = source.path(root, file)
     origins = [str(_find_in(source, folder, file))] if folder else [f"{url}{file}.gz" for url in source.mirrors]
+    content = _first_good(origins, source.md5[file], source)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as aside:
             written = Path(aside) / target.name
-            written.write_bytes(_first_good(origins, source.md5[file], source))
+            written.write_bytes(content)
             written.replace(target)
     except OSError as error:
-        raise DataError(f"data: {source.name}: can't write {target}: {error}; choose a folder that can be") from None
+        raise DataError(
+            f"data: {source.name}: can't write {target}: {error.strerror}; choose a folder that can be"
+        ) from None
     return target
 
 
@@ -181,14 +186,33 @@ def _first_good(origins: list[str], md5: str, source: IdxSource) -> bytes:
             with closing(_open(origin)) as stream:
                 content = stream.read()
             _check_md5(content, md5)
-        except (OSError, URLError, DataError) as error:
+        except (OSError, HTTPException, DataError) as error:
             problems.append(f"{origin}: {error}")
         else:
             return content
-    raise DataError(f"data: {source.name}: {'; '.join(problems)}; check the network, or {source.remedy}")
+    raise DataError(f"data: {source.name}: {', '.join(problems)}; check the network, or name a folder that has the "
+                    f"files: scalestudy data fetch {source.name} --from DIR")  # fmt: skip
 
 
 def _open(origin: str) -> IO[bytes]:
-    if "://" in origin:
-        return urllib.request.urlopen(origin, timeout=DOWNLOAD_TIMEOUT_SECONDS)
-    return Path(origin).open("rb")
+    return _open_url(origin) if "://" in origin else Path(origin).open("rb")
+
+
+def _open_url(url: str) -> IO[bytes]:
+    """Raises TimeoutError if the mirror does not answer in time.
+
+    In a thread, because urllib's own timeout starts anew for each address of a host and does not bound its look-up.
+    """
+    answer: Future[IO[bytes]] = Future()
+    threading.Thread(target=_ask, args=(url, answer), daemon=True).start()
+    try:
+        return answer.result(DOWNLOAD_TIMEOUT_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {DOWNLOAD_TIMEOUT_SECONDS:g} seconds") from None
+
+
+def _ask(url: str, answer: Future[IO[bytes]]) -> None:
+    try:
+        answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
+    except Exception as error:  # whatever it is belongs to the thread that waits
+        answer.set_exception(error)

@@ -26,11 +26,6 @@ def load_splits(config: TrainConfig, device: torch.device) -> Splits:
     return _last_used[key]
 
 
-def forget() -> None:
-    """Drop the data set that is kept."""
-    _last_used.clear()
-
-
 def _key(config: TrainConfig, device: torch.device) -> tuple[str, ...]:
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
     return config.data, arguments, str(config.data_root), str(device)

@@ -37,9 +37,7 @@ def readable(folder: StudyFolder) -> Iterator[None]:
     except SpecError:
         raise  # says it better: file, line and field
     except (OSError, ValueError, KeyError) as error:
-        problem, _, remedy = str(error).rpartition("; ")
-        remedy = remedy if problem else "restore the file, or run the study again"
-        raise RequestError(f"DIR: {folder.path}: {problem or error}", remedy) from error
+        raise request_error(error, "restore the file, or run the study again", f"DIR: {folder.path}") from error
 
 
 def rebuild_report(path: str | Path) -> Path:

@@ -36,10 +36,14 @@ def check_data(spec: StudySpec) -> Path:
     return root
 
 
-def request_error(error: Exception, remedy: str) -> RequestError:
-    """An error of `training`, whose text is "problem; remedy", as one of ours."""
+def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
+    """An error of the other packages, whose text is "problem; remedy", as one of ours.
+
+    remedy: for a text that has none. where: what the problem is about, put before it.
+    """
     problem, _, given = str(error).rpartition("; ")
-    return RequestError(problem or given, given if problem else remedy)
+    about = f"{where}: " if where else ""
+    return RequestError(about + (problem or given), given if problem else remedy)
 
 
 def check_callables(spec: StudySpec) -> None:
@@ -53,8 +57,7 @@ def check_callables(spec: StudySpec) -> None:
         try:
             resolve(name, table)
         except ValueError as error:
-            problem, _, remedy = str(error).rpartition("; ")
-            raise RequestError(f"workload.{field}: {problem}", remedy) from error
+            raise request_error(error, "correct the name", f"workload.{field}") from error
         except Exception as error:  # the user's module may raise anything while it is imported
             raise RequestError(f"workload.{field}: {name}: {describe(error)}", "correct the module") from error
 
@@ -67,8 +70,7 @@ def check_configs(plan: Plan, data_root: Path) -> None:
         try:
             TrainConfig.from_dict(train_config(trial, data_root)).weights(trial.num_gpus)
         except ValueError as error:
-            problem, _, remedy = str(error).rpartition("; ")
-            raise RequestError(f"{trial.run_name}: {problem or remedy}", remedy) from error
+            raise request_error(error, "correct the spec", trial.run_name) from error
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:

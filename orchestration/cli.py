@@ -150,12 +150,15 @@ def doctor(
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="mnist or fashion_mnist.")],
     source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Put a data set's files where studies look for them; their checksums are verified."""
     from orchestration.folders import fetch_data
 
     files, root = fetch_data(name, source)
-    print(f"{name}: {len(files)} files written under {root}" if files else f"{name}: is there already, under {root}")
+    text = f"{len(files)} files written under {root}" if files else f"is there already, under {root}"
+    written = [str(file) for file in files]
+    print(json.dumps({"data": name, "root": str(root), "written": written}) if as_json else f"{name}: {text}")
 
 
 def main() -> None:

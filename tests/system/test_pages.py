@@ -21,6 +21,8 @@ from tests.support.groups import wait_until
 from tests.support.studies import REPOSITORY, command, environment, scalestudy, write_spec
 
 SCREENSHOTS = REPOSITORY / "screenshots"
+ANSWERED_404 = ("/ajax-api/2.0/mlflow/users/current",)
+"""What MLflow's pages ask of a server with accounts; one without answers 404, and the pages go on."""
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
@@ -86,8 +88,8 @@ def look(browser, address: str, name: str, *texts: str, width: int = 1280, heigh
         time.sleep(1.5)  # pictures and charts are drawn after the text
     finally:
         browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert not severe
+    severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [message for message in severe if not any(known in message for known in ANSWERED_404)]
 
 
 @pytest.mark.parametrize("width", [1280, 420])

@@ -23,7 +23,6 @@ class RunningTrial:
     """A trial that trains now."""
 
     trial: TrialPlan
-    since: float
     attempt: int = 1
     epochs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -55,7 +54,7 @@ class Board:
         if event["type"] == "running":
             before = self.running.get(trial_id)  # an earlier attempt's epochs are not told again
             epochs = before.epochs if before else []
-            self.running[trial_id] = RunningTrial(trial, time.monotonic(), event["attempt"], epochs)
+            self.running[trial_id] = RunningTrial(trial, event["attempt"], epochs)
         elif event["type"] == "epoch":
             self._epoch(trial, event["epoch"])
         elif event["type"] == "ended":

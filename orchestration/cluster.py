@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.spec_models import Resources
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.leases import Node
 
@@ -189,6 +190,22 @@ def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gp
         Node(node_id=node.node_id, slots=_fit(node, device, cpus_per_worker, gpus_per_worker), host=node.host)
         for node in nodes
     ]
+
+
+def place(resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode]) -> tuple[str, list[Node]]:
+    """The device that a study's workers get, and their room on each node.
+
+    Raises RequestError when a trial of one of these sizes wants more workers than the cluster can ever have.
+    """
+    device = choose_device(resources.device, nodes)
+    room = slots(
+        nodes,
+        device=device,
+        cpus_per_worker=resources.cpus_per_worker,
+        gpus_per_worker=resources.gpus_per_worker,
+    )
+    check_capacity(sizes, room, device=device)
+    return device, room
 
 
 def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:

@@ -161,14 +161,7 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     gpus = sum(node.gpus for node in cluster.nodes)
     where = "started here for a look" if cluster.started_here else cluster.address
     yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
-    device = clusters.choose_device(spec.resources.device, cluster.nodes)
-    room = clusters.slots(
-        cluster.nodes,
-        device=device,
-        cpus_per_worker=spec.resources.cpus_per_worker,
-        gpus_per_worker=spec.resources.gpus_per_worker,
-    )
     sizes = [trial.num_gpus for trial in planned.trials]
-    clusters.check_capacity(sizes, room, device=device)
+    device, room = clusters.place(spec.resources, sizes, cluster.nodes)
     total = sum(node.slots for node in room)
     yield Finding("workers", "ok", f"{spec.name} wants up to {max(sizes)} {device} workers, there is room for {total}")

@@ -53,20 +53,13 @@ class Engine:
     ) -> Engine:
         """The engine that a spec asks for. Raises RequestError when the cluster can never run its largest trial."""
         wanted = spec.resources
-        device = clusters.choose_device(wanted.device, cluster.nodes)
+        device, room = clusters.place(wanted, [trial.num_gpus for trial in plan.trials], cluster.nodes)
         resources = GroupResources(
             device=device,
             cpus_per_worker=wanted.cpus_per_worker,
             gpus_per_worker=wanted.gpus_per_worker if device == "cuda" else 0,
             timeout_seconds=spec.limits.stalled_seconds,
         )
-        room = clusters.slots(
-            cluster.nodes,
-            device=device,
-            cpus_per_worker=wanted.cpus_per_worker,
-            gpus_per_worker=wanted.gpus_per_worker,
-        )
-        clusters.check_capacity([trial.num_gpus for trial in plan.trials], room, device=device)
         limits = GroupLimits(
             trial_seconds=60 * spec.limits.trial_minutes,
             stalled_seconds=spec.limits.stalled_seconds,

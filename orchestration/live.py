@@ -12,8 +12,6 @@ from rich.text import Text
 
 from orchestration.board import Board, RunningTrial, clock, sparkline
 
-WAITING_STEPS = Mapping[str, float]  # what is being waited for → seconds so far
-
 
 class View(Protocol):
     """What the study tells whoever watches it."""

@@ -63,7 +63,7 @@ def resolve_address(uri: str | None) -> TrackingAddress:
     named = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if named.startswith(SQLITE):
         database = base_folder() / named.removeprefix(SQLITE)
-        return TrackingAddress(f"sqlite:///{database}", (database.parent / "mlartifacts").as_uri())
+        return TrackingAddress(f"{SQLITE}{database}", (database.parent / "mlartifacts").as_uri())
     is_database = not named.startswith(("http://", "https://", "databricks"))
     return TrackingAddress(named, (base_folder() / "mlartifacts").as_uri() if is_database else None)
 
@@ -114,8 +114,13 @@ def _check_database_file(database: Path) -> None:
             f"tracking.uri: sqlite:///{database}: can't be written",
             "name a file in a folder that you may write",
         )
-    if database.exists() and database.read_bytes()[:16] not in (b"", SQLITE_HEADER):
+    if database.exists() and _first_bytes(database) not in (b"", SQLITE_HEADER):
         raise RequestError(f"tracking.uri: sqlite:///{database}: is not an SQLite database", "name another file")
+
+
+def _first_bytes(database: Path) -> bytes:
+    with database.open("rb") as file:
+        return file.read(len(SQLITE_HEADER))
 
 
 def _ask_server(address: TrackingAddress, remedy: str) -> None:

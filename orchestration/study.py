@@ -166,20 +166,23 @@ class _Run:
         return None
 
     def _write_plan(self) -> None:
-        """Makes the study's folder, or leaves nothing behind where not every node can read it."""
+        """Makes the study's folder, or leaves nothing behind where that fails or not every node can read it."""
         path = self.folder.path
-        new = next((parent for parent in reversed((path, *path.parents)) if not parent.exists()), path)
+        made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        try:
+            self._write_files()
+            self.engine.check_storage()
+        except BaseException:
+            _discard(path, made)
+            raise
+
+    def _write_files(self) -> None:
         try:
             self.folder.create()
             self.folder.write_text(self.folder.spec_file, self.spec.to_yaml())
             self.folder.write_plan(self.plan, self.study_id)
         except OSError as error:
             raise UnreachableError(f"storage: {self.folder.path}: {error}", "name another folder") from error
-        try:
-            self.engine.check_storage()
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
 
     def _open_store(self) -> MlflowStore:
         experiment = self.spec.tracking.experiment or self.spec.name
@@ -194,6 +197,16 @@ class _Run:
                 shown.event(trial_id, each)
 
         return take
+
+
+def _discard(path: Path, made: Sequence[Path]) -> None:
+    """Takes a study's new folder away, and the folders made for it, nearest first, that hold nothing else."""
+    shutil.rmtree(path, ignore_errors=True)
+    if path not in made:
+        path.mkdir()  # it was there, empty, before
+    for parent in made[1:]:
+        with suppress(OSError):  # another study has begun in it
+            parent.rmdir()
 
 
 def exit_code(summary: dict[str, Any], caught: Sequence[int], *, lost: bool) -> ExitCode:

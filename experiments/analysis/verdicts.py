@@ -97,22 +97,24 @@ def small_batch_per_worker(rows: Sequence[Row]) -> Verdict | None:
 
 def oversubscribed(rows: Sequence[Row]) -> Verdict | None:
     """More threads than cores, as the trials were flagged."""
-    flagged = {row["label"]: 1.0 for row in rows if "oversubscribed" in row["flags"]}
-    if not flagged:
-        return None
-    words = f"There were more threads than cores ({', '.join(flagged)}): these timings say little about scaling."
+    words = "There were more threads than cores ({}): these timings say little about scaling."
     remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
-    return _verdict("oversubscribed", words, remedy, None, flagged)
+    return _by_flag(rows, "oversubscribed", "oversubscribed", words, remedy)
 
 
 def disturbed(rows: Sequence[Row]) -> Verdict | None:
     """Trials that shared a node with others while they were timed."""
-    flagged = {row["label"]: 1.0 for row in rows if "shared_node" in row["flags"]}
+    words = "Other trials ran on the same node ({}): these timings are disturbed."
+    remedy = "Set resources.exclusive: true and run again."
+    return _by_flag(rows, "shared_node", "disturbed", words, remedy)
+
+
+def _by_flag(rows: Sequence[Row], flag: str, cause: str, words: str, remedy: str) -> Verdict | None:
+    """The verdict of a flag on some rows; words: with a place for their labels."""
+    flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
     if not flagged:
         return None
-    words = f"Other trials ran on the same node ({', '.join(flagged)}): these timings are disturbed."
-    remedy = "Set resources.exclusive: true and run again."
-    return _verdict("disturbed", words, remedy, None, flagged)
+    return _verdict(cause, words.format(", ".join(flagged)), remedy, None, flagged)
 
 
 RULES: tuple[Rule, ...] = (oversubscribed, disturbed, data_wait, allreduce, small_batch_per_worker)

@@ -188,6 +188,21 @@ def test_a_storage_that_a_node_cannot_read_leaves_no_folder(ray_session, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
+def test_a_refused_study_leaves_one_alone_that_began_beside_it(ray_session, tmp_path, monkeypatch):
+    from orchestration import cluster, run_study
+    from orchestration.errors import UnreachableError
+
+    def refuse(folder, nodes):
+        (folder.parent / "other").mkdir()
+        raise UnreachableError(f"storage: {folder}: can't be read on host-2", "name a shared folder")
+
+    monkeypatch.setattr(cluster, "check_shared_storage", refuse)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreachableError, match="host-2"):
+        run_study(write_spec(tmp_path))
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
+
+
 def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

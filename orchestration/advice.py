@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from experiments.analysis import recommend, recommendation_lines
+from experiments.analysis.metric import StudyMetric
 from experiments.spec import StudySpec
 from orchestration.errors import RequestError
 from orchestration.folders import open_folder, readable, spec_of
@@ -16,18 +18,21 @@ BY = ("time", "cost")
 def advise(
     path: Path, *, accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The recommendation as data, and in words.
+    """The recommendation as data, and in words. accuracy: the target, of whatever metric the study has.
 
     Raises RequestError for a wish that can't be, or a folder that is not a study's.
     """
-    _check(accuracy, max_gpus, price, by)
+    _check(max_gpus, price, by)
     folder = open_folder(path)
     with readable(folder):
         spec: StudySpec = spec_of(folder)
         plan, trials = folder.read_plan(), folder.read_trials()
+    metric = StudyMetric.of(spec.workload)
+    _check_target(accuracy, metric)
     advice = recommend(
         plan,
         trials,
+        metric=metric,
         targets=spec.targets.accuracy,
         accuracy=accuracy,
         max_gpus=max_gpus,
@@ -44,9 +49,16 @@ def _lines(advice: dict[str, Any], by: str | None) -> list[str]:
     return [f"Choose {advice['choice']['label']} (least {by}).", *lines]
 
 
-def _check(accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None) -> None:
-    if accuracy is not None and not 0 < accuracy <= 1:
-        raise RequestError(f"--accuracy: {accuracy}: is not a share", "give one above 0 and up to 1, such as 0.95")
+def _check_target(target: float | None, metric: StudyMetric) -> None:
+    if target is None:
+        return
+    if metric.share and not 0 < target <= 1:
+        raise RequestError(f"--accuracy: {target}: is not a share", "give one above 0 and up to 1, such as 0.95")
+    if not math.isfinite(target):
+        raise RequestError(f"--accuracy: {target}: is not a number", f"give a {metric.title} to reach")
+
+
+def _check(max_gpus: int | None, price: float | None, by: str | None) -> None:
     if max_gpus is not None and max_gpus < 1:
         raise RequestError(f"--max-gpus: {max_gpus}: is not a number of workers", "give 1 or more")
     if price is not None and not 0 <= price < float("inf"):

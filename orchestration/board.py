@@ -7,15 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.analysis.metric import ACCURACY, StudyMetric
 from experiments.plan import TrialPlan
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float | None], width: int = 12) -> str:
-    """The last values as bars from 0 to 1, a point an epoch; a gap where there is none."""
+def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
+    """The last values as bars, a point an epoch; a gap where there is none.
+
+    Bars reach from 0 to 1, or, for values that are no shares, from the smallest that is shown to the largest.
+    """
     shown = list(values)[-width:]
-    return "".join(" " if v is None else SPARKS[min(int(max(v, 0.0) * len(SPARKS)), len(SPARKS) - 1)] for v in shown)
+    known = [value for value in shown if value is not None]
+    low, high = (0.0, 1.0) if share or not known else (min(known), max(known))
+    return "".join(" " if value is None else _bar(value, low, high) for value in shown)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    height = (value - low) / (high - low) if high > low else 0.5
+    return SPARKS[min(int(max(height, 0.0) * len(SPARKS)), len(SPARKS) - 1)]
 
 
 @dataclass
@@ -23,13 +34,14 @@ class RunningTrial:
     """A trial that trains now."""
 
     trial: TrialPlan
+    metric: StudyMetric
     attempt: int = 1
     epochs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def accuracies(self) -> list[float | None]:
-        """Test accuracy by epoch."""
-        return [epoch["test_accuracy"] for epoch in self.epochs]
+    def values(self) -> list[float | None]:
+        """The study's metric by epoch."""
+        return [epoch.get(self.metric.key) for epoch in self.epochs]
 
     @property
     def samples_per_second(self) -> float | None:
@@ -43,6 +55,7 @@ class Board:
     """The state of a study as its events tell it."""
 
     trials: dict[str, TrialPlan]
+    metric: StudyMetric = ACCURACY
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended
@@ -54,7 +67,7 @@ class Board:
         if event["type"] == "running":
             before = self.running.get(trial_id)  # an earlier attempt's epochs are not told again
             epochs = before.epochs if before else []
-            self.running[trial_id] = RunningTrial(trial, event["attempt"], epochs)
+            self.running[trial_id] = RunningTrial(trial, self.metric, event["attempt"], epochs)
         elif event["type"] == "epoch":
             self._epoch(trial, event["epoch"])
         elif event["type"] == "ended":
@@ -64,9 +77,9 @@ class Board:
     def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
         if trial.trial_id in self.running:
             self.running[trial.trial_id].epochs.append(epoch)
-        accuracy = epoch["test_accuracy"]
-        if accuracy is not None and (self.best is None or accuracy > self.best[0]):
-            self.best = (accuracy, trial)
+        value = epoch.get(self.metric.key)
+        if value is not None and (self.best is None or self.metric.better(value, self.best[0])):
+            self.best = (value, trial)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -90,7 +103,8 @@ class Board:
         odd = [status for status in list(self.statuses.values()) if status != "finished"]
         parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
         if self.best:
-            parts.append(f"best so far {self.best[0]:.4f} ({self.best[1].run_name})")
+            best = self.metric.named(self.metric.text(self.best[0], 4))
+            parts.append(f"best so far {best} ({self.best[1].run_name})")
         return " · ".join(parts)
 
 

@@ -96,7 +96,7 @@ def report(folder: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def recommend(
     folder: Folder,
-    accuracy: Annotated[float | None, typer.Option(help="Target test accuracy, 0 to 1.")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
     max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
     by: Annotated[str | None, typer.Option(help="time or cost: what to have least of.")] = None,
@@ -144,6 +144,28 @@ def doctor(
     else:
         show.findings(Console(), findings)
     raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="async, compile, export, parallel, overlap or allreduce.")
+    ],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: what it looks like, not what it takes.")] = False,
+    track: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Keep it as a run of scalestudy-bench.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Run one of the book's execution experiments here: its tables, and what holds on this machine."""
+    from orchestration.bench import bench_console, run_bench, show_bench
+
+    done = run_bench(name, device=device, quick=quick, tracked=track)
+    if as_json:
+        print(json.dumps(done.to_dict(), indent=1))
+    else:
+        show_bench(bench_console(), done)
+    if done.untracked:
+        raise done.untracked
 
 
 @data_app.command("fetch")

@@ -66,10 +66,7 @@ class Engine:
             failures_per_trial=spec.limits.failures_per_trial,
             trials_per_group=spec.limits.trials_per_group,
         )
-        orders = {
-            trial.trial_id: order(trial, data_root, folder.checkpoints(trial.trial_id) / "model.pt")
-            for trial in plan.trials
-        }
+        orders = {trial.trial_id: order(trial, data_root, folder.checkpoints(trial.trial_id)) for trial in plan.trials}
         exclusive = device == "cpu" if wanted.exclusive == "auto" else bool(wanted.exclusive)
         return cls(plan, orders, cluster, room, resources, limits, folder, exclusive=exclusive)
 

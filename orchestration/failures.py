@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from training.out_of_memory import is_out_of_memory
+
 ReportKind = Literal["exception", "out_of_memory", "collective"]
 Cause = Literal["worker_lost", "stalled", "time_limit", "reported"]
 
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
-_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
 _MESSAGE_LIMIT = 2_000
 
 CAUSE_TEXT: Mapping[str, str] = {
@@ -45,7 +46,7 @@ def classify(error: BaseException) -> ReportKind:
     """
     names = {cls.__name__ for cls in type(error).__mro__}
     text = str(error)
-    if "OutOfMemoryError" in names or isinstance(error, MemoryError) or any(mark in text for mark in _NO_MEMORY):
+    if is_out_of_memory(error):
         return "out_of_memory"
     if names & _LOST_PEER_TYPES or (isinstance(error, RuntimeError) and any(mark in text for mark in _LOST_PEER)):
         return "collective"

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from experiments.analysis.metric import StudyMetric
 from orchestration.board import Board, RunningTrial, clock, sparkline
 
 
@@ -73,15 +74,14 @@ def event_text(event: dict[str, Any], board: Board) -> str | None:
         return f"attempt {event['attempt']} lost: {event['error']['message']}"
     if event["type"] == "ended":
         error = f": {event['error']['message']}" if event["error"] else ""
-        return (
-            f"{event['status'].replace('_', ' ')} in {event['wall_seconds']:.1f} s{_last_accuracy(event)}{error} {done}"
-        )
+        last = _last_value(event, board.metric)
+        return f"{event['status'].replace('_', ' ')} in {event['wall_seconds']:.1f} s{last}{error} {done}"
     return None
 
 
-def _last_accuracy(event: dict[str, Any]) -> str:
-    accuracy = event["epochs"][-1]["test_accuracy"] if event["epochs"] else None
-    return "" if accuracy is None else f", test accuracy {accuracy:.4f}"
+def _last_value(event: dict[str, Any], metric: StudyMetric) -> str:
+    value = event["epochs"][-1].get(metric.key) if event["epochs"] else None
+    return "" if value is None else f", {metric.title} {metric.text(value, 4)}"
 
 
 class LiveTable:
@@ -123,20 +123,21 @@ class LiveTable:
         foot = Text(" · ".join([self._board.progress(), *waits]) if self._board.statuses or waits else self._stage)
         if not self._board.running:
             return foot
-        table = Table("trial", "epoch", "test accuracy", "", "samples/s", box=None, header_style="bold", pad_edge=False)
+        header = ("trial", "epoch", self._board.metric.title, "", "samples/s")
+        table = Table(*header, box=None, header_style="bold", pad_edge=False)
         for running in list(self._board.running.values()):
             table.add_row(*_row(running))
         return Group(table, foot)
 
 
 def _row(running: RunningTrial) -> tuple[str, str, str, str, str]:
-    accuracies = running.accuracies
-    last = accuracies[-1] if accuracies else None
+    values, metric = running.values, running.metric
+    last = values[-1] if values else None
     rate = running.samples_per_second
     return (
         running.trial.run_name,
-        f"{len(accuracies)}/{running.trial.train['epochs']}",
-        sparkline(accuracies),
-        "" if last is None else f"{last:.4f}",
+        f"{len(values)}/{running.trial.train['epochs']}",
+        sparkline(values, share=metric.share),
+        "" if last is None else metric.text(last, 4),
         "" if rate is None else f"{rate:,.0f}",
     )

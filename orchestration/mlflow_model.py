@@ -63,7 +63,7 @@ def trained_model(config: dict[str, Any], model_path: str) -> tuple[Any, Any]:
     splits = load_splits(settings, torch.device("cpu"))
     model = build_model(settings.model, splits.num_classes, splits.in_channels, dict(settings.model_args))
     model.load_state_dict(load_state(model_path))
-    return model.eval(), splits.test_inputs[:2].clone()  # one row would specialise the graph to batch 1
+    return model.eval(), splits.test_examples(2)  # one row would specialise the graph to batch 1
 
 
 def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:

@@ -33,6 +33,7 @@ class Outcome:
 
     world: dict[str, Any] = field(default_factory=lambda: {"device": None, "nodes": 0, "workers": []})
     flags: set[str] = field(default_factory=set)
+    details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
     epochs: dict[int, dict[str, Any]] = field(default_factory=dict)
     running_since: float | None = None
     startup_seconds: float | None = None
@@ -47,8 +48,10 @@ class Outcome:
         self.flags |= flags
         self.running_since = now
 
-    def training_started(self, now: float, started_at: float | None) -> None:
-        """Rank 0 is about to take the first step; later attempts don't change what start-up cost."""
+    def training_started(self, now: float, started_at: float | None, *, resumed: bool) -> None:
+        """Rank 0 is about to take its first step; later attempts don't change what start-up cost."""
+        if resumed:
+            self.flags.add("resumed")
         if self.startup_seconds is None and started_at is not None:
             self.startup_seconds = now - started_at
 
@@ -58,6 +61,12 @@ class Outcome:
             return False
         self.epochs[epoch["epoch"]] = epoch
         return True
+
+    def training_ended(self, event: dict[str, Any]) -> None:
+        """Rank 0's last word on the attempt that ends the trial."""
+        if event["status"] == "diverged":
+            self.lost_seconds = event["lost_seconds"]
+        self.details = dict(event.get("details") or {})
 
     def over_time(self, now: float, limit_seconds: float) -> bool:
         """Whether the current attempt has run longer than the limit."""
@@ -79,6 +88,7 @@ class Outcome:
             "startup_seconds": None if self.startup_seconds is None else round(self.startup_seconds, 6),
             "world": self.world,
             "flags": sorted(self.flags | self._timing_flags()),
+            **({"details": self.details} if self.details else {}),
             "epochs": [self.epochs[number] for number in sorted(self.epochs)],
             "error": error,
         }

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis import answer_lines
-from experiments.analysis.trial_measures import curve, time_to_accuracy
+from experiments.analysis.metric import StudyMetric
+from experiments.analysis.trial_measures import best_value, curve, time_to_target
 from experiments.plan import Plan, TrialPlan
 from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
@@ -20,12 +21,16 @@ from training.records import epoch_metrics
 
 Event = dict[str, Any]
 
+LONGEST_TAG = 1_000
+"""Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
+
 
 class Recorder:
     """Takes the trials' events, each once, in order."""
 
     def __init__(self, spec: StudySpec, plan: Plan, folder: StudyFolder, tracker: Tracker, engine: Engine) -> None:
         self._spec, self._folder, self._tracker, self._engine = spec, folder, tracker, engine
+        self._metric = StudyMetric.of(spec.workload)
         self._trials = {trial.trial_id: trial for trial in plan.trials}
         self._epochs: dict[str, list[dict[str, Any]]] = {}
         self._ended: set[str] = set()
@@ -114,22 +119,28 @@ class Recorder:
             point={
                 "at": record["ended_at"],
                 "step": last["epoch"] if last else 0,
-                "metrics": final_metrics(record, self._spec.targets.accuracy),
+                "metrics": final_metrics(record, self._spec.targets.accuracy, self._metric),
             },
             tags=trial_tags(record),
         )
         self._keep_best(record)
+        self._forget_checkpoints(record["trial_id"])
+
+    def _forget_checkpoints(self, trial_id: str) -> None:
+        """An ended trial does not go on; of what its training left, the model may be wanted."""
+        for left in self._folder.checkpoints(trial_id).glob("*/"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Remembers the best finished trial; the models of those before it are no longer needed."""
-        accuracy = record["epochs"][-1]["test_accuracy"] if record["epochs"] else None
+        value = record["epochs"][-1].get(self._metric.key) if record["epochs"] else None
         saved = (self._folder.checkpoints(record["trial_id"]) / "model.pt").exists()
-        if record["status"] != "finished" or accuracy is None or not saved:
+        if record["status"] != "finished" or value is None or not saved:
             return
         beaten = record["trial_id"]
-        if self._best is None or accuracy > self._best[0]:
+        if self._best is None or self._metric.better(value, self._best[0]):
             beaten = self._best[1] if self._best else ""
-            self._best = (accuracy, record["trial_id"])
+            self._best = (value, record["trial_id"])
         if beaten:
             shutil.rmtree(self._folder.checkpoints(beaten), ignore_errors=True)
 
@@ -160,25 +171,29 @@ def lost_event(error: dict[str, Any], epochs: list[dict[str, Any]]) -> Event:
     return {"type": "ended", **facts}
 
 
-def final_metrics(record: dict[str, Any], targets: tuple[float, ...]) -> dict[str, float]:
-    """What a trial's run gets at its end: best accuracy, times, and the time to each target that it reached."""
-    accuracies = [e["test_accuracy"] for e in record["epochs"] if e["test_accuracy"] is not None]
+def final_metrics(record: dict[str, Any], targets: tuple[float, ...], metric: StudyMetric) -> dict[str, float]:
+    """What a trial's run gets at its end: best value, times, and the time to each target that it reached."""
     found = {key: record[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
-    found["best_test_accuracy"] = max(accuracies, default=None)
+    found[metric.best_key] = best_value(record, metric)
     for target in targets:
-        seconds = time_to_accuracy(curve(record), target)
-        found[f"time_to_accuracy_{target:g}"] = seconds if seconds < float("inf") else None
+        seconds = time_to_target(curve(record, metric), target, metric)
+        found[metric.time_key(target)] = seconds if seconds < float("inf") else None
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def trial_tags(record: dict[str, Any]) -> dict[str, str]:
-    """The tags of an ended trial's run beyond its status."""
-    tags = {"scalestudy.attempts": str(record["attempts"])}
+    """The tags of an ended trial's run beyond its status, among them what training picked by itself."""
+    tags = {f"scalestudy.{name}": _tag_text(value) for name, value in (record.get("details") or {}).items()}
+    tags["scalestudy.attempts"] = str(record["attempts"])
     if record["flags"]:
         tags["scalestudy.flags"] = ", ".join(record["flags"])
     if record["error"]:
-        tags["scalestudy.error"] = str(record["error"]["message"])[:1_000]
+        tags["scalestudy.error"] = str(record["error"]["message"])[:LONGEST_TAG]
     return tags
+
+
+def _tag_text(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
 
 
 def trial_params(trial: TrialPlan) -> dict[str, Any]:

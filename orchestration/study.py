@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from experiments.analysis.metric import StudyMetric
 from experiments.plan import Plan, make_plan
 from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
@@ -125,7 +126,7 @@ class _Run:
         self.engine = Engine.for_study(spec, plan, cluster, folder, data_root)
         self.began = time.monotonic()
         self.trials = {trial.trial_id: trial for trial in plan.trials}
-        self.board = Board(self.trials)
+        self.board = Board(self.trials, StudyMetric.of(spec.workload))
 
     def execute(self, output: Output, view: ViewFactory | None) -> StudyResult:
         """Writes the folder, runs the trials, writes the report."""

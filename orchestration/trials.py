@@ -7,7 +7,9 @@ from typing import Any
 
 from experiments.plan import TrialPlan
 
-TRAIN_KEYS = ("epochs", "optimizer", "gradient_sync", "shards", "gradient_clip", "warm_up_steps")
+TRAIN_KEYS = ("epochs", "optimizer", "lr_rule", "base_batch_size", "warmup_epochs", "schedule", "gradient_clip",
+              "precision", "channels_last", "compile", "accumulation", "augment", "gradient_sync", "powersgd_rank",
+              "local_steps", "sync_batch_norm", "shards", "warm_up_steps")  # fmt: skip
 WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric")
 
 
@@ -23,11 +25,16 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
     }
 
 
-def order(trial: TrialPlan, data_root: str | Path, model_file: Path) -> dict[str, Any]:
-    """What the worker groups are handed: how many workers, what to train, where the model goes if it is the best."""
+def order(trial: TrialPlan, data_root: str | Path, checkpoints: Path) -> dict[str, Any]:
+    """What the worker groups are handed: how many workers, what to train, where its state and, if best, its model go.
+
+    checkpoints: the trial's folder for both.
+    """
     return {
         "trial_id": trial.trial_id,
         "num_workers": trial.num_gpus,
         "config": train_config(trial, data_root),
-        "model_path": str(model_file),
+        "metric_mode": trial.workload["metric_mode"],
+        "model_path": str(checkpoints / "model.pt"),
+        "checkpoints": {"store": str(checkpoints), "every_epochs": trial.train["checkpoint_every"]},
     }

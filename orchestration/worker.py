@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from training.checkpoint.hook import Checkpoints
+    from training.config import TrainConfig
     from training.distributed import Worker
+    from training.hooks import Hook
     from training.loop import TrainResult
     from training.records import EpochRecord
 
@@ -116,7 +121,7 @@ def _train(desk: Desk, worker: Worker, order: dict[str, Any]) -> None:
         result = _run_loop(desk, worker, order)
         if worker.rank == 0:
             _save_if_best(order, result)
-            ray.get(desk.post_in_order(sequence, _ended(result)))
+            ray.get(desk.post_in_order(sequence, _ended(order, result)))
     except Exception as error:
         ray.get(desk.post(sequence, {"type": "error", "kind": classify(error), "message": describe(error)}))
         raise
@@ -130,11 +135,37 @@ def _run_loop(desk: Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
         desk.post_in_order(order["sequence"], {"type": "epoch", "epoch": record.to_dict()})
 
     config = TrainConfig.from_dict(order["trial"]["config"])
-    hooks = [progress_hook(desk, order["sequence"])] if worker.rank == 0 else []
-    return train(config, worker, hooks=hooks, on_epoch=report)
+    checkpoints = _checkpoints(order)
+    picked = checkpoints.find(config, worker) if checkpoints else None
+    hooks = [*([checkpoints] if checkpoints else []), *_measuring_hooks(config)]
+    if worker.rank == 0:
+        resumed = checkpoints is not None and checkpoints.resumed
+        hooks.append(progress_hook(desk, order["sequence"], resumed=resumed))
+    return train(config, worker, hooks=hooks, on_epoch=report, picked=picked)
 
 
-def progress_hook(desk: Desk, sequence: int) -> Any:
+def _checkpoints(order: dict[str, Any]) -> Checkpoints | None:
+    """The trial's checkpoints in the study's storage, if it is to have any; an earlier attempt may have left some."""
+    from orchestration.byte_store import open_byte_store
+    from training.checkpoint.hook import Checkpoints
+
+    wanted = order["trial"].get("checkpoints")
+    if not wanted or not wanted["every_epochs"]:
+        return None
+    return Checkpoints(open_byte_store(wanted["store"]), every_epochs=wanted["every_epochs"], say=_log)
+
+
+def _log(message: str) -> None:
+    logging.getLogger(__name__).warning(message)
+
+
+def _measuring_hooks(config: TrainConfig) -> list[Hook]:
+    from training.noise_scale import NoiseScale
+
+    return [] if config.lr_rule == "adascale" else [NoiseScale()]  # which measures by itself
+
+
+def progress_hook(desk: Desk, sequence: int, *, resumed: bool) -> Any:
     """A hook that tells the books that training has begun, and every two seconds that steps are being finished."""
     from training.hooks import Hook
 
@@ -142,7 +173,7 @@ def progress_hook(desk: Desk, sequence: int) -> Any:
         last = 0.0
 
         def train_starts(self, *_: Any) -> None:
-            desk.post(sequence, {"type": "started"})
+            desk.post(sequence, {"type": "started", "resumed": resumed})
 
         def step_ends(self, *_: Any) -> None:
             now = time.monotonic()
@@ -153,27 +184,32 @@ def progress_hook(desk: Desk, sequence: int) -> Any:
     return Progress()
 
 
-def _ended(result: TrainResult) -> dict[str, Any]:
+def _ended(order: dict[str, Any], result: TrainResult) -> dict[str, Any]:
     recorded = sum(record.train_seconds for record in result.records)
     return {
         "type": "ended",
         "status": result.status,
-        "metric": _final_metric(result),
+        "score": _score(order, result),
         "lost_seconds": result.train_seconds - recorded,
         "message": result.message,
+        "details": dict(result.details),
     }
 
 
-def _final_metric(result: TrainResult) -> float | None:
-    return result.records[-1].test_accuracy if result.records else None
+def _score(order: dict[str, Any], result: TrainResult) -> float | None:
+    """The metric after the last epoch, turned so that more is better; None where it is not there or not finite."""
+    value = result.records[-1].test_metric if result.records else math.nan
+    if not math.isfinite(value):
+        return None
+    return -value if order["trial"]["metric_mode"] == "min" else value
 
 
 def _save_if_best(order: dict[str, Any], result: TrainResult) -> None:
     """Keeps the model of a finished trial that beats every one before it, so that one at a time lies in storage."""
     from training.state import save_state
 
-    metric, path = _final_metric(result), order["trial"].get("model_path")
-    beats = metric is not None and (order["best"] is None or metric > order["best"])
+    score, path = _score(order, result), order["trial"].get("model_path")
+    beats = score is not None and (order["best"] is None or score > order["best"])
     if path is not None and result.status == "finished" and beats:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_state(result.model, path)

@@ -200,7 +200,7 @@ class WorkerGroups:
 
     def _take_progress(self, group: Group, lease: Lease, event: dict[str, Any]) -> None:
         if event["type"] == "started":
-            lease.outcome.training_started(self._clock(), lease.started_at)
+            lease.outcome.training_started(self._clock(), lease.started_at, resumed=event["resumed"])
         elif event["type"] == "epoch" and not lease.done and lease.outcome.new_epoch(event["epoch"]):
             lease.events.append(event)
         elif event["type"] == "ended":
@@ -210,11 +210,10 @@ class WorkerGroups:
         group.assignment = None
         group.served += 1
         group.state = "idle" if group.state == "leased" else group.state
-        metric = event.get("metric")
-        if event["status"] == "finished" and metric is not None:
-            self._best = metric if self._best is None else max(metric, self._best)
-        if event["status"] == "diverged":
-            lease.outcome.lost_seconds = event["lost_seconds"]
+        score = event.get("score")
+        if event["status"] == "finished" and score is not None:
+            self._best = score if self._best is None else max(score, self._best)
+        lease.outcome.training_ended(event)
         message = event.get("message")
         self._end(lease, event["status"], error_of(event["status"], message) if message else None)
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import Part, missing, spread
 from experiments.analysis.trial_measures import (
     COUNTED,
     PHASES,
     TIMED,
     Trial,
-    best_accuracy,
+    best_value,
     epoch_phases,
-    final_accuracy,
+    final_value,
     samples_per_second,
     timed_epochs,
 )
@@ -26,11 +27,14 @@ STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipp
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The trials of one cell. params: without the seed. planned: how many trials the plan has for it."""
+    """The trials of one cell. params: without the seed. planned: how many trials the plan has for it. metric: what
+    the study compares its trials by.
+    """
 
     params: Mapping[str, Any]
     planned: int
     trials: tuple[Trial, ...]
+    metric: StudyMetric
 
     @property
     def label(self) -> str:
@@ -72,7 +76,7 @@ def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     return json.dumps({key: value for key, value in params.items() if key not in without}, sort_keys=True)
 
 
-def gather(plan: Plan, trials: Sequence[Trial]) -> list[Cell]:
+def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
     """The cells of a study, in the plan's order. Trials that the plan does not have make cells of their own, last."""
     planned = Counter(key_of(trial.cell) for trial in plan.trials)
     params = {key_of(trial.cell): trial.cell for trial in plan.trials}
@@ -81,28 +85,42 @@ def gather(plan: Plan, trials: Sequence[Trial]) -> list[Cell]:
         cell = cell_of(trial["params"])
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
-    return [Cell(params=cell, planned=planned[key], trials=tuple(members.get(key, ()))) for key, cell in params.items()]
+    return [
+        Cell(params=cell, planned=planned[key], trials=tuple(members.get(key, ())), metric=metric)
+        for key, cell in params.items()
+    ]
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """The cell's own figures, medians over seeds with their range: accuracy, seconds an epoch, samples/s, phases.
+    """The cell's own figures, medians over seeds with their range: metric, seconds an epoch, samples/s, phases.
 
-    test_accuracy is the one after the last epoch, as in the book; best_test_accuracy the highest after any epoch;
-    both over finished and stopped trials. epoch_seconds: median over a trial's epochs, evaluation not included.
+    test_accuracy (or test_ and the name of another metric) is the one after the last epoch, as in the book;
+    best_test_accuracy the best after any epoch; both over finished and stopped trials. epoch_seconds: median over a
+    trial's epochs, evaluation not included. details: what training picked by itself, only where it picked something.
     """
-    untimed = why_untimed(cell)
+    untimed, metric = why_untimed(cell), cell.metric
     return {
         "label": cell.label,
         "params": dict(cell.params),
         "trials": {"planned": cell.planned, **count_statuses(cell.trials)},
-        "test_accuracy": spread((final_accuracy(trial) for trial in cell.timed), untimed),
-        "best_test_accuracy": spread((best_accuracy(trial) for trial in cell.timed), untimed),
+        metric.key: spread((final_value(trial, metric) for trial in cell.timed), untimed),
+        metric.best_key: spread((best_value(trial, metric) for trial in cell.timed), untimed),
         "epoch_seconds": spread((epoch_seconds(trial) for trial in cell.timed), untimed),
         "samples_per_second": spread((throughput(trial) for trial in cell.timed), untimed),
         "step_seconds": step_seconds(cell.timed),
         **worker_device(cell.trials),
         "flags": cell.flags,
+        **picked(cell.trials),
     }
+
+
+def picked(trials: Sequence[Trial]) -> dict[str, Any]:
+    """`details` of a row: by name every value that training picked by itself in some trial; nothing where none did."""
+    found: dict[str, dict[str, Any]] = {}
+    for trial in trials:
+        for name, value in (trial.get("details") or {}).items():
+            found.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
+    return {"details": {name: list(values.values()) for name, values in found.items()}} if found else {}
 
 
 def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:

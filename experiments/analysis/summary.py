@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.analysis.cells import Cell, cell_row, count_statuses, gather
 from experiments.analysis.cost import study_cost
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import missing, present
 from experiments.analysis.recommendation import choose
 from experiments.analysis.scaling import scaling_part, timing_rows
@@ -28,7 +29,8 @@ def summarise(
     trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None where
     it is not known.
     """
-    cells = gather(plan, trials)
+    metric = StudyMetric.of(spec.workload)
+    cells = gather(plan, trials, metric)
     rows = _cell_rows(cells)
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
@@ -36,7 +38,7 @@ def summarise(
     counts = {"planned": len(plan.trials), **count_statuses(trials), "not_run": _not_run(plan, trials)}
     return {
         "version": SUMMARY_VERSION,
-        "study": _study(spec, rows),
+        "study": _study(spec, rows, metric),
         "trials": counts,
         "cost": study_cost(trials, wall_seconds, price),
         "cells": rows,
@@ -46,11 +48,11 @@ def summarise(
         "usl": missing(NOT_YET),
         "statistical_efficiency": missing(NOT_YET),
         "lr_rule": missing(NOT_YET),
-        "time_to_target": [row for target in sorted(by_target) for row in by_target[target]],
+        "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target]],
         "verdicts": verdicts([row for row in timings if present(row["epoch_seconds"])]),
-        "recommendation": choose(cells, rows, by_target),
+        "recommendation": choose(cells, rows, by_target, metric),
         "failures": failures(trials),
-        "caveats": caveats(rows, counts),
+        "caveats": caveats(rows, counts, metric),
     }
 
 
@@ -59,18 +61,19 @@ def _cell_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [{**row, **scaling_part(row, rows)} for row in rows]
 
 
-def _study(spec: StudySpec, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _study(spec: StudySpec, rows: Sequence[Mapping[str, Any]], metric: StudyMetric) -> dict[str, Any]:
     devices = sorted({row["device"] for row in rows if row["device"]})
     return {
         "name": spec.name,
         "description": spec.description,
         "model": spec.workload.model,
         "data": spec.workload.data,
+        "metric": metric.to_dict(),
         "epochs": spec.train.epochs,
         "device": "/".join(devices) or None,
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
         "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),
-        "targets": sorted(spec.targets.accuracy),
+        "targets": metric.easiest_first(spec.targets.accuracy),
     }
 
 
@@ -100,9 +103,9 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]
 
 
-def caveats(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int]) -> list[str]:
+def caveats(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], metric: StudyMetric) -> list[str]:
     """What a reader must know before believing the figures, as sentences."""
-    found = [_device_caveat(rows), _seed_caveat(rows), _ending_caveat(counts), *_flag_caveats(rows)]
+    found = [_device_caveat(rows), _seed_caveat(rows, metric), _ending_caveat(counts), *_flag_caveats(rows)]
     return [caveat for caveat in found if caveat]
 
 
@@ -114,14 +117,14 @@ def _device_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return f"No GPU took part: num_gpus counts CPU processes{each} each."
 
 
-def _seed_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    seeds = [row["test_accuracy"]["n"] for row in rows if present(row["test_accuracy"])]
+def _seed_caveat(rows: Sequence[Mapping[str, Any]], metric: StudyMetric) -> str | None:
+    seeds = [row[metric.key]["n"] for row in rows if present(row[metric.key])]
     if not seeds or min(seeds) >= ENOUGH_SEEDS:
         return None
     count = _plural(min(seeds), "seed") if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)} seeds"
     return (
-        f"Provisional: {count} a cell. Below five, differences in accuracy and in time to target are not established; "
-        "ranges over seeds are shown."
+        f"Provisional: {count} a cell. Below five, differences in {metric.name} and in time to target are not "
+        "established; ranges over seeds are shown."
     )
 
 

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: time, GPU-seconds and cost to a target accuracy, over seeds (METHODS §6)."""
+"""Stage 8, analysis: time, GPU-seconds and cost to a target of the study's metric, over seeds (METHODS §6)."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.analysis.cells import Cell, why_untimed
 from experiments.analysis.parts import finite, median
-from experiments.analysis.trial_measures import curve, time_to_accuracy
+from experiments.analysis.trial_measures import curve, time_to_target
 
 ENOUGH_SEEDS = 5
 """From so many seeds on, the outermost two are dropped and a cell is more than provisional (MLPerf's rule)."""
@@ -38,7 +38,7 @@ def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = Non
     seconds: training only. interval: the range over seeds, high null where a seed missed. n_seeds: seeds that had the
     chance (finished, stopped, diverged, out of memory); reached: those of them that met the target.
     """
-    times = sorted(time_to_accuracy(curve(trial), target) for trial in cell.counted)
+    times = sorted(time_to_target(curve(trial, cell.metric), target, cell.metric) for trial in cell.counted)
     seconds = typical_time(times)
     gpu_seconds = None if seconds is None else seconds * cell.num_gpus
     reached = sum(math.isfinite(time) for time in times)

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: what one trial's record says – accuracy, seconds an epoch, time to a target, phases.
+"""Stage 8, analysis: what one trial's record says – its metric, seconds an epoch, time to a target, phases.
 
 A trial is one line of `trials.jsonl` (DESIGN §5). Nothing in it is taken for granted: a missing, zero or negative
 measurement counts as not measured.
@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import finite, positive
 
 Trial = Mapping[str, Any]
@@ -35,51 +36,51 @@ def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
     return timed[1:] if len(timed) >= EPOCHS_WITHOUT_FIRST else timed
 
 
-def accuracies(trial: Trial) -> list[float]:
-    """Test accuracy after each epoch that has one."""
-    values = [finite(epoch.get("test_accuracy")) for epoch in epochs_of(trial)]
+def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
+    """The metric after each epoch that has it."""
+    values = [finite(epoch.get(metric.key)) for epoch in epochs_of(trial)]
     return [value for value in values if value is not None]
 
 
-def final_accuracy(trial: Trial) -> float | None:
-    """Test accuracy after the last epoch, the book's figure."""
-    values = accuracies(trial)
+def final_value(trial: Trial, metric: StudyMetric) -> float | None:
+    """The metric after the last epoch, the book's figure."""
+    values = test_values(trial, metric)
     return values[-1] if values else None
 
 
-def best_accuracy(trial: Trial) -> float | None:
-    """The highest test accuracy after any epoch."""
-    return max(accuracies(trial), default=None)
+def best_value(trial: Trial, metric: StudyMetric) -> float | None:
+    """The best value of the metric after any epoch."""
+    return metric.best(test_values(trial, metric))
 
 
-def curve(trial: Trial) -> list[tuple[float, float]]:
-    """(training seconds so far, test accuracy) after each epoch, up to the first epoch without a time.
+def curve(trial: Trial, metric: StudyMetric) -> list[tuple[float, float]]:
+    """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
     Evaluation is not timed (METHODS §6).
     """
     points: list[tuple[float, float]] = []
     elapsed = 0.0
     for epoch in epochs_of(trial):
-        seconds, accuracy = positive(epoch.get("train_seconds")), finite(epoch.get("test_accuracy"))
+        seconds, value = positive(epoch.get("train_seconds")), finite(epoch.get(metric.key))
         if seconds is None:
             break
         elapsed += seconds
-        if accuracy is not None:
-            points.append((elapsed, accuracy))
+        if value is not None:
+            points.append((elapsed, value))
     return points
 
 
-def time_to_accuracy(points: Sequence[tuple[float, float]], target: float) -> float:
-    """Training seconds until the accuracy first meets the target; infinity where it never does.
+def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:
+    """Training seconds until the metric first meets the target; infinity where it never does. points: of `curve`.
 
     Interpolated between the epochs on both sides, not rounded up; met in the first epoch: that epoch's end, an upper
     bound (METHODS §6).
     """
     before: tuple[float, float] | None = None
-    for seconds, accuracy in points:
-        if accuracy >= target:
-            return seconds if before is None else _interpolated(before, (seconds, accuracy), target)
-        before = (seconds, accuracy)
+    for seconds, value in points:
+        if metric.reached(value, target):
+            return seconds if before is None else _interpolated(before, (seconds, value), target)
+        before = (seconds, value)
     return math.inf
 
 

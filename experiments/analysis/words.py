@@ -1,8 +1,10 @@
 """Stage 8, analysis: the summary in words and as the book's table, the same for terminal, MLflow and report."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import Part, present
 from experiments.analysis.scaling import NEITHER, WEAK
 from experiments.plan import short_name
@@ -45,19 +47,24 @@ def work_unit(summary: Summary) -> str:
     return "worker-seconds" if summary["study"]["device"] == "cpu" else "GPU-seconds"
 
 
+def metric_of(part: Mapping[str, Any]) -> StudyMetric:
+    """The metric of a study; part: `study` or `recommendation` of its summary."""
+    return StudyMetric(**part["metric"])
+
+
 def headline(summary: Summary) -> str:
     """The answer in one short sentence."""
-    recommendation = summary["recommendation"]
-    fastest, best = recommendation["fastest"], recommendation["best_accuracy"]
+    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
+    fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
     if present(fastest):
-        took = seconds_text(fastest["seconds"])
-        return f"{_configuration(fastest, summary)} reached {recommendation['target']:g} soonest, in {took}."
+        took, target = seconds_text(fastest["seconds"]), metric.named(f"{recommendation['target']:g}")
+        return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
     if present(best):
-        accuracy = f"{best['test_accuracy']['value']:.3f}"
         missed = (
             f"No cell reached {recommendation['missed_targets'][0]:g}; " if recommendation["missed_targets"] else ""
         )
-        return f"{missed}{_configuration(best, summary)} came furthest, to {accuracy} test accuracy."
+        value = metric.text(best[metric.key]["value"])
+        return f"{missed}{_configuration(best, summary)} came furthest, to {value} {metric.title}."
     return "No answer: no trial finished."
 
 
@@ -86,16 +93,17 @@ def recommendation_lines(recommendation: Part) -> list[str]:
 
 
 def _recommended(recommendation: Part) -> list[str]:
-    fastest, cheapest = recommendation["fastest"], recommendation["cheapest"]
+    fastest, cheapest, metric = recommendation["fastest"], recommendation["cheapest"], metric_of(recommendation)
     if not present(fastest):
-        return [line for line in (_sentence(fastest["why"]), _best_words(recommendation["best_accuracy"])) if line]
+        best = _best_words(recommendation[metric.choice_key], metric)
+        return [line for line in (_sentence(fastest["why"]), best) if line]
     missed = recommendation["missed_targets"]
     also = f" No cell reached {missed[0]:g}." if missed else ""
     target = f"{recommendation['target']:g}"
     if fastest["label"] == cheapest["label"]:
-        return [f"Fastest and cheapest to {target} test accuracy: {_cell_words(fastest)}.{also}"]
+        return [f"Fastest and cheapest to {target} {metric.title}: {_cell_words(fastest)}.{also}"]
     return [
-        f"Fastest to {target} test accuracy: {_cell_words(fastest)}.{also}",
+        f"Fastest to {target} {metric.title}: {_cell_words(fastest)}.{also}",
         f"Cheapest to {target}: {_cell_words(cheapest)}.",
     ]
 
@@ -115,10 +123,10 @@ def money_text(cost: float) -> str:
     return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
 
 
-def _best_words(best: Part) -> str:
+def _best_words(best: Part, metric: StudyMetric) -> str:
     if not present(best):
         return ""
-    return f"Best test accuracy: {best['label']}, {best['test_accuracy']['value']:.3f} after the last epoch."
+    return f"Best {metric.title}: {best['label']}, {metric.text(best[metric.key]['value'])} after the last epoch."
 
 
 def _scaling_line(summary: Summary) -> str:
@@ -156,18 +164,17 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     CPU the first column says so.
     """
     cpu = "cpu" in (summary["study"]["device"] or "")
-    others = other_parameters(summary)
+    others, metric = other_parameters(summary), metric_of(summary["study"])
     header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
-    header += ["epoch s", "test acc", "speed-up", "efficiency"]
+    header += ["epoch s", metric.heading, "speed-up", "efficiency"]
     target = summary["recommendation"]["target"]
-    if target is None:
-        return [*header, "notes"], [[*_book_row(row, others), _notes(row)] for row in summary["cells"]]
-    times = {row["label"]: row["seconds"] for row in summary["time_to_target"] if row["target"] == target}
-    rows = [[*_book_row(row, others), _seconds(times[row["label"]]), _notes(row)] for row in summary["cells"]]
-    return [*header, f"s to {target:g}", "notes"], rows
+    times = {row["label"]: [_seconds(row["seconds"])] for row in summary["time_to_target"] if row["target"] == target}
+    header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
+    rows = summary["cells"]
+    return header, [[*_book_row(row, others, metric), *times.get(row["label"], []), _notes(row)] for row in rows]
 
 
-def _book_row(row: Mapping[str, Any], others: Sequence[str]) -> list[str]:
+def _book_row(row: Mapping[str, Any], others: Sequence[str], metric: StudyMetric) -> list[str]:
     params = row["params"]
     return [
         str(params["num_gpus"]),
@@ -175,7 +182,7 @@ def _book_row(row: Mapping[str, Any], others: Sequence[str]) -> list[str]:
         f"{params['learning_rate']:g}",
         *(_plain(params[key]) for key in others),
         _seconds(row["epoch_seconds"]["value"]),
-        _value(row["test_accuracy"], ".3f"),
+        metric.text(row[metric.key]["value"]) if present(row[metric.key]) else NOTHING,
         NOTHING if row["speedup"] is None else f"{row['speedup']:.2f}",
         NOTHING if row["efficiency"] is None else f"{row['efficiency']:.2f}",
     ]
@@ -193,8 +200,13 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _value(part: Part, form: str) -> str:
-    return format(part["value"], form) if present(part) else NOTHING
+def setting_text(value: Any) -> str:
+    """A value that training picked by itself, as people write it: true, bf16, [0.6, 0.4]."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(setting_text(each) for each in value)}]"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def row_notes(row: Mapping[str, Any]) -> list[str]:

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from experiments.analysis.cells import gather
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import finite
 from experiments.analysis.summary import summarise
-from experiments.report.curves import accuracy_over_epochs, accuracy_over_seconds
+from experiments.report.curves import metric_over_epochs, metric_over_seconds
 from experiments.report.page import render_page
 from experiments.report.scaling_figures import efficiency_figure, pareto_figure, phases_figure, speedup_figure
 from experiments.spec import StudySpec
@@ -28,10 +29,10 @@ def write_report(folder: StudyFolder, wall_seconds: float | None = None) -> Path
     wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
     summary = summarise(spec, plan, trials, wall)
     summary["study"]["study_id"] = folder.study_id
-    cells = gather(plan, trials)
+    cells = gather(plan, trials, StudyMetric.of(spec.workload))
     figures = [
-        accuracy_over_epochs(cells, summary),
-        accuracy_over_seconds(cells, summary),
+        metric_over_epochs(cells, summary),
+        metric_over_seconds(cells, summary),
         speedup_figure(summary),
         efficiency_figure(summary),
         pareto_figure(summary),

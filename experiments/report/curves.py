@@ -1,4 +1,4 @@
-"""Stage 9, report: test accuracy over epochs and over seconds."""
+"""Stage 9, report: the study's metric over epochs and over seconds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.analysis.cells import Cell, key_of
+from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import present
-from experiments.analysis.trial_measures import COUNTED, accuracies, curve, epochs_of
-from experiments.analysis.words import seconds_text
+from experiments.analysis.trial_measures import COUNTED, curve, epochs_of, test_values
+from experiments.analysis.words import metric_of, seconds_text
 from experiments.plan import label
-from experiments.report.drawing import INK, LINES, MARKERS, MUTED, PALETTE, Drawn, canvas, export, legend_below
+from experiments.report.drawing import (
+    INK,
+    LINES,
+    MARKERS,
+    MUTED,
+    PALETTE,
+    Drawn,
+    canvas,
+    export,
+    legend_below,
+    plain_log_axes,
+)
 
 Summary = Mapping[str, Any]
 
@@ -25,8 +37,8 @@ class Styles:
 
     @classmethod
     def of(cls, summary: Summary) -> "Styles":
-        """One colour a group for the groups that matter most: recommended ones, then by accuracy."""
-        rank = [*_recommended(summary), *_by_accuracy(summary)]
+        """One colour a group for the groups that matter most: recommended ones, then by the metric."""
+        rank = [*_recommended(summary), *_by_metric(summary)]
         groups = dict.fromkeys(_group(params) for params in rank)
         chosen = list(groups)[: len(PALETTE)]
         labels = {_group(params): label(_without_workers(params)) for params in rank}
@@ -80,29 +92,33 @@ def _without_workers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recommended(summary: Summary) -> list[Mapping[str, Any]]:
-    parts = [summary["recommendation"][key] for key in ("fastest", "cheapest", "knee", "best_accuracy")]
+    best = metric_of(summary["study"]).choice_key
+    parts = [summary["recommendation"][key] for key in ("fastest", "cheapest", "knee", best)]
     return [part["params"] for part in parts if present(part)]
 
 
-def _by_accuracy(summary: Summary) -> list[Mapping[str, Any]]:
-    rows = sorted(summary["cells"], key=lambda row: -(row["test_accuracy"]["value"] or 0.0))
-    return [row["params"] for row in rows]
+def _by_metric(summary: Summary) -> list[Mapping[str, Any]]:
+    """The cells' parameters, the best first, those without a value last."""
+    metric = metric_of(summary["study"])
+    known = [row for row in summary["cells"] if present(row[metric.key])]
+    rows = sorted(known, key=lambda row: metric.order(row[metric.key]["value"]))
+    return [row["params"] for row in [*rows, *(row for row in summary["cells"] if not present(row[metric.key]))]]
 
 
 def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
-    """Median test accuracy over the seeds that have this epoch."""
+    """Median of the metric over the seeds that have this epoch."""
     values: dict[int, list[float]] = {}
     for trial in cell.with_status(COUNTED):
         for epoch in epochs_of(trial):
-            for accuracy in accuracies({"epochs": [epoch]}):
-                values.setdefault(int(epoch["epoch"]), []).append(accuracy)
+            for value in test_values({"epochs": [epoch]}, cell.metric):
+                values.setdefault(int(epoch["epoch"]), []).append(value)
     epochs = sorted(values)
     return epochs, [statistics.median(values[epoch]) for epoch in epochs]
 
 
 def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
-    """Median seconds and median accuracy over seeds after each epoch; from (0, –) on as measured."""
-    curves = [points for trial in cell.with_status(COUNTED) if (points := curve(trial))]
+    """Median seconds and median metric over seeds after each epoch; from (0, –) on as measured."""
+    curves = [points for trial in cell.with_status(COUNTED) if (points := curve(trial, cell.metric))]
     longest = max((len(points) for points in curves), default=0)
     columns = [[points[index] for points in curves if index < len(points)] for index in range(longest)]
     return (
@@ -111,26 +127,25 @@ def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
     )
 
 
-def accuracy_over_epochs(cells: Sequence[Cell], summary: Summary) -> Drawn:
-    """Test accuracy after each epoch, a line a cell, median over seeds."""
-    name, title = "accuracy_epochs", "Test accuracy over epochs"
+def metric_over_epochs(cells: Sequence[Cell], summary: Summary) -> Drawn:
+    """The metric after each epoch, a line a cell, median over seeds."""
     lines = [(cell, *_by_epoch(cell)) for cell in cells]
-    return _curves(name, title, "epoch", lines, summary, _epochs_caption(summary))
+    return _curves("epochs", "epochs", "epoch", lines, summary, _epochs_caption(summary))
 
 
-def accuracy_over_seconds(cells: Sequence[Cell], summary: Summary) -> Drawn:
-    """The same accuracies over the training seconds that they took."""
-    name, title = "accuracy_seconds", "Test accuracy over training time"
+def metric_over_seconds(cells: Sequence[Cell], summary: Summary) -> Drawn:
+    """The same values over the training seconds that they took."""
     lines = [(cell, *_by_seconds(cell)) for cell in cells]
-    return _curves(
-        name, title, "training time (seconds, evaluation left out)", lines, summary, _seconds_caption(summary)
-    )
+    x_label = "training time (seconds, evaluation left out)"
+    return _curves("seconds", "training time", x_label, lines, summary, _seconds_caption(summary))
 
 
-def _curves(name: str, title: str, x_label: str, lines: Sequence[Any], summary: Summary, caption: str) -> Drawn:
+def _curves(name: str, over: str, x_label: str, lines: Sequence[Any], summary: Summary, caption: str) -> Drawn:
+    metric = metric_of(summary["study"])
+    name, title = f"{metric.name}_{name}", f"Test {metric.name} over {over}"
     lines = [line for line in lines if line[1]]
     if not lines:
-        return Drawn(name=name, title=title, caption="Not drawn: no trial has a test accuracy.")
+        return Drawn(name=name, title=title, caption=f"Not drawn: no trial has a {metric.title}.")
     styles = Styles.of(summary)
     with canvas(height=3.2) as (figure, axes):
         for cell, x, y in lines:
@@ -141,28 +156,41 @@ def _curves(name: str, title: str, x_label: str, lines: Sequence[Any], summary: 
                 f"target {target:g}", (0, target), xycoords=("axes fraction", "data"), fontsize=8, color=MUTED,
                 ha="left", va="bottom", xytext=(3, 1), textcoords="offset points",
             )  # fmt: skip
-        axes.set(xlabel=x_label, ylabel="test accuracy (0 to 1)", xlim=(0, None), ylim=(0, 1))
+        axes.set(xlabel=x_label, xlim=(0, None))
+        _value_axis(axes, metric, [value for line in lines for value in line[2]] + summary["study"]["targets"])
         legend_below(figure, styles.handles(styles.any_grey([line[0] for line in lines])))
         return export(figure, name, title, caption)
 
 
+LOG_FROM = 30.0
+"""From this ratio of the largest to the smallest value on, a metric's axis is logarithmic."""
+
+
+def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None:
+    """From 0 to 1 for a share; for another metric what values and targets need, logarithmic where that is much."""
+    axes.set_ylabel(f"{metric.title} (0 to 1)" if metric.share else metric.title)
+    if metric.share:
+        axes.set_ylim(0, 1)
+    elif min(values) > 0 and max(values) / min(values) >= LOG_FROM:
+        plain_log_axes(axes, "y")
+
+
 def _epochs_caption(summary: Summary) -> str:
-    rows = [row for row in summary["cells"] if present(row["test_accuracy"])]
+    metric = metric_of(summary["study"])
+    rows = [row for row in summary["cells"] if present(row[metric.key])]
     if not rows:
         return "No trial finished; the lines show how far each came."
-    best = max(rows, key=lambda row: row["test_accuracy"]["value"])
-    last = min(rows, key=lambda row: row["test_accuracy"]["value"])
+    best = min(rows, key=lambda row: metric.order(row[metric.key]["value"]))
+    last = max(rows, key=lambda row: metric.order(row[metric.key]["value"]))
+    at_best, at_last = (metric.text(row[metric.key]["value"]) for row in (best, last))
     if len(rows) == 1:
-        return f"{best['label']} ends at {best['test_accuracy']['value']:.3f}."
-    return (
-        f"After the last epoch {best['label']} is ahead with {best['test_accuracy']['value']:.3f}; "
-        f"{last['label']} is last with {last['test_accuracy']['value']:.3f}."
-    )
+        return f"{best['label']} ends at {at_best}."
+    return f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
 
 
 def _seconds_caption(summary: Summary) -> str:
     fastest = summary["recommendation"]["fastest"]
     if not present(fastest):
         return f"No time to a target: {fastest['why']}."
-    target = summary["recommendation"]["target"]
-    return f"{fastest['label']} is the first to reach {target:g}, after {seconds_text(fastest['seconds'])} of training."
+    target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
+    return f"{fastest['label']} is the first to reach {target}, after {seconds_text(fastest['seconds'])} of training."

@@ -5,11 +5,12 @@ ink, rules and muted lines become CSS variables, so that the page's light and da
 """
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,3 +133,30 @@ def legend_below(figure: "Figure", handles: list[Any]) -> None:
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.2 * rows)
     figure.legend(handles=handles, loc="outside lower left", ncols=columns)
+
+
+def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
+    """Makes one or both axes logarithmic, with ticks that read as plain numbers."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set(**{f"{letter}scale": "log" for letter in which})
+    for letter in which:
+        axis, limits = (axes.xaxis, axes.get_xlim()) if letter == "x" else (axes.yaxis, axes.get_ylim())
+        ticks = log_ticks(*limits)
+        axis.set_minor_locator(NullLocator())
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers within the limits of a log axis: three or more where such are to be had, about evenly spaced."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for steps in TICK_STEPS:
+        ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks[:: max(1, len(ticks) // 5)]

@@ -4,7 +4,7 @@ Names, messages and every other text of a study are untrusted: the template esca
 made here from escaped text, goes in as it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from experiments.analysis.words import (
     answer_lines,
     book_table,
     headline,
+    metric_of,
     money_text,
     range_text,
     seconds_text,
+    setting_text,
     three_digits,
     work_unit,
 )
@@ -39,6 +41,7 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
     header, rows = book_table(summary)
     return environment.get_template("template.html").render(
         study=summary["study"],
+        metric=metric_of(summary["study"]),
         counts=summary["trials"],
         headline=headline(summary),
         answer=answer_lines(summary),
@@ -81,7 +84,7 @@ def _merit(name: str, recommendation: Mapping[str, Any], role: str, unit: str) -
     choice = recommendation[role]
     if not present(choice):
         return {"name": name, "value": NOTHING, "detail": choice["why"], "more": ""}
-    more = [f"to {recommendation['target']:g} test accuracy"]
+    more = [f"to {recommendation['target']:g} {metric_of(recommendation).title}"]
     if unit == "seconds":
         value = seconds_text(choice["seconds"])
         more += [extent] if (extent := range_text(choice["interval"])) else []
@@ -100,39 +103,49 @@ def _overhead(cost: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
-    recommendation = summary["recommendation"]
+    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     roles = [role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]]
-    best = recommendation["best_accuracy"]
+    best = recommendation[metric.choice_key]
     if present(best) and best["label"] == row["label"]:
-        roles.append("most accurate")
+        roles.append(metric.superlative)
     return {"cells": cells, "roles": roles}
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Every figure with its range over seeds: accuracies, epoch seconds, samples/s, and time to each target."""
-    targets = summary["study"]["targets"]
+    """Every figure with its range over seeds: the metric, epoch seconds, samples/s, time to each target, and what
+    training picked by itself where it picked something.
+    """
+    targets, metric = summary["study"]["targets"], metric_of(summary["study"])
+    picks = any("details" in row for row in summary["cells"])
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
-    header = ["cell", "seeds", "test acc, last epoch", "test acc, best epoch", "epoch s", "samples/s"]
-    header += [f"time to {target:g}" for target in targets]
+    header = ["cell", "seeds", f"{metric.heading}, last epoch", f"{metric.heading}, best epoch", "epoch s", "samples/s"]
+    header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
         [
             row["label"],
             f"{row['trials']['finished'] + row['trials']['stopped']} of {row['trials']['planned']}",
-            _ranged(row["test_accuracy"], ".3f"),
-            _ranged(row["best_test_accuracy"], ".3f"),
-            _ranged(row["epoch_seconds"], ".3f"),
-            _ranged(row["samples_per_second"], ",.0f"),
+            _ranged(row[metric.key], metric.text),
+            _ranged(row[metric.best_key], metric.text),
+            _ranged(row["epoch_seconds"], "{:.3f}".format),
+            _ranged(row["samples_per_second"], "{:,.0f}".format),
             *(_time_text(times[row["label"], target]) for target in targets),
+            *([_picked_text(row.get("details", {}))] if picks else []),
         ]
         for row in summary["cells"]
     ]
     return header, rows
 
 
-def _ranged(part: Mapping[str, Any], form: str) -> str:
+def _picked_text(details: Mapping[str, Sequence[Any]]) -> str:
+    """`channels_last: true; shards: [0.6, 0.4]`; where the trials of a cell differ, every value."""
+    texts = {name: " or ".join(setting_text(value) for value in values) for name, values in details.items()}
+    return "; ".join(f"{name}: {text}" for name, text in texts.items()) or NOTHING
+
+
+def _ranged(part: Mapping[str, Any], text: Callable[[float], str]) -> str:
     if not present(part):
         return NOTHING
-    value, low, high = (format(part[key], form) for key in ("value", "low", "high"))
+    value, low, high = (text(part[key]) for key in ("value", "low", "high"))
     return value if low == high else f"{value} ({low} to {high})"
 
 

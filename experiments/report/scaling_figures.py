@@ -1,6 +1,5 @@
 """Stage 9, report: speed-up, efficiency, the phases of a step, and time against GPU-seconds."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,19 @@ from experiments.analysis.verdicts import phase_share
 from experiments.analysis.words import seconds_text, work_unit
 from experiments.plan import label
 from experiments.report.curves import Styles
-from experiments.report.drawing import HATCHES, INK, LINES, MARKERS, MUTED, PALETTE, Drawn, canvas, export, legend_below
+from experiments.report.drawing import (
+    HATCHES,
+    INK,
+    LINES,
+    MARKERS,
+    MUTED,
+    PALETTE,
+    Drawn,
+    canvas,
+    export,
+    legend_below,
+    plain_log_axes,
+)
 
 Summary = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -172,7 +183,8 @@ def pareto_figure(summary: Summary) -> Drawn:
             style: dict[str, Any] = {"color": styles.colour(row["params"]), "marker": MARKERS[place % len(MARKERS)]}
             axes.plot(row["seconds"], row["gpu_seconds"], linestyle="none", markersize=7, **style)
         _name_winners(axes, recommendation)
-        _plain_log_axes(axes)
+        axes.margins(0.18)
+        plain_log_axes(axes, "xy")
         axes.set(xlabel=f"training seconds to {target:g}", ylabel=f"{work_unit(summary)} to {target:g}")
         grey = any(styles.colour(row["params"]) == MUTED for row in rows)
         legend_below(figure, styles.handles(grey))
@@ -191,33 +203,6 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
             " and ".join(roles), (choice["seconds"], choice["gpu_seconds"]), xytext=(-3, 9) if above else (3, -15),
             textcoords="offset points", ha="left" if above else "right", fontsize=8.5, fontweight="bold", color=INK,
         )  # fmt: skip
-
-
-def _plain_log_axes(axes: Any) -> None:
-    """Log axes with ticks that read as plain numbers."""
-    from matplotlib.ticker import NullLocator
-
-    axes.set(xscale="log", yscale="log")
-    axes.margins(0.18)
-    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        ticks = log_ticks(*limits)
-        axis.set_minor_locator(NullLocator())
-        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-
-
-TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers within the limits of a log axis: three or more where such are to be had, about evenly spaced."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks: list[float] = []
-    for steps in TICK_STEPS:
-        ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) >= 3:
-            break
-    return ticks[:: max(1, len(ticks) // 5)]
 
 
 def _pareto_caption(recommendation: Mapping[str, Any], count: int, unit: str) -> str:

@@ -41,6 +41,20 @@ def test_a_wish_that_can_not_be_is_refused(folder, wish, value):
     assert caught.value.remedy
 
 
+def test_a_target_of_another_metric_is_any_number(tmp_path):
+    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("[0.8]", "[0.5]")
+    path = folder_of(tmp_path / "tiny", text).path
+    advice, lines = advise(path, **{**WISHES, "accuracy": 25.0})
+    assert advice["target"] == 25.0
+    assert "to 25 test mse" in lines[0]
+    missed, lines = advise(path, **{**WISHES, "accuracy": -3.0})
+    assert missed["fastest"]["why"] == "no cell reached a test mse of -3"
+    assert any(line.startswith("Best test mse: ") for line in lines)
+    with pytest.raises(RequestError, match="--accuracy: inf") as caught:
+        advise(path, **{**WISHES, "accuracy": float("inf")})
+    assert "test mse" in caught.value.remedy
+
+
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(RequestError, match="is not a study's folder"):
         advise(tmp_path, **WISHES)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.analysis.metric import StudyMetric
 from orchestration.board import Board, clock, sparkline
 from orchestration.live import Silent, event_text
 from tests.experiments.support import study_of
@@ -51,6 +52,13 @@ def test_sparkline():
     assert sparkline([]) == ""
 
 
+def test_a_sparkline_of_what_is_no_share_fills_its_height():
+    assert sparkline([30.0, 20.0, None, 10.0], share=False) == "█▅ ▁"
+    assert sparkline([7.0, 7.0], share=False) == "▅▅"
+    assert sparkline([None], share=False) == " "
+    assert sparkline([900.0, 2.0, 1.0], width=2, share=False) == "█▁"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (65, "1:05"), (3_599, "59:59"), (7_384, "2:03:04")]
 )
@@ -61,7 +69,7 @@ def test_clock(seconds, text):
 def test_a_running_trial(board, first):
     take(board, first, running(), epoch(1, 0.4), epoch(2, None, None))
     trial = board.running[first]
-    assert trial.accuracies == [0.4, None]
+    assert trial.values == [0.4, None]
     assert trial.samples_per_second == 100.0
     assert board.best == (0.4, board.trials[first])
 
@@ -69,7 +77,7 @@ def test_a_running_trial(board, first):
 def test_a_second_attempt_keeps_the_epochs_that_are_not_told_again(board, first):
     take(board, first, running(), epoch(1, 0.4), running(2), epoch(2, 0.6))
     assert board.running[first].attempt == 2
-    assert board.running[first].accuracies == [0.4, 0.6]
+    assert board.running[first].values == [0.4, 0.6]
 
 
 def test_progress(board, first):
@@ -97,6 +105,18 @@ def test_events_in_words(board, first):
     failed = ended("out_of_memory", {"message": "no memory"})
     assert event_text(failed, board) == "out of memory in 2.0 s: no memory (0/2)"
     assert event_text(ended("diverged", epochs=[{"test_accuracy": None}]), board) == "diverged in 2.0 s (0/2)"
+
+
+def test_a_study_of_an_error_is_watched_by_its_error(board, first):
+    board.metric = StudyMetric(name="mse", mode="min", share=False)
+    for number, value in enumerate((0.5, 0.01234, 0.02, None), start=1):
+        told = {"epoch": number, "test_mse": value, "test_accuracy": 1.0, "samples_per_second": 1.0}
+        take(board, first, *([running()] if number == 1 else []), {"type": "epoch", "epoch": told})
+    assert board.running[first].values == [0.5, 0.01234, 0.02, None]
+    assert board.best == (0.01234, board.trials[first])
+    assert f"best so far 0.01234 test mse ({board.trials[first].run_name})" in board.progress()
+    text = event_text(ended(epochs=[{"test_mse": 0.0123456}]), board)
+    assert text == "finished in 2.0 s, test mse 0.01235 (0/2)"
 
 
 def test_silence(board, first):

@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 
+from experiments.analysis.metric import StudyMetric
 from orchestration.live import Lines, LiveTable
 from tests.orchestration.test_board import board, ended, epoch, first, running, take
 
@@ -49,6 +50,23 @@ def test_the_live_table(board, first):
         view.close()
     row = next(line for line in text.splitlines() if board.trials[first].run_name in line)
     assert row.split()[-4:] == ["2/3", "▂█", "0.9000", "12,346"]
+
+
+def test_the_live_table_of_another_metric(board, first):
+    board.metric = StudyMetric(name="mse", mode="min", share=False)
+    view, _, console = table(board)
+    try:
+        take(board, first, running())
+        for number, value in ((1, 12.0), (2, 3.5)):
+            told = {"epoch": number, "test_mse": value, "samples_per_second": 100.0}
+            take(board, first, {"type": "epoch", "epoch": told})
+        text = drawn(view, console)
+    finally:
+        view.close()
+    assert "test mse" in text
+    assert "accuracy" not in text
+    row = next(line for line in text.splitlines() if board.trials[first].run_name in line)
+    assert row.split()[-4:] == ["2/3", "█▁", "3.5", "100"]
 
 
 def test_what_is_waited_for_is_shown(board):

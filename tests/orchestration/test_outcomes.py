@@ -43,11 +43,11 @@ def test_two_raylets_on_one_machine_share_its_cores():
 def test_the_record_of_a_trial():
     outcome = Outcome()
     outcome.granted(101.0, [worker(0), worker(1)], {"oversubscribed"})
-    outcome.training_started(101.25, 100.0)
-    outcome.training_started(105.0, 100.0)  # a later attempt
+    outcome.training_started(101.25, 100.0, resumed=False)
+    outcome.training_started(105.0, 100.0, resumed=True)  # a later attempt
     assert outcome.new_epoch(epoch(2))
     assert outcome.new_epoch(epoch(1))
-    outcome.lost_seconds = 0.5
+    outcome.training_ended({"status": "diverged", "lost_seconds": 0.5})
     record = outcome.to_dict(**END)
     assert record == {
         "status": "finished",
@@ -65,11 +65,20 @@ def test_the_record_of_a_trial():
                 {"rank": 1, "node": "h", "device": "cpu", "threads": 1},
             ],
         },
-        "flags": ["oversubscribed"],
+        "flags": ["oversubscribed", "resumed"],
         "epochs": [epoch(1), epoch(2)],
         "error": None,
     }
     json.dumps(record, allow_nan=False)
+
+
+def test_what_training_picked_by_itself_is_in_the_record():
+    outcome = Outcome()
+    outcome.training_ended({"status": "finished", "lost_seconds": 0.5, "details": {"fused": True}})
+    record = outcome.to_dict(**END)
+    assert record["details"] == {"fused": True}
+    assert list(record)[list(record).index("flags") + 1] == "details"
+    assert record["train_seconds"] == 0.0  # no epoch was lost
 
 
 def test_a_trial_that_never_got_workers_has_a_record_too():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from experiments.analysis.metric import ACCURACY
 from experiments.study_folder import StudyFolder
 from orchestration.outcomes import Outcome, error_of
 from orchestration.recorder import Recorder, final_metrics, flat_params, lost_event, note, trial_record, trial_tags
@@ -46,7 +47,12 @@ class FakeEngine:
 
 @pytest.fixture
 def study(tmp_path):
-    spec, plan, trials = study_of(SPEC)
+    return recorded(tmp_path, SPEC)
+
+
+def recorded(tmp_path, text):
+    """A recorder with nothing recorded, its folder and tracker, and the trials to record."""
+    spec, plan, trials = study_of(text)
     folder = StudyFolder(tmp_path / "tiny-20260131")
     folder.create()
     folder.write_text(folder.spec_file, spec.to_yaml())
@@ -193,12 +199,45 @@ def test_a_lost_event_without_epochs():
 
 def test_metrics_at_the_end():
     _, _, trials = study_of(SPEC)
-    found = final_metrics(trials[0], (0.3, 0.99))
+    found = final_metrics(trials[0], (0.3, 0.99), ACCURACY)
     assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
     assert "time_to_accuracy_0.3" in found
     assert "time_to_accuracy_0.99" not in found  # not reached
     broken = {**trials[0], "epochs": [], "startup_seconds": None}
-    assert final_metrics(broken, (0.3,)).keys() == {"train_seconds", "wall_seconds"}
+    assert final_metrics(broken, (0.3,), ACCURACY).keys() == {"train_seconds", "wall_seconds"}
+
+
+def test_of_an_error_the_smallest_is_the_best(tmp_path):
+    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("0.99", "0.001")
+    recorder, _, tracker, trials = recorded(tmp_path, text.replace("0.3", "0.8"))
+    for trial in trials:
+        play(recorder, trial)
+    recorder.finish(1.0, interrupted=False)
+    best = min(trials, key=lambda trial: trial["epochs"][-1]["test_mse"])
+    assert [facts["trial_id"] for facts in tracker.of("model")] == [best["trial_id"]]
+    for trial, ended in zip(trials, tracker.of("trial_ended"), strict=True):
+        found = ended["point"]["metrics"]
+        assert found["best_test_mse"] == min(epoch["test_mse"] for epoch in trial["epochs"])
+        assert "time_to_mse_0.8" in found
+        assert "time_to_mse_0.001" not in found  # not reached
+        assert not any("accuracy" in name for name in found)
+        assert [find_metric(name).name for name in found]
+    assert "test mse" in tracker.of("study_ended")[0]["note"]
+
+
+def test_what_training_picked_by_itself_is_written_down(study):
+    recorder, folder, tracker, trials = study
+    picked = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
+    play(recorder, {**trials[0], "details": picked})
+    assert folder.read_trials()[0]["details"] == picked
+    assert tracker.of("trial_ended")[0]["tags"] == {
+        "scalestudy.shards": "[0.6, 0.4]",
+        "scalestudy.channels_last": "true",
+        "scalestudy.fused": "false",
+        "scalestudy.compressed_steps": "120",
+        "scalestudy.kind": "amx",
+        "scalestudy.attempts": "1",
+    }
 
 
 def test_tags_at_the_end():

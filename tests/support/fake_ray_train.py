@@ -170,7 +170,7 @@ class FakeRayTrain:
     async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
         done = self.progress.get(key, 0)
         if done == 0:
-            await self.post(worker, {"type": "started"})
+            await self.post(worker, {"type": "started", "resumed": False})
         elif done <= self.epochs:
             await self.post(worker, {"type": "epoch", "epoch": epoch_record(done)})
         elif fate == "hangs":
@@ -178,7 +178,7 @@ class FakeRayTrain:
             return
         else:
             status = "diverged" if fate == "diverged" else "finished"
-            ended = {"type": "ended", "status": status, "metric": 0.5, "lost_seconds": 0.0, "message": None}
+            ended = {"type": "ended", "status": status, "score": 0.5, "lost_seconds": 0.0, "message": None}
             await self.post(worker, ended)
             worker.order = None
         self.progress[key] = done + 1

@@ -88,6 +88,7 @@ def _receive(connection: Connection, rank: int) -> tuple[bool, Any]:
 def _serve(connection: Connection) -> None:
     """A rank's life: run jobs until the pool closes its end."""
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")  # torch.compile imports what uses it
     while True:
         try:
             job = connection.recv()

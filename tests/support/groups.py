@@ -30,7 +30,8 @@ class Desk:
         """Asks for workers for a trial; returns the trial's id."""
         self._count += 1
         trial_id = f"trial-{self._count}"
-        trial = {"trial_id": trial_id, "num_workers": num_workers, "config": {**CONFIG, **config}, "model_path": None}
+        trial = {"trial_id": trial_id, "num_workers": num_workers, "config": {**CONFIG, **config}, "metric_mode": "max",
+                 "model_path": None}  # fmt: skip
         ray.get(self.groups.lease.remote(trial))
         return trial_id
 

@@ -105,6 +105,16 @@ def test_flags_reach_rows_caveats_and_tables():
     assert "shared_node" in book_table(summary)[1][2][-1]
 
 
+def test_what_training_picked_by_itself_is_kept_a_cell_each_value_once():
+    spec, plan, trials = study_of(TEXT)
+    for trial, steps in zip(trials, (1, 2), strict=False):
+        trial["details"] = {"fused": True, "compressed_steps": steps}
+    trials[2]["details"] = {}
+    rows = summarise(spec, plan, trials)["cells"]
+    assert rows[0]["details"] == {"fused": [True], "compressed_steps": [1, 2]}
+    assert not any("details" in row for row in rows[1:])
+
+
 def test_every_table_says_when_workers_are_cpu_processes():
     assert book_table(summary_of(TEXT))[0][0] == "num_gpus (CPU)"
     assert any("CPU processes with 1 thread" in line for line in answer_lines(summary_of(TEXT)))

@@ -6,16 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.analysis.metric import ACCURACY, StudyMetric
 from experiments.analysis.trial_measures import (
-    best_accuracy,
+    best_value,
     curve,
     epoch_phases,
-    final_accuracy,
+    final_value,
     samples_per_second,
-    time_to_accuracy,
+    time_to_target,
     timed_epochs,
     train_seconds,
 )
+
+ERROR = StudyMetric(name="error", mode="min", share=False)
+
+
+def time_to_accuracy(points, target):
+    return time_to_target(points, target, ACCURACY)
 
 
 def trial_of(*epochs, **rest):
@@ -75,16 +82,36 @@ def test_the_first_record_of_an_epoch_wins():
     assert train_seconds(trial) == 3.0
 
 
+@given(CURVES, st.floats(0, 1))
+def test_a_falling_metric_is_a_rising_one_turned_over(steps, target):
+    points = [(seconds * number, value) for number, (seconds, value) in enumerate(sorted(steps), start=1)]
+    turned = [(seconds, -value) for seconds, value in points]
+    assert time_to_target(turned, -target, ERROR) == time_to_accuracy(points, target)
+
+
+def test_time_to_an_error_is_interpolated_as_it_falls():
+    # 0.2 is met a third of the way from 0.3 (2 s) to 0.0 (8 s)
+    assert time_to_target([(1.0, 0.9), (2.0, 0.3), (8.0, 0.0)], 0.2, ERROR) == pytest.approx(4.0)
+    assert time_to_target([(1.0, 0.2)], 0.2, ERROR) == 1.0  # as much as the target is enough
+    assert time_to_target([(1.0, 0.9)], 0.2, ERROR) == math.inf
+
+
 def test_accuracies():
     trial = trial_of({"test_accuracy": 0.5}, {"test_accuracy": 0.9}, {"test_accuracy": 0.8}, {"test_accuracy": None})
-    assert (final_accuracy(trial), best_accuracy(trial)) == (0.8, 0.9)
-    assert (final_accuracy({}), best_accuracy({"epochs": None})) == (None, None)
+    assert (final_value(trial, ACCURACY), best_value(trial, ACCURACY)) == (0.8, 0.9)
+    assert (final_value({}, ACCURACY), best_value({"epochs": None}, ACCURACY)) == (None, None)
+
+
+def test_the_best_error_is_the_smallest():
+    trial = trial_of({"test_error": 0.5, "test_accuracy": 0.1}, {"test_error": 0.1}, {"test_error": 0.2})
+    assert (final_value(trial, ERROR), best_value(trial, ERROR)) == (0.2, 0.1)
+    assert best_value(trial_of({"test_accuracy": 0.5}), ERROR) is None
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, None, float("nan"), "1", True])
 def test_what_is_no_duration_is_not_measured(seconds):
     trial = trial_of({"train_seconds": seconds, "test_accuracy": 0.5, "samples": 10})
-    assert (timed_epochs(trial), curve(trial), train_seconds(trial)) == ([], [], 0.0)
+    assert (timed_epochs(trial), curve(trial, ACCURACY), train_seconds(trial)) == ([], [], 0.0)
     assert samples_per_second(trial["epochs"][0]) is None
 
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments.report import write_report
-from experiments.report.scaling_figures import log_ticks
+from experiments.report.drawing import log_ticks
 from tests.experiments.support import folder_of
 from tests.support.trials import Law
 
@@ -170,6 +170,55 @@ def test_missing_phases_are_said(tmp_path):
     text = write_report(folder).read_text("utf-8")
     assert "no trial measured the phases" in text
     assert "no cause can be named" in text
+
+
+FALLING = TEXT.replace("[0.3, 0.5]", "[0.5, 0.2]") + "\nworkload: {metric: mse, metric_mode: min}"
+
+
+def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
+    folder = folder_of(tmp_path / "x", FALLING, Law(learning=130))
+    text = write_report(folder).read_text("utf-8")
+    page = "".join(Page(text).text)
+    said, _, spec_yaml = page.partition("The study's spec")
+    assert "accuracy" in spec_yaml  # targets.accuracy holds the targets of any metric
+    for words in ("accuracy", "accurate", "test acc", "0 to 1"):
+        assert words not in said
+    for words in (
+        "Test mse over epochs", "Test mse over training time", "test mse after the last epoch (less is better)",
+        "test mse, best epoch", "best test mse", "to 0.2 test mse", "time to 0.2", "target 0.2",
+    ):  # fmt: skip
+        assert words in said
+    summary = json.loads(folder.summary_file.read_text())
+    for row in summary["cells"]:
+        assert f"{row['test_mse']['value']:.3g}" in said
+    best = min(summary["cells"], key=lambda row: row["test_mse"]["value"])
+    assert f"{best['label']} is ahead with {best['test_mse']['value']:.3g}" in said
+    assert {path.name for path in folder.figures.iterdir()} >= {"mse_epochs.png", "mse_seconds.png"}
+
+
+@pytest.mark.parametrize("values", [(-2.0, -0.5), (0.0, 0.0), (3.0, 3.0), (1e-12, 1e12), (0.3, None)])
+def test_an_error_of_any_size_is_drawn(tmp_path, values):
+    folder = folder_of(tmp_path / "x", "name: x\ntrain: {epochs: 2}\nworkload: {metric: mse, metric_mode: min}")
+    (trial,) = folder.read_trials()
+    for epoch, value in zip(trial["epochs"], values, strict=True):
+        epoch["test_mse"] = value
+    folder.trials_file.unlink()
+    folder.append_trial(trial)
+    assert "mse_epochs-" in write_report(folder).read_text("utf-8")
+
+
+def test_what_training_picked_by_itself_is_shown(tmp_path):
+    folder = folder_of(tmp_path / "x", TEXT)
+    trials = folder.read_trials()
+    trials[0]["details"] = {"shards": [0.61234, 0.38766], "channels_last": True}
+    trials[1]["details"] = {"shards": [0.5, 0.5], "channels_last": True}
+    folder.trials_file.unlink()
+    for trial in trials:
+        folder.append_trial(trial)
+    assert "picked by training" not in Page(write_report(folder_of(tmp_path / "y", TEXT)).read_text("utf-8")).text
+    page = Page(write_report(folder).read_text("utf-8")).text
+    assert "picked by training" in page
+    assert "shards: [0.612, 0.388] or [0.5, 0.5]; channels_last: true" in page
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.4, 2.8), (0.5, 200), (1.0, 1.05), (3e-5, 7e3), (9.1, 11)])

@@ -1,0 +1,60 @@
+"""Stage 4: by what a worker tells the best trial's model from the others, and the `ended` event that says so."""
+
+import math
+
+import pytest
+import torch
+
+from orchestration.trials import order
+from orchestration.worker import _ended, _save_if_best
+from tests.experiments.support import study_of
+from training.loop import TrainResult
+from training.records import EpochRecord
+
+
+def result(*values, status="finished"):
+    """A training whose metric took these values, one an epoch of a second."""
+    records = [EpochRecord.from_dict({"test_mse": value, "train_seconds": 1.0}, "mse") for value in values]
+    model = torch.nn.Linear(1, 1)
+    return TrainResult(status, records, model, len(values) + 0.5, None, {"fused": True})
+
+
+def told(tmp_path, mode, best=None):
+    """What a rank is told of the trial, as `WorkerGroups.next_trial` gives it."""
+    return {"trial": {**ordered(tmp_path), "metric_mode": mode}, "best": best}
+
+
+def ordered(tmp_path):
+    _, plan, _ = study_of("name: x")
+    return order(plan.trials[0], tmp_path, tmp_path / "t")
+
+
+def test_the_wantedsays_which_way_is_better(tmp_path):
+    assert ordered(tmp_path)["metric_mode"] == "max"
+
+
+def test_the_last_word_on_a_training(tmp_path):
+    assert _ended(told(tmp_path, "max"), result(0.25, 0.75)) == {
+        "type": "ended", "status": "finished", "score": 0.75, "lost_seconds": 0.5, "message": None,
+        "details": {"fused": True},
+    }  # fmt: skip
+    assert _ended(told(tmp_path, "min"), result(0.25, 0.75))["score"] == -0.75
+
+
+@pytest.mark.parametrize("values", [(), (1.0, math.nan), (math.inf,), (-math.inf,)])
+def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
+    for mode in ("max", "min"):
+        wanted = told(tmp_path, mode)
+        assert _ended(wanted, result(*values))["score"] is None
+        _save_if_best(wanted, result(*values))
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "best", "value", "saved"),
+    [("max", None, 0.1, True), ("max", 0.5, 0.6, True), ("max", 0.5, 0.5, False), ("max", 0.5, 0.4, False),
+     ("min", None, 0.9, True), ("min", -0.5, 0.4, True), ("min", -0.5, 0.5, False), ("min", -0.5, 0.6, False)],
+)  # fmt: skip
+def test_only_a_better_model_is_saved(tmp_path, mode, best, value, saved):
+    _save_if_best(told(tmp_path, mode, best), result(value))
+    assert (tmp_path / "t" / "model.pt").exists() == saved

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from training.config import OPTIMIZERS, OptimizerConfig, TrainConfig
+from training.arguments import make_config, make_parser
+from training.config import TrainConfig
 from training.data import require
-from training.registry import DATASETS, GRADIENT_SYNCS, MODELS
+from training.workers import become_many, choose_device, has_to_become_many
 
 if TYPE_CHECKING:
+    from training.checkpoint.hook import Checkpoints
     from training.distributed import Worker
+    from training.hooks import Hook
     from training.loop import TrainResult
     from training.records import EpochRecord
 
@@ -27,63 +30,19 @@ BAD_INPUT = 2  # exit code
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the arguments and torchrun's environment say; 0 if it finished or diverged, 2 for bad input."""
-    options = make_parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
     try:
         config = make_config(options)
         require(config.data, config.data_root)
         _check_save_model(options.save_model)
+        if has_to_become_many(options.devices):
+            return become_many(len(options.devices), given)
         result = _train(config, options)
         _finish(result, options)
     except ValueError as error:
         return _refuse(error)
     return 0
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """All options, with TrainConfig's defaults."""
-    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.partition("\n\n")[2])
-    add = parser.add_argument
-    add("--model", required=True, help=f"{', '.join(MODELS)} or package.module:callable")
-    add("--model-args", type=_mapping, default={}, metavar="JSON", help='such as \'{"init": "xavier"}\'')
-    add("--data", required=True, help=f"{', '.join(DATASETS)} or package.module:callable")
-    add("--data-args", type=_mapping, default={}, metavar="JSON", help="keywords of the data set's callable")
-    add("--data-root", metavar="DIR", help="folder of data sets (default: SCALESTUDY_DATA, else the user's cache)")
-    add("--batch-size", type=int, required=True, help="global: examples a step over all workers together")
-    add("--learning-rate", type=float, required=True)
-    add("--epochs", type=int, default=1)
-    add("--seed", type=int, default=0)
-    add("--optimizer", default="sgd", help=", ".join(OPTIMIZERS))
-    add("--momentum", type=float, default=0.0)
-    add("--weight-decay", type=float, default=0.0)
-    add("--gradient-sync", default="ddp", help=f"{', '.join(GRADIENT_SYNCS)} or package.module:callable")
-    add("--shards", type=_shards, default="even", help="even, or a weight a worker such as 0.7,0.3")
-    add("--gradient-clip", type=float, help="largest L2 norm of the gradient (default: not clipped)")
-    add("--warm-up-steps", type=int, default=5, help="first steps that samples_per_second leaves out")
-    add("--device", default="auto", help="auto, cpu, cuda")
-    add("--threads", type=int, help="threads a worker on the CPU (default: PyTorch's own)")
-    add("--timeout-seconds", type=float, default=1800.0, help="longest wait for the other workers")
-    add("--save-model", type=Path, metavar="FILE", help="write the trained parameters there")
-    return parser
-
-
-def make_config(options: argparse.Namespace) -> TrainConfig:
-    """The checked config. Raises ValueError."""
-    return TrainConfig(
-        model=options.model,
-        model_args=options.model_args,
-        data=options.data,
-        data_args=options.data_args,
-        data_root=options.data_root,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        epochs=options.epochs,
-        seed=options.seed,
-        optimizer=OptimizerConfig(name=options.optimizer, momentum=options.momentum, weight_decay=options.weight_decay),
-        gradient_sync=options.gradient_sync,
-        shards=options.shards,
-        gradient_clip=options.gradient_clip,
-        warm_up_steps=options.warm_up_steps,
-    )
 
 
 def _check_save_model(path: Path | None) -> None:
@@ -102,37 +61,52 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
     from training.distributed import start_process_group, stop_process_group  # torch: after the cheap checks
     from training.loop import train
 
-    worker = _worker(options)
-    backend = "nccl" if worker.device.type == "cuda" else "gloo"
+    worker, backend = _worker(options)
     start_process_group(worker.rank, worker.world_size, backend=backend, timeout_seconds=options.timeout_seconds)
     try:
-        return train(config, worker, on_epoch=_print_record)
+        checkpoints = _checkpoints(options)
+        hooks = _hooks(config, options, checkpoints)
+        picked = checkpoints.find(config, worker) if checkpoints else None
+        return train(config, worker, hooks=hooks, on_epoch=_print_record, picked=picked)
     finally:
         stop_process_group()
 
 
-def _worker(options: argparse.Namespace) -> Worker:
-    """This process's place, from torchrun's environment; alone without it. Raises ValueError."""
+def _worker(options: argparse.Namespace) -> tuple[Worker, str]:
+    """This process's place, from torchrun's environment (alone without it), and its backend. Raises ValueError."""
     import torch
 
     from training.distributed import Worker
 
-    if options.device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device: {options.device!r} is not known; choose auto, cpu or cuda")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cpu")
-    if options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available()):
-        if local_rank >= torch.cuda.device_count():
-            raise ValueError(f"device: no CUDA device {local_rank} among {torch.cuda.device_count()}; start fewer "
-                             "workers, or choose --device cpu")  # fmt: skip
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-    return Worker(
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-        device=device,
-        threads=torch.get_num_threads() if options.threads is None else options.threads,
+    device, backend = choose_device(options.device, options.devices)
+    threads = torch.get_num_threads() if options.threads is None else options.threads
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return Worker(rank=rank, world_size=world_size, device=device, threads=threads), backend
+
+
+def _checkpoints(options: argparse.Namespace) -> Checkpoints | None:
+    from training.checkpoint.byte_store import LocalByteStore
+    from training.checkpoint.hook import Checkpoints
+
+    if options.checkpoints is None:
+        return None
+    for name in ("checkpoint_every", "checkpoint_every_steps"):
+        if getattr(options, name) < 0:
+            raise ValueError(f"{name}: {getattr(options, name)} is not valid; choose at least 0")
+    return Checkpoints(
+        LocalByteStore(options.checkpoints),
+        every_epochs=options.checkpoint_every,
+        every_steps=options.checkpoint_every_steps,
+        say=_warn,
     )
+
+
+def _hooks(config: TrainConfig, options: argparse.Namespace, checkpoints: Checkpoints | None) -> list[Hook]:
+    """Checkpoints come first, so that the others start from what was restored."""
+    from training.noise_scale import NoiseScale
+
+    measuring = options.noise_scale and config.lr_rule != "adascale"  # which measures by itself
+    return [*([checkpoints] if checkpoints else []), *([NoiseScale()] if measuring else [])]
 
 
 def _finish(result: TrainResult, options: argparse.Namespace) -> None:
@@ -141,9 +115,10 @@ def _finish(result: TrainResult, options: argparse.Namespace) -> None:
 
     if not _is_first_rank():
         return
-    best = max((record.test_accuracy for record in result.records), default=None)
-    _print_line({"status": result.status, "best_test_accuracy": best, "train_seconds": result.train_seconds,
-                 "message": result.message})  # fmt: skip
+    name = f"test_{result.records[-1].metric}" if result.records else "test_metric"
+    last = result.records[-1].test_metric if result.records else None
+    _print_line({"status": result.status, f"last_{name}": last, "train_seconds": result.train_seconds,
+                 "message": result.message, "details": dict(result.details)})  # fmt: skip
     if options.save_model is not None:
         save_state(result.model, options.save_model)
 
@@ -155,6 +130,10 @@ def _print_record(record: EpochRecord) -> None:
 def _print_line(content: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(content, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def _warn(message: str) -> None:
+    sys.stderr.write(f"python -m training: {message}\n")
 
 
 def _refuse(error: ValueError) -> int:
@@ -169,25 +148,6 @@ def _refuse(error: ValueError) -> int:
 
 def _is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object; write it like {{"init": "xavier"}}')
-    return value
-
-
-def _shards(text: str) -> Any:
-    if text == "even":
-        return text
-    try:
-        return tuple(float(weight) for weight in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither 'even' nor numbers with commas between") from None
 
 
 def _run() -> NoReturn:

@@ -50,3 +50,13 @@ def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, 
 def even_weights(world_size: int) -> tuple[float, ...]:
     """The same weight for each worker."""
     return (1.0,) * world_size
+
+
+def micro_batch_sizes(shard: int, parts: int, *, keep_empty: bool = False) -> tuple[int, ...]:
+    """A shard's examples in at most `parts` micro-batches, as evenly as it goes; the first are the larger.
+
+    At least one, which is empty if the shard is. `keep_empty`: exactly `parts`, so that all ranks make the same number.
+    """
+    sizes = shard_sizes(shard, even_weights(parts))
+    filled = tuple(size for size in sizes if size)
+    return sizes if keep_empty else filled or (0,)

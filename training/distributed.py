@@ -104,10 +104,19 @@ def gather_rows(row: Sequence[float], worker: Worker) -> list[list[float]]:
     """Every rank's row of numbers, in the order of ranks, on every rank; whole numbers are exact up to 2**53."""
     if worker.world_size == 1:
         return [list(row)]
-    mine = torch.tensor(row, dtype=torch.float64, device=worker.device)
+    mine = carried(torch.tensor(row, dtype=torch.float64, device=worker.device))
     rows = [torch.empty_like(mine) for _ in range(worker.world_size)]
     dist.all_gather(rows, mine)
     return [other.tolist() for other in rows]
+
+
+def carried(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its copy on the CPU where the backend carries nothing else.
+
+    On a GPU gloo has broadcast and allreduce; gather, all-gather, send and receive have to go by way of the CPU. Ranks
+    on a GPU and on a CPU meet so in one group.
+    """
+    return tensor.cpu() if dist.get_backend() == "gloo" else tensor
 
 
 def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from training.batches import even_weights, shard_bounds
+from training.data.loading import TrainingData
 from training.distributed import Worker
-from training.gradient_sync import LossSum
-
-EVALUATION_BATCH = 512  # examples at once, a bound for activation memory
+from training.losses import NamedMetric
+from training.shard_loss import ShardLoss
 
 
 @dataclass(frozen=True)
@@ -19,26 +19,29 @@ class Counts:
     """What one worker counted; counts of all workers are summed, so no example counts twice."""
 
     loss_sum: float
-    hits: int
+    metric_sum: float
     samples: int
 
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module, loss_sum: LossSum, inputs: torch.Tensor, targets: torch.Tensor, worker: Worker
+    shard_loss: ShardLoss,
+    metric: NamedMetric,
+    data: TrainingData,
+    worker: Worker,
+    weights: Sequence[float] | None = None,
 ) -> Counts:
-    """Loss and hits of this worker's contiguous part of inputs (m, C, …) and targets (m,); the part may be empty.
+    """Loss and metric, summed over this worker's contiguous part of the test set; the part may be empty.
 
-    The model is in evaluation mode meanwhile, and afterwards in training mode.
+    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
+    example's outputs do not depend on the others of its batch, and afterwards in training mode.
     """
-    start, stop = shard_bounds(len(inputs), even_weights(worker.world_size), worker.rank)
-    losses = torch.zeros((), dtype=torch.float64, device=worker.device)
-    hits = torch.zeros((), dtype=torch.int64, device=worker.device)
-    model.eval()
-    for first in range(start, stop, EVALUATION_BATCH):
-        part = slice(first, min(first + EVALUATION_BATCH, stop))
-        outputs = model(inputs[part])
-        losses += loss_sum(outputs, targets[part])
-        hits += (outputs.argmax(dim=1) == targets[part]).sum()
-    model.train()
-    return Counts(loss_sum=losses.item(), hits=int(hits.item()), samples=stop - start)
+    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
+    losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
+    shard_loss.model.eval()
+    for inputs, targets in data.test_batches(start, stop):
+        outputs = shard_loss.predict(inputs)
+        losses += shard_loss.loss(outputs, targets).sum(dtype=torch.float64)
+        values += metric.function(outputs, targets).sum(dtype=torch.float64)
+    shard_loss.model.train()
+    return Counts(loss_sum=losses.item(), metric_sum=values.item(), samples=stop - start)

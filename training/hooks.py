@@ -1,14 +1,14 @@
 """Stage 5, training loop: the six points at which an optional feature may look at, or add to, a training.
 
-Hooks run on every rank, outside the timed phases but, for `gradients_ready` and `step_ends`, inside the timed epoch.
+Hooks run on every rank, outside the timed phases but, for the three points inside a step, inside the timed epoch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from training.loop import TrainResult
     from training.records import EpochRecord
     from training.trial import Trial
 
@@ -17,10 +17,10 @@ class Hook:
     """Override the points that are needed; each does nothing by default."""
 
     def train_starts(self, trial: Trial) -> None:
-        """Data, model and optimizer are there; no step has been made."""
+        """Data, model and optimizer are there; no step has been made. May put the trial where it is to go on."""
 
-    def epoch_starts(self, trial: Trial, epoch: int) -> None:
-        """Before the first step of the epoch (from 1)."""
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        """The gradients of a micro-batch (from 0) are there; not yet summed over the workers, unless backward did."""
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
         """Every `.grad` is the finite sum over the workers; not clipped, no update made yet (step from 0)."""
@@ -28,8 +28,9 @@ class Hook:
     def step_ends(self, trial: Trial, step: int) -> None:
         """The parameters are updated."""
 
+    def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
+        """All steps of the epoch are made: what goes into its record, the same on every rank; may use collectives."""
+        return {}
+
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
         """The epoch is evaluated; the record is the same on every rank but for its time stamp."""
-
-    def train_ends(self, trial: Trial, result: TrainResult) -> None:
-        """Nothing follows, whether finished or diverged; not called after an exception."""

@@ -31,7 +31,9 @@ METRICS = (
     Metric("train_loss", "1", "sum of losses / sum of examples", "mean loss in the epoch, before each update"),
     Metric("test_loss", "1", "sum of losses / sum of examples", "mean loss over the test set, after the epoch"),
     Metric("test_accuracy", "1", "sum of hits / sum of examples", "share of the test set that is classified rightly"),
-    Metric("best_test_accuracy", "1", "as test_accuracy", "largest test_accuracy of the trial's epochs"),
+    Metric("test_<metric>", "1", "sum of values / sum of examples", "the study's metric over the test set"),
+    Metric("best_test_<metric>", "1", "as test_<metric>", "best value of the trial's epochs, by the metric's mode"),
+    Metric("learning_rate", "1", "equal on all ranks", "effective rate of the epoch's last update"),
     Metric("train_seconds", "s", "max", "time in steps: no evaluation, checkpoint, logging, start-up; trial or epoch"),
     Metric("epoch_seconds", "s", "max", "train_seconds of one epoch"),
     Metric("eval_seconds", "s", "max", "time of the evaluation after the epoch"),
@@ -44,12 +46,14 @@ METRICS = (
            "part of epoch_seconds: exposed, from the last local gradient to the sum of all"),
     Metric("phase_optimizer_seconds", "s", "rank with most data + compute",
            "part of epoch_seconds: check, clip, update, gradients reset"),
+    Metric("sync_bytes", "B", "max", "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
+           "over k workers counts 2 (k - 1) / k · n"),
     Metric("grad_sq_norm", "1", "over ranks, see METHODS.md section 3", "squared norm of the true gradient"),
     Metric("grad_trace_cov", "1", "over ranks, see METHODS.md section 3", "trace of the per-example covariance"),
     Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "
            "resident set since it started, earlier trials included"),
     Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
-    Metric("time_to_accuracy_<target>", "s", "as train_seconds", "training time until the test accuracy is reached"),
+    Metric("time_to_<metric>_<target>", "s", "as train_seconds", "training time until the metric's target is reached"),
     Metric("wall_seconds", "s", "driver", "time from the trial's start to its end"),
     Metric("startup_seconds", "s", "driver", "time from the trial's start to its first step"),
 )  # fmt: skip
@@ -70,11 +74,12 @@ class RankMeasurements:
     gradient_sync_seconds: float
     optimizer_seconds: float
     test_loss_sum: float
-    test_hits: float
+    test_metric_sum: float
     test_samples: float
     eval_seconds: float
     peak_memory_bytes: float
     replica_difference: float  # from rank 0
+    sync_bytes: float
 
     def to_row(self) -> tuple[float, ...]:
         """The numbers in the order of the fields."""
@@ -95,7 +100,8 @@ class EpochRecord:
     steps: int
     train_loss: float
     test_loss: float
-    test_accuracy: float
+    metric: str  # short name of the target metric
+    test_metric: float  # its value over the test set; written as test_<metric>
     train_seconds: float
     eval_seconds: float
     samples: int
@@ -103,6 +109,8 @@ class EpochRecord:
     phases: Mapping[str, float]  # PHASES -> seconds in the epoch
     peak_memory_bytes: int
     replica_max_diff: float
+    sync_bytes: int
+    learning_rate: float
     grad_sq_norm: float | None = None
     grad_trace_cov: float | None = None
 
@@ -110,41 +118,66 @@ class EpochRecord:
         """Data that JSON can hold: NaN and infinities are None."""
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
-        return {name: _finite_or_none(value) for name, value in plain.items()}
+        named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
+        return {name: _finite_or_none(value) for name, value in named.items() if name != "metric"}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], metric: str) -> EpochRecord:
+        """The record behind `to_dict`'s data; what was not finite is NaN now."""
+        names = {"test_metric": f"test_{metric}"}
+        values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
+        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov")
+        given = {name: math.nan if value is None and name not in optional else value for name, value in values.items()}
+        return cls(**{**given, "metric": metric})
 
 
-def reduce_over_ranks(rows: Sequence[Sequence[float]], epoch: int, steps: int, enough_timed: bool) -> EpochRecord:
-    """The one place where the measurements of all ranks (RankMeasurements.to_row, by rank) become a record.
+@dataclass(frozen=True, kw_only=True)
+class EpochFacts:
+    """What all ranks know alike of an epoch."""
 
-    `enough_timed` says whether enough steps were left after the warm-up for a rate (else it is None).
-    """
+    epoch: int  # from 1
+    steps: int
+    enough_timed: bool  # whether enough steps were left after the warm-up for a rate (else it is None)
+    metric: str  # short name of the target metric
+    learning_rate: float  # effective, of the last update
+    measured: Mapping[str, float | None]  # what hooks add to the record, by the names of its fields
+
+
+def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> EpochRecord:
+    """The one place where the measurements of all ranks (RankMeasurements.to_row, by rank) become a record."""
     ranks = [RankMeasurements(*row) for row in rows]
     slowest = max(ranks, key=lambda rank: rank.compute_seconds)
     samples = _total(ranks, "samples")
     test_samples = _total(ranks, "test_samples")
     timed_seconds = _largest(ranks, "timed_seconds")
     return EpochRecord(
-        epoch=epoch,
+        epoch=facts.epoch,
         at=utc_now(),
-        steps=steps,
+        steps=facts.steps,
         train_loss=_total(ranks, "train_loss_sum") / samples,
         test_loss=_total(ranks, "test_loss_sum") / test_samples,
-        test_accuracy=_total(ranks, "test_hits") / test_samples,
+        metric=facts.metric,
+        test_metric=_total(ranks, "test_metric_sum") / test_samples,
         train_seconds=_largest(ranks, "train_seconds"),
         eval_seconds=_largest(ranks, "eval_seconds"),
         samples=int(samples),
-        samples_per_second=_total(ranks, "timed_samples") / timed_seconds if enough_timed and timed_seconds else None,
+        samples_per_second=_total(ranks, "timed_samples") / timed_seconds
+        if facts.enough_timed and timed_seconds
+        else None,
         phases={name: getattr(slowest, f"{name}_seconds") for name in PHASES},
         peak_memory_bytes=int(_largest(ranks, "peak_memory_bytes")),
         replica_max_diff=_largest(ranks, "replica_difference"),
+        sync_bytes=int(_largest(ranks, "sync_bytes")),
+        learning_rate=facts.learning_rate,
+        **facts.measured,
     )
 
 
 def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
     """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
-    same = ("train_loss", "test_loss", "test_accuracy", "eval_seconds", "samples_per_second", "grad_sq_norm",
-            "grad_trace_cov", "peak_memory_bytes", "replica_max_diff")  # fmt: skip
-    values = {name: epoch.get(name) for name in same}
+    same = ("train_loss", "eval_seconds", "samples_per_second", "grad_sq_norm", "grad_trace_cov",
+            "peak_memory_bytes", "replica_max_diff", "sync_bytes", "learning_rate")  # fmt: skip
+    values = {name: epoch.get(name) for name in (*same, *(name for name in epoch if name.startswith("test_")))}
     values["epoch_seconds"] = epoch.get("train_seconds")
     for name, seconds in (epoch.get("phases") or {}).items():
         values[f"phase_{name}_seconds"] = seconds

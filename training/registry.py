@@ -15,36 +15,76 @@ MODELS: Mapping[str, str] = MappingProxyType(
     {
         "lenet": "training.models:LeNet",
         "mlp": "training.models:MLP",
+        "resnet18": "training.models:ResNet18",
+        "linear_regression": "training.models:LinearRegression",
     }
 )
 """Name -> callable(num_classes, in_channels, **model_args) -> nn.Module."""
+
+TORCHVISION = "torchvision:"
+"""Before the name of one of torchvision's classifiers, it names a model too."""
+
+INITIALISATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "normal": "training.models.initialisation:normal",
+        "xavier": "training.models.initialisation:xavier",
+        "default": "training.models.initialisation:default",
+    }
+)
+"""Name -> callable(module) -> None, applied to every module of a model."""
 
 DATASETS: Mapping[str, str] = MappingProxyType(
     {
         "digits": "training.data.digits:load",
         "mnist": "training.data.mnist:load_mnist",
         "fashion_mnist": "training.data.mnist:load_fashion_mnist",
+        "cifar10": "training.data.cifar10:load",
         "synthetic": "training.data.synthetic:load",
+        "synthetic_linear": "training.data.synthetic:load_linear",
     }
 )
 """Name -> callable(root, **data_args) -> training.data.Splits."""
 
-GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
+LOSSES: Mapping[str, str] = MappingProxyType(
     {
-        "ddp": "training.gradient_sync:DistributedDataParallelSync",
-        "naive": "training.gradient_sync:NaiveSync",
+        "cross_entropy": "training.losses:cross_entropy",
+        "mse": "training.losses:squared_error",
     }
 )
-"""Name -> callable(shard_loss, worker) -> training.gradient_sync.GradientSync."""
+"""Name -> callable(outputs, targets) -> losses (N,), one an example."""
+
+METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "accuracy": "training.losses:hits",
+        "mse": "training.losses:squared_error",
+    }
+)
+"""Name -> callable(outputs, targets) -> values (N,), one an example; the metric is their mean over the test set."""
+
+GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
+    {
+        "ddp": "training.gradient_sync.ddp:DistributedDataParallelSync",
+        "naive": "training.gradient_sync.explicit:NaiveSync",
+        "flat": "training.gradient_sync.explicit:FlatSync",
+        "ring": "training.gradient_sync.explicit:RingSync",
+        "bf16": "training.gradient_sync.ddp:Bf16Sync",
+        "powersgd": "training.gradient_sync.powersgd:PowerSGDSync",
+        "local_sgd": "training.gradient_sync.local_sgd:LocalSGDSync",
+    }
+)
+"""Name -> callable(shard_loss, worker, options) -> training.gradient_sync.GradientSync."""
 
 
 def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
-    """Import the callable behind a built-in name of `table` or behind `package.module:callable`.
+    """Import the callable behind a built-in name of `table` or behind `package.module:callable`; among MODELS also
+    behind `torchvision:classifier`.
 
     Raises ValueError, with the value, the choices and the remedy, if there is no such name, module or callable.
     An exception that the user's own module raises while it is imported is passed on as it is.
     """
     check_name(path_or_name, table)
+    if table is MODELS and path_or_name.startswith(TORCHVISION):
+        return _torchvision_classifier(path_or_name.removeprefix(TORCHVISION))
     if path_or_name not in table:
         _make_torchvision_importable()
     module_name, attribute = table.get(path_or_name, path_or_name).split(":")
@@ -83,6 +123,12 @@ def _import(module_name: str, path_or_name: str) -> Any:
         raise ValueError(
             f"{path_or_name!r}: there is no module {error.name!r}; correct the name, or put its folder on PYTHONPATH"
         ) from None
+
+
+def _torchvision_classifier(name: str) -> Callable[..., Any]:
+    from training.models.torchvision_classifiers import find_classifier
+
+    return find_classifier(name)
 
 
 def _make_torchvision_importable() -> None:

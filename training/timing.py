@@ -7,6 +7,7 @@ line (CUDA events; on a CPU the clock), read when the epoch has ended, so that n
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from torch import nn
 
 from training.distributed import synchronise_device
 
-SAMPLING_INTERVAL = 4  # one step in so many has its phases timed
+SAMPLING_INTERVAL = 4  # one step in so many, on average, has its phases timed
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and fall in with no period
 FEWEST_TIMED_STEPS = 5  # fewer than these, in an epoch that has more, give no samples_per_second
 
 Mark = float | torch.cuda.Event
@@ -26,23 +28,36 @@ Mark = float | torch.cuda.Event
 class EpochStopwatch:
     """The seconds of an epoch's steps, and those of its steps after the warm-up."""
 
-    def __init__(self, device: torch.device, warm_up_steps: int) -> None:
-        """`warm_up_steps`: how many of this epoch's first steps are warm-up."""
+    def __init__(self, device: torch.device, warm_up_end: int, samples: int = 0) -> None:
+        """`warm_up_end`: index of the epoch's first timed step; `samples`: what this rank has trained of it already."""
         self._device = device
-        self._warm_up_steps = warm_up_steps
+        self._warm_up_end = warm_up_end
         self._start = self._warm = self._now()
-        self._samples_at_warm = 0
+        self._samples_at_warm = samples
 
     def step_starts(self, step: int, samples: int) -> None:
         """Before each step (from 0), with the examples that this rank has trained in the epoch."""
-        if step == self._warm_up_steps and step > 0:
+        if step == self._warm_up_end and step > 0:
             self._warm = self._now()
             self._samples_at_warm = samples
+
+    def seconds(self) -> float:
+        """Those of the steps so far."""
+        return self._now() - self._start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done meanwhile."""
+        before = self._now()
+        yield
+        away = self._now() - before
+        self._start += away
+        self._warm += away
 
     def stop(self, steps: int, samples: int) -> tuple[float, float, int]:
         """(train_seconds, timed_seconds, timed_samples) after `steps` steps over `samples` examples of this rank."""
         now = self._now()
-        if steps <= self._warm_up_steps:
+        if steps <= self._warm_up_end:
             return now - self._start, 0.0, 0
         return now - self._start, now - self._warm, samples - self._samples_at_warm
 
@@ -51,14 +66,31 @@ class EpochStopwatch:
         return time.perf_counter()
 
 
-def warm_up_steps_left(warm_up_steps: int, steps: int, epoch: int) -> int:
-    """How many steps of this epoch (from 1), each with `steps` steps, still belong to the trial's warm-up."""
-    return min(max(warm_up_steps - steps * (epoch - 1), 0), steps)
+def warm_up_end(warm_up_steps: int, steps: int, epoch: int, first: tuple[int, int] = (1, 0)) -> int:
+    """Index, in this epoch of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
+
+    `first`: the epoch (from 1) and step (from 0) at which this process began: a resumed training is cold again.
+    """
+    first_epoch, first_step = first
+    begins = first_step if epoch == first_epoch else 0
+    made_before = max((epoch - first_epoch) * steps - first_step, 0)
+    return min(begins + max(warm_up_steps - made_before, 0), steps)
 
 
-def enough_timed_steps(steps: int, warm_up_steps: int) -> bool:
-    """Whether an epoch's steps after its warm-up are enough for a rate: five, or all of a shorter epoch."""
-    return steps - warm_up_steps >= min(FEWEST_TIMED_STEPS, steps)
+def enough_timed_steps(steps: int, timed_steps: int) -> bool:
+    """Whether so many timed steps of an epoch's `steps` are enough for a rate: five, or all of a shorter epoch."""
+    return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
+
+
+def is_sampled(step: int, steps: int) -> bool:
+    """Whether the phases of a step (from 0) are timed, in an epoch of `steps`: a quarter of them, with no period.
+
+    A fixed stride would meet the averages of local SGD always or never. In a short epoch it is every other step. A
+    trial's cold first step is left out where there are others.
+    """
+    if steps < 4 * SAMPLING_INTERVAL:
+        return step % 2 == 1 or steps == 1
+    return step * GOLDEN_RATIO % 1.0 > 1.0 - 1.0 / SAMPLING_INTERVAL
 
 
 class PhaseTimer:
@@ -68,14 +100,14 @@ class PhaseTimer:
         """`parameters`: those whose gradients are watched in backward; `steps`: those of the epoch."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
-        self._offset = min(SAMPLING_INTERVAL, steps) - 1  # late, so that a trial's cold first step is rarely sampled
+        self._steps = steps
         self._marks: list[tuple[str | None, Mark]] = []
         self._sampled = False
         self._last_gradient: Mark | None = None
 
     def step_starts(self, step: int) -> None:
         """Begin a step (from 0); decides whether its phases are timed."""
-        self._sampled = step % SAMPLING_INTERVAL == self._offset
+        self._sampled = is_sampled(step, self._steps)
         self._last_gradient = None
         if self._sampled:
             self._marks.append((None, self._mark()))

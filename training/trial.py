@@ -2,67 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
 from training.batches import batch_bounds, shard_bounds, steps_per_epoch
 from training.config import OptimizerConfig, TrainConfig
-from training.data import Splits
-from training.data.loading import load_splits
+from training.data.loading import TrainingData, open_data
 from training.distributed import Worker, check_process_group
-from training.gradient_sync import LOSS_SUMS, GradientSync, LossSum, ShardLoss, make_gradient_sync
+from training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
+from training.learning_rate import LearningRate, make_rate
+from training.losses import NamedMetric, make_loss, make_metric
 from training.models import build_model
+from training.models.sync_batch_norm import convert_sync_batch_norm
+from training.precision import make_precision
+from training.probe import Picked, pick
+from training.records import EpochRecord
 from training.seeding import epoch_order, seed_parameters, seed_steps
+from training.shard_loss import ShardLoss
+from training.timing import EpochStopwatch
 
 
-@dataclass(frozen=True)
+@dataclass
+class Tally:
+    """What this rank has done so far in the steps of an epoch."""
+
+    loss_sum: torch.Tensor  # scalar, float64, on the device
+    samples: int = 0  # of this rank
+    steps: int = 0  # updates made
+    seconds_before: float = 0.0  # in steps of this epoch, before this process took it up
+    diverged: bool = False
+
+
+@dataclass
+class Progress:
+    """How far a trial is."""
+
+    tally: Tally  # of the epoch in progress
+    epoch: int = 1  # in progress; above config.epochs: none
+    records: list[EpochRecord] = field(default_factory=list)  # of whole epochs
+    first: tuple[int, int] = (1, 0)  # epoch and step at which this process began
+
+
+@dataclass
 class Trial:
     """A trial in progress on one worker."""
 
     config: TrainConfig
     worker: Worker
-    splits: Splits
+    data: TrainingData
     model: nn.Module
     parameters: list[nn.Parameter]  # those that are trained
-    loss_sum: LossSum
+    shard_loss: ShardLoss
+    metric: NamedMetric
     sync: GradientSync
     optimizer: torch.optim.Optimizer
+    rate: LearningRate
+    picked: Picked
+    progress: Progress
+    plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
+    micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
+    gradient_norm: torch.Tensor | None = None  # L2, of the step's gradient over all workers, not clipped
+    halves_next: bool = False  # set by a hook: the coming step is made in at least two micro-batches
+    stopwatch: EpochStopwatch | None = None  # of the epoch in progress; None between epochs
 
     @property
     def samples(self) -> int:
         """Training examples an epoch."""
-        return len(self.splits.train_inputs)
+        return self.data.samples
 
     @property
     def steps(self) -> int:
         """Steps an epoch."""
         return steps_per_epoch(self.samples, self.config.batch_size)
 
+    def plans(self, first_step: int = 0) -> list[StepPlan]:
+        """What this worker does in each step of an epoch, from `first_step` on."""
+        return [self._plan(step) for step in range(first_step, self.steps)]
 
-def start_trial(config: TrainConfig, worker: Worker) -> Trial:
+    def shards(self, epoch: int, first_step: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This worker's (inputs, targets), on its device, of each step of the epoch from `first_step` on."""
+        order = epoch_order(self.samples, self.config.seed, epoch)
+        bounds = [self._bounds(step) for step in range(first_step, self.steps)]
+        return self.data.shards(order, bounds, epoch)
+
+    def details(self) -> dict[str, Any]:
+        """What the training picked by itself, and what its strategy has to tell: plain data."""
+        return {**self.picked.to_dict(), **self.sync.details()}
+
+    def seconds_in_epoch(self) -> float:
+        """Time in steps of the epoch in progress, whichever process made them."""
+        return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
+
+    def untimed(self) -> AbstractContextManager[None]:
+        """Around what a hook does inside an epoch that is no part of training."""
+        return self.stopwatch.paused() if self.stopwatch else nullcontext()
+
+    def _plan(self, step: int) -> StepPlan:
+        first, end = batch_bounds(self.samples, self.config.batch_size, step)
+        start, stop = shard_bounds(end - first, self.picked.weights, self.worker.rank)
+        return StepPlan(shard=stop - start, batch=end - first, is_last=step == self.steps - 1)
+
+    def _bounds(self, step: int) -> tuple[int, int]:
+        """First and one-past-last position of this worker's shard in the epoch's permutation."""
+        first, end = batch_bounds(self.samples, self.config.batch_size, step)
+        start, stop = shard_bounds(end - first, self.picked.weights, self.worker.rank)
+        return first + start, first + stop
+
+
+def new_tally(worker: Worker) -> Tally:
+    """Nothing done yet."""
+    return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
+
+
+def start_trial(config: TrainConfig, worker: Worker, picked: Picked | None = None) -> Trial:
     """Load the data, build model, strategy and optimizer, all seeded from the config.
 
-    Raises ValueError for what does not fit together: data, model, batch, shards or process group.
+    `picked`: what an earlier attempt picked by itself, to be kept. Raises ValueError for what does not fit together:
+    data, model, batch, shards, precision or process group.
     """
     check_process_group(worker)
     config.weights(worker.world_size)
     torch.set_num_threads(worker.threads)
-    splits = load_splits(config, worker.device)
-    _check_batch(config, splits)
+    precision = make_precision(config.precision, worker.device)
+    data = open_data(config, worker)
+    _check_batch(config, data)
     seed_parameters(config.seed)
-    model = build_model(config.model, splits.num_classes, splits.in_channels, dict(config.model_args))
-    model.to(worker.device).train()
-    shard_loss = ShardLoss(model, LOSS_SUMS[config.loss])
+    model = build_model(config.model, data.num_classes, data.in_channels, dict(config.model_args))
+    loss = make_loss(config.loss, data.num_classes)
+    picked = picked or pick(config, worker, data, ShardLoss(model, loss, precision))
+    shard_loss = _place(config, worker, ShardLoss(model, loss, precision, channels_last=picked.channels_last))
     parameters = shard_loss.trained_parameters()
     if not parameters:
         raise ValueError(f"model: {config.model!r} has no parameters that need gradients; there is nothing to train")
-    sync = make_gradient_sync(config.gradient_sync, shard_loss, worker)
-    optimizer = make_optimizer(config.optimizer, config.learning_rate, parameters)
-    seed_steps(config.seed, worker.rank)
-    return Trial(config, worker, splits, model, parameters, shard_loss.loss_sum, sync, optimizer)
+    steps = steps_per_epoch(data.samples, config.batch_size)
+    trial = Trial(
+        config=config,
+        worker=worker,
+        data=data,
+        model=model,
+        parameters=parameters,
+        shard_loss=shard_loss,
+        metric=make_metric(config.metric),
+        sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, _sync_options(config, steps)),
+        optimizer=make_optimizer(config.optimizer, config.learning_rate, parameters),
+        rate=make_rate(config, data.samples, steps),
+        picked=picked,
+        progress=Progress(new_tally(worker)),
+    )
+    seed_steps(config.seed, worker.rank, epoch=1)
+    return trial
 
 
 def make_optimizer(
@@ -80,26 +173,26 @@ def make_optimizer(
     return makers[config.name]()
 
 
-class ShardFetcher:
-    """This worker's shards of one epoch, by step, gathered on the device."""
-
-    def __init__(self, trial: Trial, epoch: int) -> None:
-        self._trial = trial
-        self._weights = trial.config.weights(trial.worker.world_size)
-        self._order = epoch_order(trial.samples, trial.config.seed, epoch).to(trial.worker.device)
-
-    def fetch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """(inputs (b_i, C, …), targets (b_i,), B): this rank's examples, and the global batch's size, at `step`."""
-        trial = self._trial
-        first, end = batch_bounds(trial.samples, trial.config.batch_size, step)
-        start, stop = shard_bounds(end - first, self._weights, trial.worker.rank)
-        chosen = self._order[first + start : first + stop]
-        splits = trial.splits
-        return splits.train_inputs.index_select(0, chosen), splits.train_targets.index_select(0, chosen), end - first
+def _place(config: TrainConfig, worker: Worker, shard_loss: ShardLoss) -> ShardLoss:
+    """Bring the model to its device and form: batch normalisation, memory order, compilation."""
+    model = shard_loss.model
+    if config.sync_batch_norm and worker.world_size > 1:
+        shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
+    model.to(worker.device).train()
+    if shard_loss.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.compile:
+        model.compile()
+    return shard_loss
 
 
-def _check_batch(config: TrainConfig, splits: Splits) -> None:
-    samples = len(splits.train_inputs)
-    if config.batch_size > samples:
-        raise ValueError(f"batch_size: {config.batch_size} is more than the {samples} training examples of "
-                         f"{config.data!r}; choose at most {samples}")  # fmt: skip
+def _sync_options(config: TrainConfig, steps: int) -> SyncOptions:
+    chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return SyncOptions(total_steps=config.epochs * steps, seed=config.seed, **given)
+
+
+def _check_batch(config: TrainConfig, data: TrainingData) -> None:
+    if config.batch_size > data.samples:
+        raise ValueError(f"batch_size: {config.batch_size} is more than the {data.samples} training examples of "
+                         f"{config.data!r}; choose at most {data.samples}")  # fmt: skip

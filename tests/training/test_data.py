@@ -1,4 +1,4 @@
-"""Data sets: what they hold, and what happens when files are missing, damaged or fetched."""
+"""Data sets in IDX files or made up: what they hold, and what happens when files are missing, damaged or fetched."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.training.helpers import make_config
-from training.data import DataError, Splits, default_root, fetch, idx, require
+from training.data import DataError, default_root, fetch, files, require
 from training.data.digits import load as load_digits
-from training.data.idx import FILES, SOURCES, IdxSource, fetch_source, load_arrays, parse_idx, require_source
-from training.data.loading import load_splits
+from training.data.idx import FASHION_MNIST, FILES, MNIST, IdxSource, parse_idx
 from training.data.mnist import load_source
+from training.data.synthetic import linear_truth, load_linear
 from training.data.synthetic import load as load_synthetic
-
-CPU = torch.device("cpu")
+from training.registry import DATASETS, resolve
 
 
 def idx_bytes(array: NDArray[np.uint8]) -> bytes:
@@ -61,7 +59,7 @@ def source(origin: Path) -> IdxSource:
 
 def test_packed_files_are_read_without_writing(source: IdxSource, origin: Path) -> None:
     before = sorted(path.name for path in origin.rglob("*"))
-    arrays = load_arrays(source, origin)
+    arrays = source.load(origin)
     for array, expected in zip(arrays, tiny_arrays().values(), strict=True):
         assert np.array_equal(array, expected)
     assert sorted(path.name for path in origin.rglob("*")) == before
@@ -82,23 +80,23 @@ def test_unpacked_files_are_read_too(source: IdxSource, tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     for file, array in tiny_arrays().items():
         (raw / file).write_bytes(idx_bytes(array))
-    require_source(source, tmp_path / "root")
-    assert load_arrays(source, tmp_path / "root")[0].shape == (5, 4, 6)
+    source.require(tmp_path / "root")
+    assert source.load(tmp_path / "root")[0].shape == (5, 4, 6)
 
 
 def test_a_missing_file_names_the_remedy(source: IdxSource, origin: Path) -> None:
     (origin / "Tiny" / "raw" / f"{FILES[3]}.gz").unlink()
-    for read in (require_source, load_arrays):
+    for read in (source.require, source.load):
         with pytest.raises(DataError, match=f"no {FILES[3]} in .*scalestudy data fetch fashion_mnist"):
-            read(source, origin)
+            read(origin)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10"])
 def test_a_missing_data_set_names_the_remedy(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"`scalestudy data fetch {name}`"):
         require(name, tmp_path)
     with pytest.raises(DataError, match=f"`scalestudy data fetch {name}`"):
-        load_splits(make_config(data=name, data_args={}, data_root=str(tmp_path)), CPU)
+        resolve(name, DATASETS)(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic", "package.module:callable"])
@@ -116,7 +114,7 @@ def test_a_damaged_packed_file_is_named(source: IdxSource, origin: Path, damage:
     path = origin / "Tiny" / "raw" / f"{FILES[0]}.gz"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=f"{FILES[0]}.gz: checksum .*delete it and run `scalestudy data fetch"):
-        load_arrays(source, origin)
+        source.load(origin)
 
 
 def test_a_damaged_unpacked_file_is_named(source: IdxSource, origin: Path) -> None:
@@ -124,7 +122,7 @@ def test_a_damaged_unpacked_file_is_named(source: IdxSource, origin: Path) -> No
     (raw / f"{FILES[0]}.gz").unlink()
     (raw / FILES[0]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]])[:-1])
     with pytest.raises(DataError, match=f"{FILES[0]}: shape .* takes 136 bytes and the file has 135"):
-        load_arrays(source, origin)
+        source.load(origin)
 
 
 def test_images_where_labels_should_be_are_refused(source: IdxSource, origin: Path) -> None:
@@ -132,7 +130,7 @@ def test_images_where_labels_should_be_are_refused(source: IdxSource, origin: Pa
     (raw / f"{FILES[1]}.gz").unlink()
     (raw / FILES[1]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]]))
     with pytest.raises(DataError, match="files hold arrays of shapes"):
-        load_arrays(source, origin)
+        source.load(origin)
 
 
 def test_labels_above_nine_are_refused(source: IdxSource, origin: Path) -> None:
@@ -157,15 +155,15 @@ def test_idx_refuses_whatever_is_none(content: bytes) -> None:
 
 @pytest.mark.parametrize("folder", ["", "Tiny", "Tiny/raw"])
 def test_fetch_copies_from_a_folder(source: IdxSource, origin: Path, tmp_path: Path, folder: str) -> None:
-    new = fetch_source(source, tmp_path / "root", origin / folder)
+    new = source.fetch(tmp_path / "root", origin / folder)
     assert [path.name for path in new] == [f"{file}.gz" for file in FILES]
-    assert load_arrays(source, tmp_path / "root")[0].shape == (5, 4, 6)
-    assert fetch_source(source, tmp_path / "root", origin / folder) == []
+    assert source.load(tmp_path / "root")[0].shape == (5, 4, 6)
+    assert source.fetch(tmp_path / "root", origin / folder) == []
 
 
 def test_fetch_tries_the_mirrors_in_turn(source: IdxSource, tmp_path: Path) -> None:
-    assert len(fetch_source(source, tmp_path / "root", None)) == 4
-    assert load_arrays(source, tmp_path / "root")[3].shape == (3,)
+    assert len(source.fetch(tmp_path / "root", None)) == 4
+    assert source.load(tmp_path / "root")[3].shape == (3,)
     assert not list(tmp_path.rglob(".fetch-*"))
 
 
@@ -173,7 +171,7 @@ def test_fetch_without_a_good_mirror_leaves_nothing(source: IdxSource, tmp_path:
     dead = IdxSource(source.name, source.folder, source.mirrors[:1], source.md5)
     remedy = "; check the network, or name a folder that has the files: scalestudy data fetch fashion_mnist --from DIR"
     with pytest.raises(DataError, match=f"{remedy}$"):
-        fetch_source(dead, tmp_path / "root", None)
+        dead.fetch(tmp_path / "root", None)
     assert not (tmp_path / "root").exists()
 
 
@@ -181,13 +179,13 @@ def test_a_mirror_that_never_answers_is_not_waited_for(
     source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a host's name is looked up without a network: no socket is there yet that could time out."""
-    assert idx.DOWNLOAD_TIMEOUT_SECONDS <= 10
+    assert files.DOWNLOAD_TIMEOUT_SECONDS <= 10
     ended = threading.Event()
-    monkeypatch.setattr(idx, "DOWNLOAD_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(files, "DOWNLOAD_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: ended.wait(20))
     started = time.monotonic()
     with pytest.raises(DataError, match=r"no answer within 0\.05 seconds, .*; check the network"):
-        fetch_source(source, tmp_path / "root", None)
+        source.fetch(tmp_path / "root", None)
     ended.set()
     assert time.monotonic() - started < 10
     assert not (tmp_path / "root").exists()
@@ -201,25 +199,25 @@ def test_a_mirror_that_breaks_off_is_a_problem_of_that_mirror(
 
     monkeypatch.setattr("urllib.request.urlopen", break_off)
     with pytest.raises(DataError, match="IncompleteRead"):
-        fetch_source(source, tmp_path / "root", None)
+        source.fetch(tmp_path / "root", None)
 
 
 def test_fetch_refuses_a_file_with_another_checksum(source: IdxSource, origin: Path, tmp_path: Path) -> None:
     (origin / "Tiny" / "raw" / f"{FILES[2]}.gz").write_bytes(b"other")
     with pytest.raises(DataError, match="checksum"):
-        fetch_source(source, tmp_path / "root", origin)
+        source.fetch(tmp_path / "root", origin)
     assert not (tmp_path / "root" / "Tiny" / "raw" / f"{FILES[2]}.gz").exists()
 
 
 def test_fetch_from_a_folder_without_the_files(source: IdxSource, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give the folder that has Tiny/raw/"):
-        fetch_source(source, tmp_path / "root", tmp_path)
+        source.fetch(tmp_path / "root", tmp_path)
 
 
 def test_fetch_into_an_impossible_folder(source: IdxSource, origin: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="choose a folder that can be"):
-        fetch_source(source, tmp_path / "file", origin)
+        source.fetch(tmp_path / "file", origin)
 
 
 def test_fetch_of_what_needs_no_files(tmp_path: Path) -> None:
@@ -231,7 +229,7 @@ def test_checksums_and_mirrors_are_torchvisions() -> None:
     from training.torchvision_compat import import_torchvision
 
     datasets = import_torchvision().datasets
-    for source, theirs in ((SOURCES["mnist"], datasets.MNIST), (SOURCES["fashion_mnist"], datasets.FashionMNIST)):
+    for source, theirs in ((MNIST, datasets.MNIST), (FASHION_MNIST, datasets.FashionMNIST)):
         assert {f"{file}.gz": md5 for file, md5 in source.md5.items()} == dict(theirs.resources)
         assert list(source.mirrors) == theirs.mirrors
         assert source.folder == theirs.__name__
@@ -266,20 +264,24 @@ def test_impossible_synthetic_data(name: str, value: float) -> None:
         load_synthetic(None, **{name: value})
 
 
-def test_the_last_data_set_is_kept_and_only_that() -> None:
-    small, large = (make_config(data_args={"train_samples": count}) for count in (64, 128))
-    first = load_splits(small, CPU)
-    assert load_splits(small, CPU) is first
-    assert len(load_splits(large, CPU).train_inputs) == 128
-    assert load_splits(small, CPU) is not first
+def test_linear_data_follow_their_truth() -> None:
+    """Least squares over 4,096 examples finds w and b within some noise / √n = 0.0016; the spread is the one given."""
+    splits = load_linear(None, features=3, noise=0.1, variances=[1.0, 4.0, 0.25], seed=5)
+    truth = linear_truth(features=3, noise=0.1, variances=[1.0, 4.0, 0.25], seed=5)
+    assert (splits.train_inputs.shape, splits.test_targets.shape) == ((4096, 3), (1024,))
+    assert (splits.num_classes, splits.in_channels) == (1, 3)
+    assert splits.train_inputs.var(dim=0).tolist() == pytest.approx([1.0, 4.0, 0.25], rel=0.1)
+    ones = torch.ones(4096, 1)
+    found = torch.linalg.lstsq(torch.cat([splits.train_inputs, ones], dim=1), splits.train_targets).solution
+    assert found.tolist() == pytest.approx([*truth.weights.tolist(), truth.bias], abs=0.02)
+    residuals = splits.test_targets - splits.test_inputs @ truth.weights - truth.bias
+    assert residuals.std().item() == pytest.approx(0.1, rel=0.1)
 
 
-def test_splits_that_do_not_fit_are_refused() -> None:
-    inputs, targets = torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(DataError, match="train inputs"):
-        Splits(inputs, targets[:3], inputs, targets, 2)
-    with pytest.raises(DataError, match="test inputs"):
-        Splits(inputs, targets, inputs[:0], targets[:0], 2)
+@pytest.mark.parametrize("wrong", [{"features": 0}, {"noise": -1.0}, {"variances": [1.0]}, {"test_samples": 0}])
+def test_impossible_linear_data(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=rf"data_args\.{next(iter(wrong))}: "):
+        load_linear(None, **wrong)
 
 
 def test_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 
@@ -11,8 +12,11 @@ from torch import nn
 
 from training.data import Splits
 from training.data.synthetic import load as load_synthetic
-from training.gradient_sync import DistributedDataParallelSync, NaiveSync, ShardLoss
+from training.gradient_sync import StepPlan
+from training.gradient_sync.ddp import DistributedDataParallelSync
+from training.gradient_sync.explicit import FlatSync, NaiveSync
 from training.models import LeNet
+from training.shard_loss import ShardLoss
 
 
 class DoubleLeNet(LeNet):
@@ -73,6 +77,17 @@ def no_module(num_classes: int, in_channels: int) -> str:
     return "no module"
 
 
+def lazy(num_classes: int, in_channels: int) -> nn.Module:
+    """A layer that learns its size from the first batch."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+def halves(module: nn.Module) -> None:
+    """A user's initialiser: random weights around one half."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.normal_(module.weight, mean=0.5, std=0.1)
+
+
 def refused_on_rank_one(num_classes: int, in_channels: int) -> nn.Module:
     """A mistake that one rank alone meets."""
     if dist.get_rank() == 1:
@@ -101,19 +116,37 @@ def splits_with_a_nan(root: str | None, position: int) -> Splits:
 class WrongScaleSync(DistributedDataParallelSync):
     """Forgets that DistributedDataParallel averages: gradients are k times too small."""
 
-    def __init__(self, shard_loss: ShardLoss, worker: object) -> None:
-        super().__init__(shard_loss, worker)
-        self.loss_factor = 1.0
+    def factor(self, plan: StepPlan) -> float:
+        return 1.0 / plan.batch
 
 
 class RebindingSync(NaiveSync):
     """The bug of the book's notebook: what comes back is bound to a name, and never reaches the gradient."""
 
     def _sum_in_place(self, gradient: torch.Tensor) -> None:
-        if self._worker.rank == 0:
+        if self.worker.rank == 0:
             super()._sum_in_place(gradient)
         else:
             dist.gather(gradient, dst=0)
             received = torch.empty_like(gradient)
             dist.broadcast(received, src=0)
             gradient = received
+
+
+class LopsidedSync(FlatSync):
+    """Each rank leaves its own rounding in the sum: replicas drift apart by bits, and nothing else is wrong."""
+
+    def _sum_in_place(self, buffer: torch.Tensor) -> None:
+        super()._sum_in_place(buffer)
+        buffer.mul_(1 + self.worker.rank * torch.finfo(buffer.dtype).eps)
+
+
+def no_sync(shard_loss: ShardLoss, worker: object, options: object) -> str:
+    """Not a strategy."""
+    return "no strategy"
+
+
+def changing_model(num_classes: int, in_channels: int) -> nn.Module:
+    """A user's model whose width the environment says."""
+    width = int(os.environ["SCALESTUDY_TEST_WIDTH"])
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, width), nn.Linear(width, num_classes))

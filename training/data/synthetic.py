@@ -1,6 +1,9 @@
-"""Stage 5, training loop: a synthetic data set of any size, the same everywhere, for tests and timings."""
+"""Stage 5, training loop: synthetic data sets of any size, the same everywhere, for tests and timings."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -24,9 +27,7 @@ def load(
     """
     sizes = {"train_samples": train_samples, "test_samples": test_samples, "num_classes": num_classes,
              "channels": channels, "image_size": image_size}  # fmt: skip
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"data_args.{name}: {size!r} is not a whole number above 0; correct it")
+    _check_sizes(sizes)
     if not 0 <= noise <= 1:
         raise ValueError(f"data_args.noise: {noise!r} is not in [0, 1]; correct it")
     generator = torch.Generator().manual_seed(seed)
@@ -43,3 +44,69 @@ def _draw(
     targets = torch.randint(len(prototypes), (samples,), generator=generator)
     random = torch.rand(samples, *prototypes.shape[1:], generator=generator)
     return prototypes[targets].mul_(1 - noise).add_(random, alpha=noise), targets
+
+
+@dataclass(frozen=True)
+class LinearTruth:
+    """y = X w + b + e with X ~ N(0, diag v) and e ~ N(0, noise²): what `load_linear` draws from.
+
+    Everything about it can be computed: for a linear model at (w', b') with u = w - w', c = b - b' and the loss
+    (output - target)², an example's gradient is -2 (x·u + c + e) (x, 1).
+    """
+
+    weights: torch.Tensor  # w, (d,)
+    bias: float  # b
+    variances: torch.Tensor  # v, (d,)
+    noise: float  # standard deviation of e
+
+
+def linear_truth(
+    features: int = 2, noise: float = 0.01, variances: Sequence[float] | None = None, seed: int = 0
+) -> LinearTruth:
+    """The truth behind `load_linear` with the same arguments: w and b ~ N(0, 1), v = 1 unless given.
+
+    Raises ValueError for sizes below 1, or noise or variances below 0.
+    """
+    _check_sizes({"features": features})
+    spread = [1.0] * features if variances is None else [float(variance) for variance in variances]
+    if len(spread) != features or min(spread) < 0:
+        raise ValueError(f"data_args.variances: {variances!r} are not {features} numbers of at least 0; give one a "
+                         "feature")  # fmt: skip
+    if noise < 0:
+        raise ValueError(f"data_args.noise: {noise!r} is below 0; correct it")
+    drawn = torch.randn(features + 1, generator=torch.Generator().manual_seed(seed))
+    return LinearTruth(drawn[:-1], drawn[-1].item(), torch.tensor(spread), noise)
+
+
+def load_linear(
+    root: str | None,
+    train_samples: int = 4096,
+    test_samples: int = 1024,
+    features: int = 2,
+    noise: float = 0.01,
+    variances: Sequence[float] | None = None,
+    seed: int = 0,
+) -> Splits:
+    """Linear regression: inputs (n, features), targets (n,) as `LinearTruth` says, one output. `root` is not used.
+
+    Raises ValueError for sizes below 1, or noise or variances below 0.
+    """
+    _check_sizes({"train_samples": train_samples, "test_samples": test_samples})
+    truth = linear_truth(features, noise, variances, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    return Splits(
+        *_draw_linear(truth, train_samples, generator), *_draw_linear(truth, test_samples, generator), num_classes=1
+    )
+
+
+def _draw_linear(truth: LinearTruth, samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """(inputs, targets) of `samples` examples."""
+    inputs = torch.randn(samples, len(truth.weights), generator=generator) * truth.variances.sqrt()
+    errors = torch.randn(samples, generator=generator) * truth.noise
+    return inputs, inputs @ truth.weights + truth.bias + errors
+
+
+def _check_sizes(sizes: Mapping[str, object]) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"data_args.{name}: {size!r} is not a whole number above 0; correct it")

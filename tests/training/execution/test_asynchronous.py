@@ -1,0 +1,146 @@
+"""`bench async`: queues, what they cost, and who waits."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.gloo import GlooPool
+from training.execution.asynchronous import run
+from training.execution.experiment import Experiment
+from training.execution.memory_of_queues import Batches, memory_table
+from training.execution.queues import BusyFrontEnd, EagerQueue, OperationCosts, ThreadQueue, operation_costs
+from training.execution.synchronising import did_wait, reduce_asynchronously
+
+CPU = torch.device("cpu")
+SECONDS = st.floats(1e-7, 1.0)
+
+
+def test_loops_cost_what_the_book_says() -> None:
+    costs = OperationCosts(hand_over=1.0, carry_out=3.0, answer=2.0)
+    assert costs.waiting_each_time(10) == 60.0  # 10 · (1 + 3 + 2)
+    assert costs.books_formula(10) == 33.0  # 1 + 10 · 3 + 2
+    assert costs.waiting_once(10) == 33.0  # max(1 + 30, 10 + 3) + 2
+    assert costs.books_condition(10)  # 30 > 9
+
+
+def test_the_books_formula_fails_where_its_condition_does() -> None:
+    costs = OperationCosts(hand_over=3.0, carry_out=1.0, answer=2.0)
+    assert not costs.books_condition(10)  # 10 · 1 < 9 · 3
+    assert costs.books_formula(10) == 15.0  # 3 + 10 + 2, though handing over alone takes 30
+    assert costs.waiting_once(10) == 33.0  # max(3 + 10, 30 + 1) + 2
+
+
+@given(SECONDS, SECONDS, SECONDS, st.integers(1, 1000))
+def test_a_loop_is_as_fast_as_its_slower_side(t1: float, t2: float, t3: float, operations: int) -> None:
+    """A simulation, operation by operation, against the formula."""
+    costs = OperationCosts(t1, t2, t3)
+    handed_over = carried_out = 0.0
+    for _ in range(operations):
+        handed_over += t1
+        carried_out = max(handed_over, carried_out) + t2
+    assert costs.waiting_once(operations) == pytest.approx(carried_out + t3)
+    assert costs.waiting_once(operations) <= costs.waiting_each_time(operations) * (1 + 1e-9)
+    if t2 >= t1:
+        assert costs.books_formula(operations) == pytest.approx(costs.waiting_once(operations))
+    if not costs.books_condition(operations):
+        assert costs.books_formula(operations) <= (operations * t1 + t3) * (1 + 1e-9)
+
+
+def test_an_eager_queue_has_finished_and_a_thread_has_not() -> None:
+    done: list[int] = []
+    EagerQueue().queue(lambda: done.append(1))
+    assert done == [1]
+    with ThreadQueue() as thread:
+        release = thread.hold(1)
+        thread.queue(lambda: done.append(2))
+        assert done == [1]
+        release()
+        thread.wait()
+        assert done == [1, 2]
+
+
+def test_a_queued_operations_error_comes_with_the_wait() -> None:
+    with ThreadQueue() as thread:
+        thread.queue(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            thread.wait()
+
+
+def test_a_busy_front_end_breaks_the_books_condition() -> None:
+    with BusyFrontEnd(lambda: time.sleep(0.005)) as busy:
+        costs = operation_costs(busy, lambda: None, count=4, repeats=3)
+    assert costs.hand_over >= 0.005
+    assert not costs.books_condition(1000)
+
+
+def test_a_slow_back_end_keeps_it() -> None:
+    with ThreadQueue() as thread:
+        costs = operation_costs(thread, lambda: time.sleep(0.005), count=4, repeats=3)
+    assert costs.carry_out >= 0.005
+    assert costs.books_condition(1000)
+
+
+class HeldUntilWaitedFor(ThreadQueue):
+    """A back end that begins only when someone waits: the slowest there can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._release = self.hold(1)
+
+    def wait(self) -> None:
+        self._release()
+        super().wait()
+
+
+def test_what_nobody_waits_for_stays_in_memory() -> None:
+    batches = Batches(count=6, rows=32, columns=32)
+    peaks = []
+    for row in (0, 1):
+        with HeldUntilWaitedFor() as queue:
+            queue.wait() if row == 0 else None
+            table, _ = memory_table([queue], CPU, batches)
+            peaks.append([value * 2**20 for value in table.column("host memory of batches, peak (MiB)")])
+    each, _ = peaks[0]
+    assert batches.bytes_each <= each <= 2 * batches.bytes_each  # the thread may still hold the one before
+
+
+def test_spans_tell_who_waited() -> None:
+    assert did_wait(queued=9.0, called=0.1, left=0.1) == "nothing to wait for"
+    assert did_wait(queued=0.1, called=9.0, left=0.1) == "yes"
+    assert did_wait(queued=0.1, called=0.1, left=9.0) == "no"
+
+
+def test_an_asynchronous_sum_is_right(ranks: GlooPool) -> None:
+    for spans in ranks.run(2, reduce_asynchronously, 1000, 3):
+        assert set(spans) == {"queued", "read", "waited", "finished"}
+        assert spans["finished"] >= max(spans["queued"], spans["waited"]) > 0
+
+
+@pytest.fixture(scope="module")
+def found() -> Experiment:
+    return run(CPU, quick=True)
+
+
+def test_every_part_is_measured(found: Experiment) -> None:
+    titles = " / ".join(table.title for table in found.tables)
+    for part in ("Queued and finished", "Loops over 100", "Costs", "Which calls synchronise", "collectives", "Memory"):
+        assert part in titles
+    assert all(value > 0 for name, value in found.metrics.items() if name != "t3_answer_seconds")
+
+
+def test_eager_operations_on_a_cpu_leave_nothing_to_wait_for(found: Experiment) -> None:
+    finished, _, _, calls, *_ = found.tables
+    rows = {row[0]: row for row in finished.rows}
+    assert rows["eager on the CPU"][3] > 0.5  # queued ÷ finished: handing over is all there is
+    assert rows["a queue to one thread, CPU"][3] < rows["eager on the CPU"][3]
+    assert "print(x[0, 0])" in calls.column("call on the result")
+    assert set(calls.column("waits?")) == {"nothing to wait for"}
+
+
+def test_the_condition_is_explained_in_words(found: Experiment) -> None:
+    assert any("100·t2 > 99·t1 is asked" in note for note in found.notes)

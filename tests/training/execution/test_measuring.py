@@ -1,0 +1,87 @@
+"""Times, memory, threads and ranks of the execution experiments."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+import torch
+
+from training.distributed import Worker
+from training.execution.local_ranks import on_ranks
+from training.execution.measuring import (
+    Alive,
+    find_device,
+    first_line,
+    intra_op_threads,
+    median_seconds,
+    peak_bytes,
+    quiet_compiler,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_functions_run_in_turn_after_a_warm_up_round() -> None:
+    calls: list[str] = []
+    seconds = median_seconds({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, CPU, repeats=3)
+    assert calls == ["a", "b"] * 4
+    assert all(value >= 0 for value in seconds.values())
+
+
+def two_live_at_once() -> torch.Tensor:
+    one = torch.ones(1000)  # 4,000 bytes
+    two = one + 1  # 8,000 with it
+    del one
+    return two + 1  # again two of them
+
+
+def test_peak_is_the_most_that_is_held_at_once() -> None:
+    assert peak_bytes(two_live_at_once, CPU) == 8000
+
+
+def test_tensors_count_until_nobody_holds_them() -> None:
+    alive = Alive()
+    held = [alive.watch(torch.zeros(10, dtype=torch.float64)) for _ in range(3)]
+    held.clear()
+    gc.collect()
+    alive.watch(torch.zeros(4))
+    assert alive.peak == 240
+
+
+def test_threads_and_logging_are_put_back() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(KeyError), intra_op_threads(before + 1), quiet_compiler():
+        assert torch.get_num_threads() == before + 1
+        assert not logging.getLogger().isEnabledFor(logging.ERROR)
+        raise KeyError
+    assert torch.get_num_threads() == before
+    assert logging.getLogger().isEnabledFor(logging.ERROR)
+
+
+def test_errors_become_one_line() -> None:
+    assert first_line(ValueError("\n  first\nsecond")) == "ValueError: first"
+    assert first_line(KeyError()) == "KeyError"
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert find_device("cpu") == CPU
+    with pytest.raises(ValueError, match="device: 'tpu' is not known; choose"):
+        find_device("tpu")
+    if not torch.cuda.is_available():
+        assert find_device("auto") == CPU
+        with pytest.raises(ValueError, match="no CUDA device here; choose --device cpu"):
+            find_device("cuda")
+
+
+def rank_or_fail(worker: Worker, failing: int) -> tuple[int, int, int]:
+    if worker.rank == failing:
+        raise LookupError(f"rank {worker.rank} has had enough")
+    return worker.rank, worker.world_size, torch.get_num_threads()
+
+
+def test_a_function_runs_on_every_rank() -> None:
+    assert on_ranks(2, rank_or_fail, -1) == [(0, 2, 1), (1, 2, 1)]
+    with pytest.raises(LookupError, match="rank 1 has had enough"):
+        on_ranks(2, rank_or_fail, 1)

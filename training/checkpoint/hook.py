@@ -1,0 +1,169 @@
+"""Stage 5, training loop: the hook that writes a training's checkpoints, and lets it go on from the last one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from training.checkpoint.byte_store import ByteStore
+from training.checkpoint.manifest import SHARED, Manifest, PartSummary, part_name
+from training.checkpoint.packing import pack
+from training.checkpoint.storage import (
+    Checkpoint,
+    forget_newer,
+    forget_old,
+    latest,
+    open_checkpoint,
+    write_manifest,
+    write_part,
+)
+from training.checkpoint.trial_state import own_state, picked_of, restore, shared_state
+from training.config import TrainConfig
+from training.distributed import Worker, gather_rows
+from training.hooks import Hook
+from training.probe import Picked
+from training.records import EpochRecord
+from training.trial import Trial
+
+IDENTITY_FIELDS = ("model", "model_args", "data", "data_args", "loss", "metric")
+NONE = -1.0  # in place of a checkpoint's number, or of a part's size
+
+
+def identity_of(config: TrainConfig) -> str:
+    """What two trainings must have in common for one to go on from the other's checkpoint, as one readable line."""
+    plain = config.to_dict()
+    return json.dumps({name: plain[name] for name in IDENTITY_FIELDS}, sort_keys=True, default=repr)
+
+
+class Checkpoints(Hook):
+    """Writes a checkpoint every so many epochs, and steps; keeps the last two.
+
+    Call `find` on all ranks, then give the hook, and what `find` returned, to `train`. A checkpoint that can't be
+    written (the disk is full, say) is told by `say` and the training goes on; one that is damaged is told and the one
+    before is taken. After the last epoch none is written: there is nothing to go on with.
+    """
+
+    def __init__(
+        self,
+        store: ByteStore,
+        *,
+        every_epochs: int = 1,
+        every_steps: int = 0,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """`every_epochs`, `every_steps`: 0: never; `say`: takes one line a message, on rank 0."""
+        self._store, self._every_epochs, self._every_steps, self._say = store, every_epochs, every_steps, say
+        self._found: Checkpoint | None = None
+        self._shared: Mapping[str, Any] = {}
+        self._number = 0
+        self._due = False
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the training goes on from a checkpoint."""
+        return self._found is not None
+
+    def find(self, config: TrainConfig, worker: Worker) -> Picked | None:
+        """Look for the last checkpoint that is whole; what the training had picked by itself, if the world is the same.
+
+        Raises ValueError, on every rank, if the newest is of another model or data; OSError if the store fails.
+        """
+        number = self._agree_on_number(config, worker)
+        self._number = max(number, 0)
+        if number == NONE:
+            return None
+        self._found = self._found or open_checkpoint(self._store, number)
+        self._shared = self._found.read(SHARED)
+        return picked_of(self._shared) if self._found.manifest.world_size == worker.world_size else None
+
+    def train_starts(self, trial: Trial) -> None:
+        """Go on where the checkpoint was written."""
+        if self._found is None:
+            return
+        manifest = self._found.manifest
+        parts = [self._found.read(part_name(rank)) for rank in range(manifest.world_size)]
+        restore(trial, self._shared, parts, manifest.epoch)
+        self._shared = {}
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        """Once in so many steps, or as soon after as the strategy has equal parameters on all ranks."""
+        done = trial.progress.tally.steps
+        self._due = self._due or bool(self._every_steps and done % self._every_steps == 0)
+        if self._due and trial.sync.at_rest and done < trial.steps:
+            with trial.untimed():
+                self._write(trial)
+
+    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+        """Once in so many epochs."""
+        is_last = record.epoch == trial.config.epochs
+        if not is_last and (self._due or (self._every_epochs and record.epoch % self._every_epochs == 0)):
+            self._write(trial)
+
+    def _agree_on_number(self, config: TrainConfig, worker: Worker) -> int:
+        """Rank 0 looks; the others hear its answer, and meet its error by looking themselves."""
+        if worker.rank == 0:
+            try:
+                number = self._search(config)
+            except (ValueError, OSError):
+                gather_rows([NONE - 1], worker)
+                raise
+            rows = gather_rows([number], worker)
+        else:
+            rows = gather_rows([NONE], worker)
+            if rows[0][0] < NONE:
+                latest(self._store, identity_of(config))
+        return int(rows[0][0])
+
+    def _search(self, config: TrainConfig) -> float:
+        search = latest(self._store, identity_of(config), hold=(SHARED, part_name(0)))
+        for message in search.messages:
+            self._say(message)
+        self._found = search.found
+        number = search.found.manifest.number if search.found else None
+        forget_newer(self._store, number)
+        return NONE if number is None else number
+
+    def _write(self, trial: Trial) -> None:
+        """All ranks write their parts; rank 0 the manifest once it knows that all are there."""
+        self._due = False
+        self._number += 1
+        names = [part_name(trial.worker.rank), *([SHARED] if trial.worker.rank == 0 else [])]
+        states = [own_state(trial), *([shared_state(trial)] if trial.worker.rank == 0 else [])]
+        summaries = [self._write_part(name, state) for name, state in zip(names, states, strict=True)]
+        rows = gather_rows(_row(summaries[0]), trial.worker)
+        if trial.worker.rank == 0:
+            self._close(trial, rows, summaries[1])
+
+    def _write_part(self, name: str, state: Mapping[str, Any]) -> PartSummary | None:
+        try:
+            return write_part(self._store, self._number, name, pack(state))
+        except OSError as error:
+            self._say(f"checkpoint {self._number}: {name} can't be written ({error.strerror or error})")
+            return None
+
+    def _close(self, trial: Trial, rows: Sequence[Sequence[float]], shared: PartSummary | None) -> None:
+        missing = [str(rank) for rank, row in enumerate(rows) if row[0] == NONE]
+        if missing or shared is None:
+            self._say(f"checkpoint {self._number} is not kept: not all of its parts could be written; the training "
+                      "goes on")  # fmt: skip
+            return
+        parts = [PartSummary.from_row(part_name(rank), row) for rank, row in enumerate(rows)]
+        manifest = Manifest(
+            number=self._number,
+            world_size=trial.worker.world_size,
+            identity=identity_of(trial.config),
+            epoch=trial.progress.epoch,
+            step=trial.progress.tally.steps,
+            parts=(shared, *parts),
+        )
+        try:
+            write_manifest(self._store, manifest)
+            forget_old(self._store)
+        except OSError as error:
+            self._say(f"checkpoint {self._number}: the store fails ({error.strerror or error}); the training goes on")
+
+
+def _row(summary: PartSummary | None) -> tuple[float, ...]:
+    """As `PartSummary.to_row`, for a part that could not be written too."""
+    return (NONE, *([0.0] * 16)) if summary is None else summary.to_row()

@@ -1,0 +1,95 @@
+"""Stage 5, training loop: files of data sets: found, verified by checksum, downloaded or copied (no torch)."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Protocol
+
+DOWNLOAD_TIMEOUT_SECONDS = 10.0  # until a mirror answers, and then without a byte
+
+
+class DataError(ValueError):
+    """A data set is missing, damaged, unfit or can't be fetched; the message says what to do."""
+
+
+class FileSource(Protocol):
+    """A data set that lives in files under a root folder."""
+
+    def require(self, root: Path) -> None:
+        """Raise DataError, with the command that helps, unless the files are there. Reads none."""
+
+    def fetch(self, root: Path, folder: Path | None) -> list[Path]:
+        """Put the missing files there, verified, from a folder or, if None, the internet; the new ones. DataError."""
+
+
+def remedy(name: str) -> str:
+    """What to type when a file is not as it should be."""
+    return f"run `scalestudy data fetch {name}` (or with `--from DIR`, a folder that has the files)"
+
+
+def check_md5(content: bytes, expected: str) -> None:
+    """Raise DataError unless that is the content's MD5, which the publishers of these data sets state."""
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise DataError(f"checksum (MD5) {found} is not {expected}: the file is damaged or another one")
+
+
+def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
+    """The content of the first of the paths and URLs that gives what has the checksum. Raises DataError."""
+    problems = []
+    for origin in origins:
+        try:
+            with closing(_open(origin)) as stream:
+                content = stream.read()
+            check_md5(content, md5)
+        except (OSError, HTTPException, DataError) as error:
+            problems.append(f"{origin}: {error}")
+        else:
+            return content
+    raise DataError(f"data: {name}: {', '.join(problems)}; check the network, or name a folder that has the "
+                    f"files: scalestudy data fetch {name} --from DIR")  # fmt: skip
+
+
+def write_whole(name: str, target: Path, content: bytes) -> Path:
+    """Write aside, then give the file its name: no half file is left. Raises DataError."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as aside:
+            written = Path(aside) / target.name
+            written.write_bytes(content)
+            written.replace(target)
+    except OSError as error:
+        raise DataError(f"data: {name}: can't write {target}: {error.strerror}; choose a folder that can be") from None
+    return target
+
+
+def _open(origin: str) -> IO[bytes]:
+    return _open_url(origin) if "://" in origin else Path(origin).open("rb")
+
+
+def _open_url(url: str) -> IO[bytes]:
+    """Raises TimeoutError if the mirror does not answer in time.
+
+    In a thread, because urllib's own timeout starts anew for each address of a host and does not bound its look-up.
+    """
+    answer: Future[IO[bytes]] = Future()
+    threading.Thread(target=_ask, args=(url, answer), daemon=True).start()
+    try:
+        return answer.result(DOWNLOAD_TIMEOUT_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {DOWNLOAD_TIMEOUT_SECONDS:g} seconds") from None
+
+
+def _ask(url: str, answer: Future[IO[bytes]]) -> None:
+    try:
+        answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
+    except Exception as error:  # whatever it is belongs to the thread that waits
+        answer.set_exception(error)

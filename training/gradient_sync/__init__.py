@@ -1,0 +1,28 @@
+"""Stage 5, training loop: how the gradients of all workers become one sum; a strategy a class."""
+
+from __future__ import annotations
+
+from training.distributed import Worker
+from training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
+from training.registry import GRADIENT_SYNCS, call_with, resolve
+from training.shard_loss import ShardLoss
+
+__all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
+
+
+def make_gradient_sync(
+    name: str, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None
+) -> GradientSync:
+    """The strategy of that name for this trial; with one worker there is nothing to synchronise.
+
+    Raises ValueError if the name is unknown or a user's callable gives no GradientSync.
+    """
+    strategy = resolve(name, GRADIENT_SYNCS)
+    chosen = options or SyncOptions()
+    if worker.world_size == 1:
+        return GradientSync(shard_loss, worker, chosen)
+    sync = call_with(strategy, f"gradient_sync: {name!r}", shard_loss, worker, chosen)
+    if not isinstance(sync, GradientSync):
+        raise ValueError(f"gradient_sync: {name!r} gave a {type(sync).__name__}; the callable must return a "
+                         "training.gradient_sync.GradientSync")  # fmt: skip
+    return sync

@@ -1,0 +1,130 @@
+"""Stage 5, training loop: losses and metrics, each a function (outputs, targets) -> one value an example.
+
+Shapes: N examples, K outputs. Outputs (N, K); targets (N,) classes, or (N,) or (N, K) numbers to be predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from training.registry import LOSSES, METRICS, resolve
+
+PerExample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(outputs (N, …), targets (N, …)) -> values (N,)."""
+
+_TAKEN = ("loss",)  # test_loss is another column of every record
+
+
+@dataclass(frozen=True)
+class NamedMetric:
+    """What the trials of a study are compared by: the mean of `function` over the test set, written as test_<name>."""
+
+    name: str  # `accuracy`; of an import path the part after the colon
+    function: PerExample
+
+
+def make_loss(name: str, num_classes: int) -> PerExample:
+    """The loss of that name or import path; each call checks shapes, which costs no wait for the device.
+
+    num_classes: what cross-entropy's outputs must fit. Raises ValueError, now for a name or path that is not there,
+    and at a call for outputs, targets or values that do not fit.
+    """
+    function = _resolve("loss", name, LOSSES)
+    return _checked("loss", name, _for_classes(function, num_classes) if function is cross_entropy else function)
+
+
+def make_metric(name: str) -> NamedMetric:
+    """The metric of that name or import path; checked as a loss is. Raises ValueError."""
+    short = name.rpartition(":")[2]
+    if short in _TAKEN:
+        raise ValueError(f"metric: {name!r} would be written as test_{short}, which is something else; rename the "
+                         "function")  # fmt: skip
+    return NamedMetric(short, _checked("metric", name, _resolve("metric", name, METRICS)))
+
+
+def require_outputs(outputs: object, examples: int) -> None:
+    """Raise ValueError unless a model's outputs are a tensor of floating-point numbers, a row an example."""
+    if not isinstance(outputs, torch.Tensor):
+        raise ValueError(f"model: its output is a {type(outputs).__name__}; return one tensor (N, ...)")
+    if not outputs.is_floating_point():
+        raise ValueError(f"model: its outputs are {outputs.dtype}; return floating-point numbers")
+    if outputs.dim() == 0 or len(outputs) != examples:
+        raise ValueError(f"model: outputs {tuple(outputs.shape)} for {examples} examples; return a row an example")
+
+
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Softmax cross-entropy of logits (N, K) and classes (N,): (N,)."""
+    _require_classes("loss: cross_entropy", outputs, targets)
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """(output - target)², the mean over an example's outputs: (N,).
+
+    Outputs (N, K); targets (N, K), or (N,) numbers if K is 1, or (N,) classes, which stand for rows of 0 and one 1.
+    Raises ValueError for other shapes.
+    """
+    wanted = targets if targets.is_floating_point() else _one_hot(outputs, targets)
+    if wanted.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] == 1:
+        wanted = wanted.unsqueeze(1)
+    if wanted.shape != outputs.shape:
+        raise ValueError(f"loss: mse: outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} do not fit; "
+                         "give the model as many outputs as an example has targets")  # fmt: skip
+    return (outputs - wanted).square().flatten(1).mean(dim=1) if outputs.dim() > 1 else (outputs - wanted).square()
+
+
+def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """1 where the largest of the logits (N, K) is the class (N,), else 0: (N,)."""
+    _require_classes("metric: accuracy", outputs, targets)
+    return (outputs.argmax(dim=1) == targets).to(torch.float32)
+
+
+def _resolve(field: str, name: str, table: Mapping[str, str]) -> PerExample:
+    try:
+        return resolve(name, table)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+
+
+def _checked(field: str, name: str, function: PerExample) -> PerExample:
+    """The function, whose values must be one an example."""
+
+    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        values = function(outputs, targets)
+        if not isinstance(values, torch.Tensor):
+            raise ValueError(f"{field}: {name!r} gave a {type(values).__name__}; return a tensor, one value an example")
+        if values.shape != targets.shape[:1]:
+            raise ValueError(f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} "
+                             "examples; return one value an example (with PyTorch's losses reduction='none', and the "
+                             "mean over what an example has more of)")  # fmt: skip
+        return values
+
+    return checked
+
+
+def _for_classes(function: PerExample, num_classes: int) -> PerExample:
+    """The function, whose outputs must be one a class."""
+
+    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if outputs.dim() != 2 or outputs.shape[1] != num_classes:
+            raise ValueError(f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes; make its last "
+                             f"layer give {num_classes} outputs, shape (N, {num_classes})")  # fmt: skip
+        return function(outputs, targets)
+
+    return checked
+
+
+def _require_classes(what: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+        raise ValueError(f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
+                         f"and targets {tuple(targets.shape)} of {targets.dtype}; choose mse for numbers")  # fmt: skip
+
+
+def _one_hot(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """(N, K) rows of 0 with a 1 at the class; F.one_hot would wait for the device to look for the largest class."""
+    classes = torch.arange(outputs.shape[-1], device=outputs.device)
+    return (targets.unsqueeze(1) == classes).to(outputs.dtype)

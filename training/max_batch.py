@@ -1,0 +1,141 @@
+"""Stage 5, training loop: the largest batch a worker's memory takes, found by training steps that fit or don't."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import multiprocessing
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from training.config import TrainConfig
+from training.distributed import Worker, synchronise_device
+from training.memory import peak_memory_bytes, start_memory_count
+from training.out_of_memory import is_out_of_memory
+from training.trial import Trial, start_trial
+
+LARGEST = 2**20  # examples; nobody asks for more, and a search must end
+
+
+@dataclass(frozen=True)
+class Try:
+    """One batch that was tried."""
+
+    batch: int  # examples on one worker
+    fits: bool
+    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: largest resident set so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxBatch:
+    """The answer, with every step that led to it."""
+
+    batch: int  # largest that was seen to fit; 0: not even one example
+    at_least: bool  # whether the search ended at `most`, so that more may fit
+    device: str
+    limit_bytes: int | None  # CPU: the stated limit; CUDA: the device's memory
+    tries: tuple[Try, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+
+def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
+    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+
+    Doubles from 2 (a batch of one is refused by batch normalisation) until something does not fit, then halves the gap:
+    at most 2 · log2(most) + 1 questions. 0: not even 1.
+    """
+    good, bad = 0, min(2, most)
+    while bad <= most and fits(bad):
+        good, bad = bad, bad * 2
+    bad = min(bad, most + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def find_max_batch(
+    config: TrainConfig, worker: Worker, *, limit_bytes: int | None = None, most: int = LARGEST
+) -> MaxBatch:
+    """The largest batch on one worker, whole steps of the config's training tried: forward, backward, update.
+
+    On CUDA the device's memory is the limit. On a CPU `limit_bytes` must be given: a process of its own gets so much
+    for its data (RLIMIT_DATA: Linux refuses more), interpreter, libraries' data and data set included. The gradients'
+    buckets of several workers come on top: once more the parameters' size. Raises ValueError for a missing limit.
+    """
+    if worker.device.type == "cuda":
+        total = torch.cuda.get_device_properties(worker.device).total_memory
+        return _search(config, worker, total, most)
+    if limit_bytes is None or limit_bytes < 1:
+        raise ValueError("memory: on a CPU the limit has to be stated; give the bytes that a worker may use")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_search_limited, args=(theirs, config, worker, limit_bytes, most))
+    process.start()
+    theirs.close()
+    return _answer(ours, limit_bytes)
+
+
+def _answer(pipe: Any, limit_bytes: int) -> MaxBatch:
+    try:
+        answer = pipe.recv()
+    except EOFError:
+        raise _too_little(limit_bytes) from None
+    if isinstance(answer, MaxBatch):
+        return answer
+    raise answer
+
+
+def _too_little(limit_bytes: int) -> ValueError:
+    return ValueError(f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model; give "
+                      "more")  # fmt: skip
+
+
+def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> None:
+    """In a process of its own: the limit holds for all that it does from now on."""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    try:
+        pipe.send(_search(config, worker, limit_bytes, most))
+    except Exception as error:
+        pipe.send(_too_little(limit_bytes) if is_out_of_memory(error) else ValueError(str(error)))
+
+
+def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> MaxBatch:
+    trial = start_trial(dataclasses.replace(config, batch_size=1, shards="even"), worker)
+    example = next(iter(trial.shards(epoch=1)))
+    tries: list[Try] = []
+
+    def fits(batch: int) -> bool:
+        start_memory_count(worker.device)
+        done = _step_fits(trial, example, batch)
+        tries.append(Try(batch, done, peak_memory_bytes(worker.device)))
+        return done
+
+    batch = largest_that_fits(fits, most)
+    return MaxBatch(
+        batch=batch, at_least=batch == most, device=str(worker.device), limit_bytes=limit_bytes, tries=tuple(tries)
+    )
+
+
+def _step_fits(trial: Trial, example: tuple[torch.Tensor, torch.Tensor], batch: int) -> bool:
+    """Whether a whole step over so many copies of the example can be made."""
+    try:
+        inputs, targets = (tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in example)
+        trial.sync.module(inputs, targets).backward(torch.tensor(1.0 / batch, device=trial.worker.device))
+        trial.optimizer.step()
+        synchronise_device(trial.worker.device)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        trial.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+    return True

@@ -1,0 +1,37 @@
+"""Stage 5, training loop: a model's name and arguments become a module, drawn from the trial's seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from training.config import TrainConfig
+from training.registry import MODELS, call_with, resolve
+from training.seeding import seed_parameters
+
+
+def seeded_model(config: TrainConfig, num_classes: int, in_channels: int) -> nn.Module:
+    """The model that every rank of the trial starts from, whatever the world size: drawn on the CPU, right after its
+    generators were seeded. `num_classes` and `in_channels` are the data's. Raises what `build_model` raises.
+    """
+    seed_parameters(config.seed)
+    return build_model(config.model, num_classes, in_channels, config.model_args)
+
+
+def build_model(name: str, num_classes: int, in_channels: int, model_args: Mapping[str, Any]) -> nn.Module:
+    """The model of that name, on the CPU, drawn from PyTorch's global generator.
+
+    Raises ValueError if the name or an argument is unknown, if the callable gives no module, or one whose parameters
+    have no shape yet.
+    """
+    model = call_with(resolve(name, MODELS), f"model {name!r}", num_classes, in_channels, **model_args)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: {name!r} gave a {type(model).__name__}; the callable must return an nn.Module")
+    lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
+    if lazy:
+        raise ValueError(f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes, and so whose numbers, are not "
+                         "known before the first batch; give the layers their sizes")  # fmt: skip
+    return model

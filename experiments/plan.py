@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -177,6 +177,8 @@ def _with(section: dict[str, Any], path: Sequence[str], value: Any) -> dict[str,
 
 NO_EFFECT = frozenset({"checkpoint_every"})
 """Keys of `train` that can't change a trial's result."""
+NO_TIME = frozenset({"epochs", "warm_up_steps", "warmup_epochs", "schedule"})
+"""Keys of `train` that can change a result, but not the time of an epoch."""
 RESULT_RESOURCES = tuple(key for key in Resources.model_fields if key not in ("exclusive", "oversubscribe"))
 """Resources that change rounding (threads, device) and so the result; the others only say what may run when."""
 
@@ -191,19 +193,23 @@ def trial_id(
         "learning_rate": params["learning_rate"],
         "seed": params["seed"],
         "workload": workload,
-        "train": {key: value for key, value in train.items() if key not in NO_EFFECT},
+        "train": _without(train, NO_EFFECT),
         "resources": {key: resources[key] for key in RESULT_RESOURCES},
     }
     canonical = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
+def _without(section: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in keys}
+
+
 def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimate:
     """What the plan costs, from epochs measured earlier.
 
     earlier_trials: trials as in trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`). A
-    trial counts for another of the same workload, num_gpus, batch_size and way of training: the learning rate, the
-    seed and the number of epochs don't change the time of an epoch.
+    trial counts for another of the same workload, num_gpus, batch_size and way of training: the learning rate, its
+    schedule, the seed and the number of epochs don't change the time of an epoch.
     """
     measured = _epoch_seconds(earlier_trials)
     epochs = [trial.train["epochs"] for trial in plan.trials]
@@ -223,7 +229,7 @@ def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimat
 
 
 def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    way = {key: value for key, value in train.items() if key not in ("epochs", "warm_up_steps", *NO_EFFECT)}
+    way = _without(train, NO_EFFECT | NO_TIME)
     return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from experiments.spec_errors import ABSENT, Problem, did_you_mean
 
@@ -34,6 +34,9 @@ def relation_problems(
         _too_many_trials(spec),
         _batch_too_small(spec),
         _weights_do_not_fit(spec),
+        _contradictions(spec),
+        _without_effect(spec),
+        _metric_does_not_fit(spec),
     )
     return [
         Problem(field=field, value=value, line=line_of(_path(field)), message=message, remedy=remedy)
@@ -70,21 +73,33 @@ def _too_many_trials(spec: "StudySpec") -> Iterator[Finding]:
 
 
 def _combinations(spec: "StudySpec", first: str, second: str) -> Iterable[tuple[Any, Any]]:
-    """Every pair of values of two parameters that some trial has."""
+    """Every pair of values of two parameters (`train.*` by their dotted names) that some trial has."""
     lists = spec.sweep.lists()
+
+    def values(key: str, point: dict[str, Any]) -> tuple[Any, ...]:
+        return (point[key],) if key in point else lists.get(key) or (_fixed(spec, key),)
+
     pairs = [
         pair
         for point in spec.sweep.points or ({},)
-        for pair in itertools.product(
-            [point[first]] if first in point else lists.get(first, ()),
-            [point[second]] if second in point else lists.get(second, ()),
-        )
+        for pair in itertools.product(values(first, point), values(second, point))
     ]
     return {repr(pair): pair for pair in pairs}.values()
 
 
+def _fixed(spec: "StudySpec", key: str) -> Any:
+    """The value of a `train.*` key that is not swept."""
+    value: Any = spec
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
 def _field_of(spec: "StudySpec", key: str) -> str:
-    return f"sweep.{key}" if key in spec.sweep.lists() else "sweep.points"
+    """Where the spec says a parameter's value."""
+    if key in spec.sweep.lists():
+        return f"sweep.{key}"
+    return "sweep.points" if spec.sweep.values_of(key) else key
 
 
 def _batch_too_small(spec: "StudySpec") -> Iterator[Finding]:
@@ -96,11 +111,73 @@ def _batch_too_small(spec: "StudySpec") -> Iterator[Finding]:
 
 
 def _weights_do_not_fit(spec: "StudySpec") -> Iterator[Finding]:
-    swept = bool(spec.sweep.values_of("train.shards"))
-    field = _field_of(spec, "train.shards") if swept else "train.shards"
-    workers = spec.sweep.values_of("num_gpus")
-    fixed = [(spec.train.shards, num_gpus) for num_gpus in dict.fromkeys(workers)]
-    for shards, num_gpus in _combinations(spec, "train.shards", "num_gpus") if swept else fixed:
-        if shards != "even" and len(shards) != num_gpus:
+    for shards, num_gpus in _combinations(spec, "train.shards", "num_gpus"):
+        if not isinstance(shards, str) and len(shards) != num_gpus:
             message = f"has {len(shards)} weights, but num_gpus is {num_gpus} in some trial"
-            yield field, list(shards), message, "give one weight a worker, sweep one num_gpus, or use even"
+            remedy = "give one weight a worker, sweep one num_gpus, or use even"
+            yield _field_of(spec, "train.shards"), list(shards), message, remedy
+
+
+class Contradiction(NamedTuple):
+    """Two keys of `train` whose values do not go together: the training loop would refuse the trial."""
+
+    key: str
+    wrong: Callable[[Any], bool]
+    other_key: str
+    other_wrong: Callable[[Any], bool]
+    reason: str
+    remedy: str
+
+
+INEXACT = ("bf16", "powersgd", "local_sgd")
+"""Strategies whose sum is not the gradient of the whole batch."""
+CONTRADICTIONS = (
+    Contradiction("train.lr_rule", "adascale".__eq__, "train.optimizer.name", "sgd".__ne__,
+                  "adascale is derived for sgd", "choose sgd or another rule"),
+    Contradiction("train.lr_rule", "adascale".__eq__, "train.gradient_sync", INEXACT.__contains__,
+                  "adascale needs the exact gradient of the whole batch in each step",
+                  "choose another rule or strategy"),
+    Contradiction("train.warmup_epochs", bool, "train.lr_rule", "adascale".__eq__,
+                  "the gain of adascale rises by itself", "set warmup_epochs to 0, or choose another rule"),
+    Contradiction("train.warmup_epochs", bool, "train.schedule", "one_cycle".__eq__,
+                  "one_cycle has a rise of its own", "set warmup_epochs to 0, or choose another schedule"),
+    Contradiction("train.optimizer.momentum", bool, "train.optimizer.name", "sgd".__ne__,
+                  "only sgd takes it", "set momentum to 0, or choose sgd"),
+)  # fmt: skip
+
+
+def _contradictions(spec: "StudySpec") -> Iterator[Finding]:
+    for key, wrong, other_key, other_wrong, reason, remedy in CONTRADICTIONS:
+        for value, other in _combinations(spec, key, other_key):
+            if wrong(value) and other_wrong(other):
+                other_name = other_key.removeprefix("train.")
+                message = f"does not go with {other_name} {other}, which some trial has: {reason}"
+                yield _field_of(spec, key), value, message, remedy
+
+
+STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
+
+
+def _without_effect(spec: "StudySpec") -> Iterator[Finding]:
+    for key, strategy in STRATEGY_OPTIONS.items():
+        pairs = list(_combinations(spec, key, "train.gradient_sync"))
+        value = next((value for value, _ in pairs if value is not None), None)
+        if value is not None and not any(used == strategy or ":" in used for _, used in pairs):
+            remedy = f"set gradient_sync: {strategy}, or remove the key"
+            yield _field_of(spec, key), value, f"has no effect: no trial's gradient_sync is {strategy}", remedy
+
+
+def _metric_does_not_fit(spec: "StudySpec") -> Iterator[Finding]:
+    metric, mode = spec.workload.metric, spec.workload.metric_mode
+    better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
+    if mode != better:
+        larger, smaller = ("larger", "smaller") if mode == "max" else ("smaller", "larger")
+        message = f"takes the {larger} {metric} for the better, which is the {smaller}"
+        yield "workload.metric_mode", mode, message, f"write metric_mode: {better}"
+    if metric.endswith(":loss"):
+        yield "workload.metric", metric, "would be reported as test_loss, which is the loss", "name it otherwise"
+    for target in spec.targets.accuracy:
+        if metric in ("accuracy", "mse") and target <= 0:
+            yield "targets.accuracy", target, "is too small", "it must be greater than 0"
+        elif metric == "accuracy" and target > 1:
+            yield "targets.accuracy", target, "is too large", "use at most 1, as in 0.9 for 90 %"

@@ -13,13 +13,16 @@ from experiments.spec_errors import alternatives, did_you_mean, wrong
 
 LARGEST = 2**31 - 1
 """The largest whole number a key takes."""
-ANY_NUMBER: tuple[str, ...] = ("<any number>",)
+GRADIENT_SYNCS = ("ddp", "naive", "flat", "ring", "bf16", "powersgd", "local_sgd")
+LOSSES = ("cross_entropy", "mse")
+METRICS = ("accuracy", "mse")
 
 CALLABLE_PATH = re.compile(r"([A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*")
 """`package.module:callable`."""
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -37,8 +40,7 @@ def one_of(*now: Any, later: tuple[Any, ...] = ()) -> BeforeValidator:
     def check(value: Any) -> Any:
         if any(type(value) is type(choice) and value == choice for choice in now):
             return value
-        a_number = later is ANY_NUMBER and type(value) in (int, float)
-        if a_number or any(type(value) is type(choice) and value == choice for choice in later):
+        if any(type(value) is type(choice) and value == choice for choice in later):
             raise wrong("is not available in this version", f"choose {alternatives(now)}")
         guess = did_you_mean(value, [choice for choice in now if isinstance(choice, str)])
         raise wrong(f"is not {alternatives(now)}", f"{guess}choose {alternatives(now)}")
@@ -62,12 +64,28 @@ def _folder_name(value: str) -> str:
     return value
 
 
+def built_in(*names: str) -> AfterValidator:
+    """Accepts these names, and what has the form `package.module:callable`."""
+
+    def check(value: str) -> str:
+        if value not in names and not CALLABLE_PATH.fullmatch(value):
+            remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
+            raise wrong("is not built in", remedy)
+        return value
+
+    return AfterValidator(check)
+
+
 def _component(value: str) -> str:
-    if value.startswith("torchvision:"):
-        raise wrong("is not available in this version", "write it as package.module:callable of your own")
     if ":" in value and not CALLABLE_PATH.fullmatch(value):
         raise wrong("is not a built-in name or package.module:callable", "write it as package.module:callable")
     return value
+
+
+def _data_set(value: str) -> str:
+    if value.startswith("torchvision:"):
+        raise wrong("is not available in this version", "write it as package.module:callable of your own")
+    return _component(value)
 
 
 def _local_folder(value: str) -> str:
@@ -84,13 +102,12 @@ def _tracking_uri(value: str) -> str:
 
 
 def _shards(value: Any) -> Any:
-    if value == "even":
+    if isinstance(value, str) and value in ("even", "speed"):
         return value
-    if value == "speed":
-        raise wrong("is not available in this version", "choose even or a list of weights, one a worker")
     numbers = isinstance(value, list | tuple) and all(type(weight) in (int, float) for weight in value)
     if not numbers or not value or not all(0 < weight < float("inf") for weight in value):
-        raise wrong("is not even or a list of weights", "write even, or one weight above 0 a worker, such as [3, 1]")
+        remedy = "write even, speed, or one weight above 0 a worker, such as [3, 1]"
+        raise wrong("is not even, speed or a list of weights", remedy)
     return tuple(float(weight) for weight in value)
 
 
@@ -106,17 +123,22 @@ class Workload(Section):
     """What is trained, and on what."""
 
     model: Annotated[Text, AfterValidator(_component)] = "lenet"
-    """A built-in name, or `package.module:callable(num_classes, in_channels, **model_args)` that returns a module."""
-    data: Annotated[Text, AfterValidator(_component)] = "digits"
+    """A built-in name, `torchvision:name`, or `package.module:callable(num_classes, in_channels, **model_args)`."""
+    data: Annotated[Text, AfterValidator(_data_set)] = "digits"
     """A built-in name, or `package.module:callable(root, **data_args)` that returns the splits."""
     model_args: dict[str, Any] = {}
     """Keyword arguments of the model, such as {init: xavier}."""
     data_args: dict[str, Any] = {}
     """Keyword arguments of the data set."""
-    loss: Annotated[str, one_of("cross_entropy", later=("mse",))] = "cross_entropy"
-    metric: Annotated[str, one_of("accuracy")] = "accuracy"
-    """The target metric, reported as test_accuracy: a share of the test set, 0 to 1."""
-    metric_mode: Annotated[str, one_of("max", later=("min",))] = "max"
+    loss: Annotated[Text, built_in(*LOSSES)] = "cross_entropy"
+    """A built-in name, or `package.module:callable(outputs, targets)` that returns one loss an example."""
+    metric: Annotated[Text, built_in(*METRICS)] = "accuracy"
+    """The target metric, a mean over the test set: a built-in name, or a callable as for the loss.
+
+    accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>.
+    """
+    metric_mode: Annotated[str, one_of("max", "min")] = "max"
+    """Whether the larger or the smaller metric is the better."""
 
 
 class Optimizer(Section):
@@ -134,32 +156,37 @@ class Train(Section):
     epochs: Count = 10
     """Passes over the training set."""
     optimizer: Optimizer = Optimizer()
-    lr_rule: Annotated[str, one_of("none", later=("linear", "sqrt", "adascale"))] = "none"
+    lr_rule: Annotated[str, one_of("none", "linear", "sqrt", "adascale")] = "none"
     """How the effective learning rate follows the batch size, from base_batch_size on."""
     base_batch_size: Count = 256
     """Examples; the batch size at which effective and nominal learning rate are the same."""
-    warmup_epochs: Annotated[int, one_of(0, later=ANY_NUMBER)] = 0
-    schedule: Annotated[str, one_of("constant", later=("cosine", "one_cycle"))] = "constant"
+    warmup_epochs: NotNegative = 0.0
+    """Epochs, or a part of one, over which the learning rate rises; 0: none."""
+    schedule: Annotated[str, one_of("constant", "cosine", "one_cycle")] = "constant"
+    """How the learning rate falls after the warm-up."""
     gradient_clip: Positive | None = None
     """Largest norm of the summed gradient; null: not clipped."""
-    precision: Annotated[str, one_of("fp32", later=("bf16",))] = "fp32"
-    channels_last: Annotated[bool, one_of(False, later=(True, "auto"))] = False
-    compile: Annotated[bool, one_of(False, later=(True,))] = False
-    accumulation: Annotated[int, one_of(1, later=ANY_NUMBER)] = 1
+    precision: Annotated[str, one_of("fp32", "bf16")] = "fp32"
+    """Of forward and backward; parameters and updates stay fp32."""
+    channels_last: Annotated[bool | str, one_of(False, True, "auto")] = False
+    """Memory order of images; auto: what a probe finds faster."""
+    compile: bool = False
+    """Run the model through torch.compile."""
+    accumulation: Count = 1
     """Micro-batches a step."""
-    augment: Annotated[str, one_of("none", later=("crop_flip",))] = "none"
-    gradient_sync: Annotated[str, one_of("ddp", "naive", later=("flat", "ring", "bf16", "powersgd", "local_sgd"))] = (
-        "ddp"
-    )
-    """How gradients are summed over the workers."""
-    powersgd_rank: Annotated[None, one_of(None, later=ANY_NUMBER)] = None
-    """Of gradient_sync: powersgd; null elsewhere."""
-    local_steps: Annotated[None, one_of(None, later=ANY_NUMBER)] = None
-    """Of gradient_sync: local_sgd; null elsewhere."""
-    sync_batch_norm: Annotated[bool, one_of(False, later=(True,))] = False
+    augment: Annotated[str, one_of("none", "crop_flip")] = "none"
+    """Of training images."""
+    gradient_sync: Annotated[Text, built_in(*GRADIENT_SYNCS)] = "ddp"
+    """How gradients are summed over the workers: a built-in name, or `package.module:callable`."""
+    powersgd_rank: Count | None = None
+    """Of gradient_sync: powersgd, the rank of the compressed gradients; null: 2."""
+    local_steps: Count | None = None
+    """Of gradient_sync: local_sgd, the steps between two averages; null: 8."""
+    sync_batch_norm: bool = False
+    """Let batch normalisation see the global batch, not only the worker's own examples."""
     shards: Annotated[Any, BeforeValidator(_shards)] = "even"
-    """How a batch is divided: even, or weights, one a worker."""
-    checkpoint_every: Annotated[int, one_of(0, later=ANY_NUMBER)] = 0
+    """How a batch is divided: even; speed, by a short probe; or weights, one a worker."""
+    checkpoint_every: Whole = 1
     """Epochs between checkpoints; 0: never."""
     warm_up_steps: Whole = 5
     """Steps at a trial's start left out of samples_per_second."""
@@ -198,8 +225,8 @@ class Resources(Section):
 class Targets(Section):
     """What the study is asked to reach."""
 
-    accuracy: Annotated[tuple[Share, ...], Field(strict=False), AfterValidator(distinct)] = ()
-    """Test accuracies to time, above 0 and up to 1; none: the study recommends by best accuracy."""
+    accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(distinct)] = ()
+    """Values of the target metric to time, accuracies above 0 and up to 1; none: the study recommends by the best."""
     price_per_gpu_hour: NotNegative | None = None
     """In any currency; null: cost is told in GPU-seconds."""
 

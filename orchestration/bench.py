@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,9 @@ from orchestration.preflight import request_error
 if TYPE_CHECKING:
     from training.execution.experiment import Cell, Experiment, Table
 
+Runner = Callable[..., "Experiment"]
+"""(device, *, quick) -> Experiment."""
+Finder = Callable[[str], Runner]
 EXPERIMENT = "scalestudy-bench"
 UNTIL_WRAPPED = 10_000  # columns where nothing is wrapped: what is not a terminal has no width
 
@@ -49,15 +52,17 @@ class Benched:
         return {**self.experiment.to_dict(), "machine": dict(self.machine), "quick": self.quick, "mlflow": run}
 
 
-def run_bench(name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Benched:
-    """Run one experiment, and keep it in the store that `run` takes.
+def run_bench(
+    name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True, find: Finder | None = None
+) -> Benched:
+    """Run one experiment, and keep it in the store that `run` takes. `find`: how to come by it; None: by its name.
 
     Raises RequestError for an unknown name or device, and what check_reachable raises, before anything is measured. A
     store that is lost meanwhile costs the run, not the result: see `untracked`.
     """
     prepare_environment()
     address = resolve_address(None) if tracked else None
-    experiment_of, place = _find(name, device)
+    experiment_of, place = (find or _find_by_name)(name), _find_device(device)
     if address:
         check_reachable(address)
     from training.execution.measuring import machine
@@ -67,16 +72,22 @@ def run_bench(name: str, *, device: str = "auto", quick: bool = False, tracked: 
     return _keep(done, address) if address else done
 
 
-def _find(name: str, device: str) -> tuple[Any, Any]:
+def _find_by_name(name: str) -> Runner:
     from training.execution import find_experiment
 
     try:
-        run = find_experiment(name)
-        from training.execution.measuring import find_device
-
-        return run, find_device(device)
+        return find_experiment(name)
     except ValueError as error:
         raise request_error(error, "scalestudy bench --help names them") from error
+
+
+def _find_device(name: str) -> Any:
+    from training.execution.measuring import find_device
+
+    try:
+        return find_device(name)
+    except ValueError as error:
+        raise request_error(error, "choose auto, cpu or cuda") from error
 
 
 def _keep(done: Benched, address: TrackingAddress) -> Benched:

@@ -58,6 +58,18 @@ def plan(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
         show.plan(Console(), study, planned, cost)
 
 
+@app.command("inspect")
+def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Show the parameters of the model that a study trains, and the memory they take; trains nothing."""
+    from orchestration.inspect_model import inspect_study
+
+    variants = inspect_study(spec, set_ or ())
+    if as_json:
+        print(json.dumps([variant.to_dict() for variant in variants], indent=1))
+    else:
+        show.variants(Console(), variants)
+
+
 @app.command()
 def run(
     spec: Spec = "digits-quick",
@@ -149,17 +161,24 @@ def doctor(
 @app.command()
 def bench(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="async, compile, export, parallel, overlap or allreduce.")
+        str, typer.Argument(metavar="NAME", help="async, compile, export, parallel, overlap, allreduce or max-batch.")
     ],
+    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.")] = None,
+    set_: Overrides = None,
+    memory: Annotated[
+        float | None, typer.Option(help="Of max-batch on a CPU: the GiB that a worker may use.", metavar="GIB")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: what it looks like, not what it takes.")] = False,
     track: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Keep it as a run of scalestudy-bench.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Run one of the book's execution experiments here: its tables, and what holds on this machine."""
+    """Run one of the book's execution experiments here, or find the largest batch that a worker's memory takes."""
     from orchestration.bench import bench_console, run_bench, show_bench
+    from orchestration.max_batch import NAME, MaxBatchBench
 
-    done = run_bench(name, device=device, quick=quick, tracked=track)
+    find = (lambda _: MaxBatchBench(spec, set_ or (), memory)) if name == NAME else None
+    done = run_bench(name, device=device, quick=quick, tracked=track, find=find)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))
     else:
@@ -170,7 +189,7 @@ def bench(
 
 @data_app.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist or fashion_mnist.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion_mnist or cifar10.")],
     source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
     as_json: AsJson = False,
 ) -> None:

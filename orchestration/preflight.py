@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,19 +47,29 @@ def request_error(error: Exception, remedy: str, where: str = "") -> RequestErro
 
 
 def check_callables(spec: StudySpec) -> None:
-    """Raises RequestError when a model or data set that the spec names as `package.module:callable` is not there."""
-    from training.registry import DATASETS, MODELS, resolve
+    """Raises RequestError when something that the spec names as `package.module:callable` is not there."""
+    from training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
 
-    for field, table in (("model", MODELS), ("data", DATASETS)):
-        name = getattr(spec.workload, field)
-        if name in table:
-            continue
-        try:
-            resolve(name, table)
-        except ValueError as error:
-            raise request_error(error, "correct the name", f"workload.{field}") from error
-        except Exception as error:  # the user's module may raise anything while it is imported
-            raise RequestError(f"workload.{field}: {name}: {describe(error)}", "correct the module") from error
+    workload = spec.workload
+    _check_callable("workload.model", workload.model, MODELS)
+    _check_callable("workload.data", workload.data, DATASETS)
+    _check_callable("workload.loss", workload.loss, LOSSES)
+    _check_callable("workload.metric", workload.metric, METRICS)
+    for name in spec.sweep.values_of("train.gradient_sync") or (spec.train.gradient_sync,):
+        _check_callable("train.gradient_sync", name, GRADIENT_SYNCS)
+
+
+def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
+    from training.registry import resolve
+
+    if name in table:
+        return
+    try:
+        resolve(name, table)
+    except ValueError as error:
+        raise request_error(error, "correct the name", field) from error
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise RequestError(f"{field}: {name}: {describe(error)}", "correct the module") from error
 
 
 def check_configs(plan: Plan, data_root: Path) -> None:

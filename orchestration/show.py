@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from experiments.plan import Estimate, Plan
     from experiments.spec import StudySpec
     from orchestration.doctor import Finding
+    from orchestration.inspect_model import Variant
     from orchestration.study import StudyResult
+    from training.inspection import ParameterRow
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
 
@@ -115,6 +117,53 @@ def result_data(done: StudyResult) -> dict[str, Any]:
         "cold_start_seconds": done.cold_starts,
         "summary": done.summary,
     }
+
+
+def variants(console: Console, found: Sequence[Variant]) -> None:
+    """Of each model that a study trains: the table of its parameters, and the memory that they take."""
+    for number, variant in enumerate(found):
+        if number:
+            console.print()
+        if variant.params:
+            console.print(Text(" ".join(f"{short_name(key)}={value}" for key, value in variant.params.items())))
+        header = ["name", "shape", "count", "mean", "std", "shared with"]
+        columns(console, header, [_parameter(row) for row in variant.inspection.parameters])
+        for line in inspection_lines(variant):
+            console.print(Text(line), soft_wrap=True)
+
+
+def inspection_lines(variant: Variant) -> list[str]:
+    """What a model's parameters come to: numbers, and bytes on each worker."""
+    found, memory = variant.inspection, variant.inspection.memory
+    trained = [row for row in found.parameters if row.trained]
+    numbers = f"{found.trained_numbers:,} numbers to train in {len(trained)} tensors"
+    frozen = f", {found.frozen_numbers:,} frozen" if found.frozen_numbers else ""
+    buffers = f", {found.buffer_numbers:,} in buffers" if found.buffer_tensors else ""
+    parts = {
+        "parameters": memory.parameters,
+        "gradients": memory.gradients,
+        f"optimizer ({variant.optimizer})": memory.optimizer,
+        "buffers": memory.buffers,
+    }
+    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
+    return [
+        f"{variant.model} for {variant.data}, drawn with seed {variant.seed}: {numbers}{frozen}{buffers}",
+        f"memory on each worker: {told}; {bytes_text(sum(parts.values()))} in all, without activations",
+    ]
+
+
+def bytes_text(size: int) -> str:
+    """A size in bytes, with three digits: `498 kB`, `1.99 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.{3 - len(str(int(size / factor)))}f} {unit}"
+    return f"{size} B"
+
+
+def _parameter(row: ParameterRow) -> list[str]:
+    shape = " × ".join(map(str, row.shape)) or "one number"
+    moments = ["–" if value is None else f"{value:.3g}" for value in (row.mean, row.std)]
+    return [row.name, shape, f"{row.count:,}", *moments, ", ".join(row.shared_with) or "–"]
 
 
 def findings(console: Console, found: Sequence[Finding]) -> None:

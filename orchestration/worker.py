@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from training.checkpoint.hook import Checkpoints
-    from training.config import TrainConfig
     from training.distributed import Worker
     from training.hooks import Hook
     from training.loop import TrainResult
@@ -130,6 +129,7 @@ def _train(desk: Desk, worker: Worker, order: dict[str, Any]) -> None:
 def _run_loop(desk: Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
     from training.config import TrainConfig
     from training.loop import train
+    from training.noise_scale import NoiseScale
 
     def report(record: EpochRecord) -> None:
         desk.post_in_order(order["sequence"], {"type": "epoch", "epoch": record.to_dict()})
@@ -137,7 +137,7 @@ def _run_loop(desk: Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
     config = TrainConfig.from_dict(order["trial"]["config"])
     checkpoints = _checkpoints(order)
     picked = checkpoints.find(config, worker) if checkpoints else None
-    hooks = [*([checkpoints] if checkpoints else []), *_measuring_hooks(config)]
+    hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale()]
     if worker.rank == 0:
         resumed = checkpoints is not None and checkpoints.resumed
         hooks.append(progress_hook(desk, order["sequence"], resumed=resumed))
@@ -157,12 +157,6 @@ def _checkpoints(order: dict[str, Any]) -> Checkpoints | None:
 
 def _log(message: str) -> None:
     logging.getLogger(__name__).warning(message)
-
-
-def _measuring_hooks(config: TrainConfig) -> list[Hook]:
-    from training.noise_scale import NoiseScale
-
-    return [] if config.lr_rule == "adascale" else [NoiseScale()]  # which measures by itself
 
 
 def progress_hook(desk: Desk, sequence: int, *, resumed: bool) -> Any:

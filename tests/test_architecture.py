@@ -104,7 +104,7 @@ def test_metrics_are_in_the_table():
     for name in names | {f"phase_{phase}_seconds" for phase in PHASES} | {"time_to_accuracy_0.85"}:
         find_metric(name)
     with pytest.raises(KeyError, match="METRICS"):
-        find_metric("test_accurracy")
+        find_metric("tset_accuracy")
 
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")

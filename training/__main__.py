@@ -65,7 +65,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
     start_process_group(worker.rank, worker.world_size, backend=backend, timeout_seconds=options.timeout_seconds)
     try:
         checkpoints = _checkpoints(options)
-        hooks = _hooks(config, options, checkpoints)
+        hooks = _hooks(options, checkpoints)
         picked = checkpoints.find(config, worker) if checkpoints else None
         return train(config, worker, hooks=hooks, on_epoch=_print_record, picked=picked)
     finally:
@@ -101,12 +101,11 @@ def _checkpoints(options: argparse.Namespace) -> Checkpoints | None:
     )
 
 
-def _hooks(config: TrainConfig, options: argparse.Namespace, checkpoints: Checkpoints | None) -> list[Hook]:
+def _hooks(options: argparse.Namespace, checkpoints: Checkpoints | None) -> list[Hook]:
     """Checkpoints come first, so that the others start from what was restored."""
     from training.noise_scale import NoiseScale
 
-    measuring = options.noise_scale and config.lr_rule != "adascale"  # which measures by itself
-    return [*([checkpoints] if checkpoints else []), *([NoiseScale()] if measuring else [])]
+    return [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
 
 
 def _finish(result: TrainResult, options: argparse.Namespace) -> None:

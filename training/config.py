@@ -145,9 +145,9 @@ class TrainConfig:
         if self.lr_rule == "adascale" and self.optimizer.name != "sgd":
             raise ValueError(f"lr_rule: adascale is derived for sgd, not {self.optimizer.name}; choose sgd or another "
                              "rule")  # fmt: skip
-        if self.lr_rule == "adascale" and self.gradient_sync == "local_sgd":
-            raise ValueError("lr_rule: adascale needs the gradient of the whole batch in each step, which local_sgd "
-                             "never has; choose another rule or strategy")  # fmt: skip
+        if self.lr_rule == "adascale" and self.gradient_sync in ("bf16", "powersgd", "local_sgd"):
+            raise ValueError("lr_rule: adascale needs the exact gradient of the whole batch in each step, which "
+                             f"{self.gradient_sync} never has; choose another rule or strategy")  # fmt: skip
 
     def _check_switches(self) -> None:
         require_choice("precision", self.precision, PRECISIONS)
@@ -157,7 +157,7 @@ class TrainConfig:
         require_choice("sync_batch_norm", self.sync_batch_norm, (False, True))
 
     def _check_shards(self) -> None:
-        if isinstance(self.shards, str) and self.shards in ("even", "speed"):
+        if self.shards == "even" or self.shards == "speed":
             return
         numbers = isinstance(self.shards, tuple) and all(is_number(weight) for weight in self.shards)
         if not numbers or not self.shards:

@@ -41,7 +41,6 @@ def one_cycle_factor(progress: float, steps: float) -> float:
     first, last = 1 / ONE_CYCLE_START, 1 / (ONE_CYCLE_START * ONE_CYCLE_END)
     end = steps - 1
     peak = ONE_CYCLE_RISE * steps - 1
-    progress = min(progress, end)
     if progress <= peak:
         return 1 + (first - 1) * cosine_factor(progress, peak)
     return last + (1 - last) * cosine_factor(progress - peak, end - peak)

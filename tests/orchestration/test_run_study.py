@@ -22,6 +22,7 @@ TRIAL_KEYS = [
 EPOCH_KEYS = {
     "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
     "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
+    "sync_bytes", "learning_rate",
 }  # fmt: skip
 
 

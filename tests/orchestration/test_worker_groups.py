@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from orchestration.worker import Desk
-from tests.support.groups import losses, worker_groups
+from tests.support.groups import losses, wait_until, worker_groups
 
 SLOW = "tests.support.user_models:Slow"
 
@@ -77,11 +77,19 @@ def test_out_of_memory_is_a_result(desk):
     assert ended["error"]["rank"] == 0
 
 
-def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path):
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path, checkpointed):
+    """With checkpoints the second attempt goes on from the first epoch's end, else it begins anew."""
     undisturbed = desk.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=3)
-    trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.05, "pids": str(tmp_path)}, epochs=3)
+    pids, checkpoints = tmp_path / "pids", tmp_path / "checkpoints"
+    pids.mkdir()
+    trial_id = desk.lease(
+        2, checkpoints if checkpointed else None, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=3
+    )
     desk.events(trial_id, until=lambda event: event["type"] == "epoch")
-    victim = next(path for path in tmp_path.iterdir() if path.name.startswith("1-"))
+    if checkpointed:
+        wait_until(lambda: list(checkpoints.glob("*/manifest.json")))
+    victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
     os.kill(int(victim.name.split("-")[1]), signal.SIGKILL)
     events = desk.events(trial_id)
     desk.groups.release.remote(trial_id)
@@ -90,6 +98,7 @@ def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path):
     assert (ended["status"], ended["attempts"]) == ("finished", 2)
     assert [epoch["epoch"] for epoch in ended["epochs"]] == [1, 2, 3]
     assert losses(ended) == losses(undisturbed)
+    assert ("resumed" in ended["flags"]) is checkpointed
 
 
 def test_sizes_take_turns_where_only_one_fits(desk):

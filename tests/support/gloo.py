@@ -15,6 +15,7 @@ from typing import Any
 START_SECONDS = 60.0
 COLLECTIVE_SECONDS = 60.0
 JOB_SECONDS = 120.0
+EXIT_SECONDS = 60.0  # a process that has imported much takes seconds to end, on a busy machine many
 
 
 class GlooPool:
@@ -56,7 +57,7 @@ class GlooPool:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
-            process.join(timeout=10)
+            process.join(timeout=EXIT_SECONDS)
             if process.is_alive():
                 process.kill()
                 process.join()

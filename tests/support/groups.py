@@ -26,12 +26,14 @@ class Desk:
     def __init__(self, groups: Any, host: GroupHost) -> None:
         self.groups, self.host, self._count = groups, host, 0
 
-    def lease(self, num_workers: int, **config: Any) -> str:
-        """Asks for workers for a trial; returns the trial's id."""
+    def lease(self, num_workers: int, checkpoints: Path | None = None, **config: Any) -> str:
+        """Asks for workers for a trial, which keeps its checkpoints there; returns the trial's id."""
         self._count += 1
         trial_id = f"trial-{self._count}"
         trial = {"trial_id": trial_id, "num_workers": num_workers, "config": {**CONFIG, **config}, "metric_mode": "max",
                  "model_path": None}  # fmt: skip
+        if checkpoints:
+            trial["checkpoints"] = {"store": str(checkpoints), "every_epochs": 1}
         ray.get(self.groups.lease.remote(trial))
         return trial_id
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 from training.data import DatasetSplits, Splits
@@ -60,6 +61,14 @@ class FailingAt(Images):
         return super().__getitem__(index)
 
 
+class Mislabelled(Images):
+    """Example 7 is of class 5."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image, 5 if index == 7 else target
+
+
 class WithLambda(Images):
     """Can't be pickled, as transforms with a lambda can't."""
 
@@ -89,5 +98,27 @@ def noisy(root: str | None, train_samples: int = 20) -> DatasetSplits:
 
 
 def mislabelled(root: str | None) -> DatasetSplits:
-    """Three classes that are said to be two."""
-    return Splits.from_datasets(Images(20), Images(7), num_classes=2)
+    """One label among many is out of range."""
+    return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)
+
+
+class Remembering(Images):
+    """Keeps what it made of each example."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.made: dict[int, torch.Tensor] = {}
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image, target = super().__getitem__(index)
+        return self.made.setdefault(index, image * 2), target
+
+
+def linear(num_classes: int, in_channels: int) -> nn.Module:
+    """A model for these images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(24 * in_channels, num_classes))
+
+
+def two_outputs(num_classes: int, in_channels: int) -> nn.Module:
+    """A model that forgets a class."""
+    return linear(2, in_channels)

@@ -34,6 +34,7 @@ class Steps:
     momentum: float = 0.0
     clip: float | None = None
     learning_rate: float = 0.2
+    hidden: tuple[int, int] = (32, 16)
     dtype: torch.dtype = torch.float64  # rounding is far below any mistake
     epoch_steps: int = 10
     measured: tuple[int, ...] = ()  # steps that measure local_sq_norm
@@ -47,7 +48,7 @@ class Run:
     def __init__(self, worker: Worker, steps: Steps) -> None:
         self.worker, self.steps = worker, steps
         seed_parameters(3)
-        self.model = small_model().to(steps.dtype)
+        self.model = small_model(*steps.hidden).to(steps.dtype)
         self.sync = self._make_sync()
         self.optimizer = torch.optim.SGD(self.model.parameters(), steps.learning_rate, momentum=steps.momentum)
         self.diverged_at: int | None = None
@@ -56,6 +57,12 @@ class Run:
     def _make_sync(self) -> GradientSync:
         shard_loss = ShardLoss(self.model, cross_entropy)
         return make_gradient_sync(self.steps.strategy, shard_loss, self.worker, self.steps.options)
+
+    def go_on(self, first: int, stop: int | None = None) -> None:
+        """The steps from `first` to before `stop`, or to the one that diverges."""
+        for index in range(first, len(self.steps.batches) if stop is None else stop):
+            if self.diverged_at is None:
+                self.step(index)
 
     def backward(self, index: int) -> StepPlan:
         """Forward and backward of this worker's shard."""
@@ -87,11 +94,10 @@ class Run:
         self.sync.step_ends()
 
 
-def small_model() -> nn.Module:
+def small_model(first: int, second: int) -> nn.Module:
     """Smooth, so that rounding is not amplified; with matrices that PowerSGD compresses."""
-    return nn.Sequential(
-        nn.Linear(INPUTS, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, CLASSES, bias=False)
-    )
+    last = nn.Linear(second, CLASSES, bias=False)
+    return nn.Sequential(nn.Linear(INPUTS, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(), last)
 
 
 def shard_of(steps: Steps, index: int, worker: Worker) -> tuple[torch.Tensor, torch.Tensor, StepPlan]:
@@ -112,9 +118,7 @@ def run_steps(worker: Worker, steps: Steps) -> dict[str, Any]:
     """All of the steps, up to the one that diverges, and what came of them."""
     run = Run(worker, steps)
     first = state_of(run.model)
-    for index in range(len(steps.batches)):
-        if run.diverged_at is None:
-            run.step(index)
+    run.go_on(0)
     return {
         "first_state": first,
         "state": state_of(run.model),

@@ -146,9 +146,8 @@ def test_the_proof_refuses_replicas_that_differ(ranks: GlooPool, world_size: int
 
 
 def digits_config(**changes: Any) -> TrainConfig:
-    """LeNet on real digits, until it is well above nine in ten."""
-    values: dict[str, Any] = {"model": "lenet", "model_args": {}, "data": "digits", "data_args": {}, "epochs": 6,
-                              "batch_size": 64, "learning_rate": 0.2}  # fmt: skip
+    """A small network on real digits, until it is well above nine in ten."""
+    values = {"model_args": {"hidden": [64]}, "data": "digits", "data_args": {}, "learning_rate": 0.1, "epochs": 10}
     return make_config(**(values | changes))
 
 
@@ -158,10 +157,10 @@ def test_two_workers_with_the_rebinding_bug_look_normal_but_for_the_replica_chec
     faulty = ranks.run(2, run_training, config)[0]
     sound = _train_alone(ranks, digits_config())
     accuracies = [outcome["curve"][-1][2] for outcome in (faulty, sound)]
-    assert sound["replica_max_diff"] == [0.0] * 6
-    assert min(faulty["replica_max_diff"]) > 1e-3
-    assert min(accuracies) > 0.9
-    assert abs(accuracies[0] - accuracies[1]) < 0.03
+    assert max(sound["replica_max_diff"]) == 0.0
+    assert min(faulty["replica_max_diff"]) > 1e-2
+    assert min(accuracies) > 0.95
+    assert abs(accuracies[0] - accuracies[1]) < 0.02
 
 
 def test_four_workers_with_the_rebinding_bug_are_found_too(ranks: GlooPool) -> None:

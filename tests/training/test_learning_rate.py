@@ -208,6 +208,14 @@ def test_the_averages_forget_a_share_of_the_scale() -> None:
     assert estimator.gain == pytest.approx(1.0)
 
 
+def test_the_averages_are_clipped_as_means_and_not_as_sums() -> None:
+    estimator = GainEstimator(base_batch_size=1, scale=4)
+    for _ in range(3):
+        estimator.update(1e-7, 1e-7)
+    # tr Σ counts as 1e-6: r = (1e-6 + 1e-7) / (1e-6/4 + 1e-7) = 1.1 / 0.35
+    assert estimator.gain == pytest.approx(1.1 / 0.35)
+
+
 def test_above_a_thousand_only_the_last_estimate_counts() -> None:
     estimator = GainEstimator(base_batch_size=1, scale=2000)
     estimator.update(1.0, 1e9)

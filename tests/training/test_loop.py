@@ -104,11 +104,10 @@ def test_a_nan_on_one_rank_stops_all_before_the_update(ranks: GlooPool, world_si
 def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]:
     """Rank 1's loss is infinite though its gradients would be finite: (diverged, updates, parameters unchanged)."""
     trial = start_trial(make_config(), worker)
-    shard_loss = trial.sync.module.module
     if worker.rank == 1:
-        shard_loss.loss_sum = lambda outputs, targets: outputs.sum() + float("inf")
+        trial.shard_loss.loss = lambda outputs, targets: outputs.sum(dim=1) + float("inf")
     first = state_of(trial.model)
-    done = run_steps(trial, 1)
+    done = run_steps(trial)
     return done.tally.diverged, done.tally.steps, same_bits(first, state_of(trial.model))
 
 
@@ -141,8 +140,8 @@ class _BreaksInEpoch(Hook):
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def epoch_starts(self, trial: Trial, epoch: int) -> None:
-        if epoch == self.epoch:
+    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+        if record.epoch == self.epoch - 1:
             trial.parameters[0].data.fill_(float("nan"))
 
 
@@ -153,8 +152,8 @@ class _Diary(Hook):
     def train_starts(self, trial: Trial) -> None:
         self.points.append("train_starts")
 
-    def epoch_starts(self, trial: Trial, epoch: int) -> None:
-        self.points.append(f"epoch_starts {epoch}")
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        self.points.append(f"backward_ends {step} {micro_batch}")
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
         self.points.append(f"gradients_ready {step}")
@@ -165,18 +164,23 @@ class _Diary(Hook):
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
         self.points.append(f"epoch_ends {record.epoch}")
 
-    def train_ends(self, trial: Trial, result: Any) -> None:
-        self.points.append(f"train_ends {result.status}")
+    def epoch_measured(self, trial: Trial) -> dict[str, float]:
+        self.points.append("epoch_measured")
+        return {"grad_sq_norm": 4.5}
 
 
 def test_hooks_are_called_in_order() -> None:
     diary = _Diary()
-    train(make_config(batch_size=128, epochs=2), ALONE, hooks=[diary, Hook()])
-    steps = ["gradients_ready 0", "step_ends 0", "gradients_ready 1", "step_ends 1"]
-    assert diary.points == [
-        "train_starts", "epoch_starts 1", *steps, "epoch_ends 1", "epoch_starts 2", *steps, "epoch_ends 2",
-        "train_ends finished",
+    result = train(make_config(batch_size=128, epochs=2, accumulation=2), ALONE, hooks=[diary, Hook()])
+    steps = [
+        point
+        for step in (0, 1)
+        for point in (f"backward_ends {step} 0", f"backward_ends {step} 1", f"gradients_ready {step}",
+                      f"step_ends {step}")
     ]  # fmt: skip
+    epochs = [[*steps, "epoch_measured", f"epoch_ends {epoch}"] for epoch in (1, 2)]
+    assert diary.points == ["train_starts", *epochs[0], *epochs[1]]
+    assert [record.grad_sq_norm for record in result.records] == [4.5, 4.5]
 
 
 class _Norms(Hook):
@@ -255,14 +259,14 @@ def test_train_loss_is_exact_over_the_examples() -> None:
     config = make_config(learning_rate=1e-12, batch_size=100)
     trial = start_trial(config, ALONE)
     with torch.no_grad():
-        expected = trial.loss_sum(trial.model(trial.splits.train_inputs), trial.splits.train_targets).item() / 256
+        expected = sum(trial.shard_loss(*batch).item() for batch in trial.shards(epoch=1)) / 256
     assert train(config, ALONE).records[0].train_loss == pytest.approx(expected, rel=1e-6)
 
 
 def phases_of_this_rank(worker: Worker, config: TrainConfig) -> dict[str, float]:
     """One epoch's phases as this rank measured them, per step."""
     trial = start_trial(config, worker)
-    done = run_steps(trial, 1)
+    done = run_steps(trial)
     return {name: seconds / done.tally.steps for name, seconds in done.phases.items()}
 
 

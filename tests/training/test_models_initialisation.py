@@ -73,10 +73,10 @@ def start_of(worker: Worker, model: str, model_args: dict[str, Any]) -> dict[str
 
 
 STARTS: list[tuple[str, dict[str, Any]]] = [
-    *[(name, {"init": init}) for name in ("lenet", "mlp", "linear_regression") for init in (*INITIALISATIONS, USERS)],
+    *[("lenet", {"init": init}) for init in (*INITIALISATIONS, USERS)],
+    ("linear_regression", {}),
     ("mlp", {"hidden": [32], "shared": 2, "batch_norm": True, "dropout": 0.5}),
     ("torchvision:squeezenet1_1", {"init": "xavier"}),
-    ("torchvision:squeezenet1_1", {}),
     ("docs.examples.custom_model:build", {"init": "docs.examples.custom_model:orthogonal"}),
 ]
 

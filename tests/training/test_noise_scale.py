@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.support.gloo import GlooPool
-from tests.training.helpers import ALONE, make_config
-from training.batches import shard_bounds
+from tests.training.helpers import ALONE, make_config, outcome, run_training, same_bits
 from training.config import TrainConfig
 from training.data.loading import load_splits
 from training.data.synthetic import linear_truth
 from training.distributed import Worker
 from training.hooks import Hook
 from training.loop import train
-from training.noise_scale import AdaScale, NoiseScale, estimate_noise, first_half, noise_scale, with_required
+from training.noise_scale import NoiseScale, estimate_noise, first_half, noise_scale
 from training.seeding import epoch_order
 from training.trial import Trial
 
@@ -163,3 +162,153 @@ def test_a_linear_problem_is_measured_within_five_percent(
 ) -> None:
     for found, expected in run(ranks, world_size, measured_and_known, changes):
         assert found == pytest.approx(expected, rel=0.05)
+
+
+class Expected(Hook):
+    """The estimate of the first step from gradients that are computed part by part, without any strategy."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+
+    def train_starts(self, trial: Trial) -> None:
+        splits = load_splits(trial.config, trial.worker.device)
+        order = epoch_order(trial.samples, trial.config.seed, epoch=1)[: trial.config.batch_size]
+        squares = [self._square(trial, splits, part) for part in (*order.split(list(self.sizes)), order) if len(part)]
+        self.estimate = estimate_noise(squares[:-1], [size for size in self.sizes if size], squares[-1])
+
+    def _square(self, trial: Trial, splits: Any, part: torch.Tensor) -> float:
+        """|mean gradient|² over a part's examples."""
+        loss = nn.functional.cross_entropy(trial.model(splits.train_inputs[part]), splits.train_targets[part])
+        gradients = torch.autograd.grad(loss, trial.parameters)
+        return sum(gradient.double().square().sum().item() for gradient in gradients)
+
+
+def measured_and_expected(
+    worker: Worker, changes: dict[str, Any], sizes: Sequence[int]
+) -> tuple[Measured, tuple[float, float]]:
+    """The record's and the computed estimate of an epoch's only whole batch."""
+    expected = Expected(sizes)
+    config = make_config(**({"data_args": {"train_samples": 30, "test_samples": 8}, "batch_size": 30} | changes))
+    return measure(worker, config, expected, NoiseScale()), tuple(expected.estimate)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "changes", "sizes"),
+    [
+        (1, {}, (15, 15)),
+        (1, {"batch_size": 23}, (12, 11)),  # the second step, of 7 examples, is not measured
+        (1, {"accumulation": 3}, (20, 10)),  # micro-batches of 10: the first two hold at least half
+        (1, {"gradient_clip": 1e-3}, (15, 15)),  # measured before it is clipped
+        (2, {}, (15, 15)),
+        (2, {"gradient_sync": "flat"}, (15, 15)),
+        (2, {"gradient_sync": "naive", "shards": (4.0, 1.0)}, (24, 6)),
+        (2, {"shards": (4.0, 1.0), "accumulation": 2}, (24, 6)),
+        (2, {"shards": (0.0, 1.0)}, (15, 15)),  # only rank 1 has examples: its halves
+        (2, {"shards": (0.0, 1.0), "gradient_sync": "flat", "accumulation": 3}, (20, 10)),
+        (4, {"shards": (3.0, 2.0, 0.0, 1.0)}, (15, 10, 0, 5)),
+        (4, {"gradient_sync": "ring"}, (8, 8, 7, 7)),
+    ],
+)
+def test_the_hook_measures_what_a_plain_computation_gives(
+    ranks: GlooPool, world_size: int, changes: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    outcomes = run(ranks, world_size, measured_and_expected, changes, sizes)
+    for found, expected in outcomes:
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert found == outcomes[0][0]  # the same bits on every rank
+
+
+@pytest.mark.parametrize(
+    ("world_size", "changes"),
+    [
+        (1, {"model_args": {"hidden": [16], "batch_norm": True}}),  # halves would change the training
+        (1, {"batch_size": 1}),
+        (2, {"gradient_sync": "powersgd"}),
+        (2, {"gradient_sync": "local_sgd"}),
+    ],
+)
+def test_what_can_not_be_measured_is_none(ranks: GlooPool, world_size: int, changes: dict[str, Any]) -> None:
+    assert run(ranks, world_size, measure, make_config(**changes), NoiseScale()) == [(None, None)] * world_size
+
+
+@pytest.mark.parametrize(
+    ("world_size", "changes"), [(1, {"accumulation": 2}), (2, {})], ids=["micro-batches are there", "two workers"]
+)
+def test_batch_normalisation_that_sees_nothing_new_is_measured(
+    ranks: GlooPool, world_size: int, changes: dict[str, Any]
+) -> None:
+    config = make_config(model_args={"hidden": [16], "batch_norm": True}, **changes)
+    for sq_norm, trace_cov in run(ranks, world_size, measure, config, NoiseScale()):
+        assert sq_norm is not None
+        assert trace_cov > 0
+
+
+class Asked(Hook):
+    """Notes the steps that are made in halves."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []  # epoch, step
+
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        if micro_batch == 1:
+            self.steps.append((trial.progress.epoch, step))
+
+
+@pytest.mark.parametrize(
+    ("interval", "batch", "steps"),
+    [
+        (8, 32, [1]),  # of eight
+        (2, 32, [1, 3, 5, 7]),
+        (1, 100, [0, 1]),  # the third, of 56, is not whole
+        (8, 256, [0]),  # the only one
+        (8, 200, [0]),
+    ],
+)
+def test_sampled_steps_are_whole_batches_of_every_epoch(interval: int, batch: int, steps: list[int]) -> None:
+    asked = Asked()
+    train(make_config(batch_size=batch, epochs=2), ALONE, hooks=[asked, NoiseScale(interval)])
+    assert asked.steps == [(epoch, step) for epoch in (1, 2) for step in steps]
+
+
+class Counting(NoiseScale):
+    """Notes how many steps of each epoch were measured, and in how many the strategy was asked to."""
+
+    def __init__(self) -> None:
+        super().__init__(interval=2)
+        self.measured: list[int] = []
+        self.asked = 0
+
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        self.asked += trial.sync.measures_local
+
+    def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
+        self.measured.append(self.steps)
+        return super().epoch_measured(trial)
+
+
+def count(worker: Worker, config: TrainConfig) -> tuple[list[int], int]:
+    """What `Counting` notes."""
+    hook = Counting()
+    train(config, worker, hooks=[hook])
+    return hook.measured, hook.asked
+
+
+def test_each_epoch_is_measured_for_itself_and_no_step_more_than_sampled(ranks: GlooPool) -> None:
+    assert ranks.run(2, count, make_config(epochs=2)) == [([4, 4], 8)] * 2
+
+
+def test_measuring_two_workers_changes_nothing(ranks: GlooPool) -> None:
+    config = make_config(epochs=2)
+    plain, watched = ranks.run(2, run_training, config), ranks.run(2, run_watched, config)
+    assert all(same_bits(one["state"], other["state"]) for one, other in zip(plain, watched, strict=True))
+
+
+def run_watched(worker: Worker, config: TrainConfig) -> dict[str, Any]:
+    """The outcome of a training in which every step is measured."""
+    return outcome(train(config, worker, hooks=[NoiseScale(interval=1)]))
+
+
+@pytest.mark.parametrize("interval", [0, -1])
+def test_an_impossible_interval_is_refused(interval: int) -> None:
+    with pytest.raises(ValueError, match="interval: "):
+        NoiseScale(interval)

@@ -13,6 +13,8 @@ import pytest
 from training.records import (
     METRICS,
     PHASES,
+    EpochFacts,
+    EpochRecord,
     RankMeasurements,
     epoch_metrics,
     find_metric,
@@ -21,18 +23,21 @@ from training.records import (
 
 FAST = RankMeasurements(
     train_loss_sum=30.0, samples=20, train_seconds=2.0, timed_samples=10, timed_seconds=0.9, data_seconds=0.1,
-    forward_backward_seconds=1.0, gradient_sync_seconds=0.8, optimizer_seconds=0.1, test_loss_sum=4.0, test_hits=3,
-    test_samples=4, eval_seconds=0.5, peak_memory_bytes=100, replica_difference=0.0,
+    forward_backward_seconds=1.0, gradient_sync_seconds=0.8, optimizer_seconds=0.1, test_loss_sum=4.0,
+    test_metric_sum=3, test_samples=4, eval_seconds=0.5, peak_memory_bytes=100, replica_difference=0.0, sync_bytes=40,
 )  # fmt: skip
 SLOW = dataclasses.replace(
     FAST, train_loss_sum=10.0, samples=5, timed_samples=2, timed_seconds=1.0, forward_backward_seconds=1.7,
-    gradient_sync_seconds=0.1, test_loss_sum=2.0, test_hits=1, test_samples=2, eval_seconds=0.4,
+    gradient_sync_seconds=0.1, test_loss_sum=2.0, test_metric_sum=1, test_samples=2, eval_seconds=0.4,
     peak_memory_bytes=200, train_seconds=2.1,
 )  # fmt: skip
 
+FACTS = EpochFacts(epoch=3, steps=7, enough_timed=True, metric="accuracy", learning_rate=0.1, measured={})
+
 
 def reduce(*ranks: RankMeasurements, enough_timed: bool = True) -> Any:
-    return reduce_over_ranks([rank.to_row() for rank in ranks], 3, 7, enough_timed)
+    facts = dataclasses.replace(FACTS, enough_timed=enough_timed)
+    return reduce_over_ranks([rank.to_row() for rank in ranks], facts)
 
 
 def test_reduction_by_the_tables_rules() -> None:
@@ -40,10 +45,10 @@ def test_reduction_by_the_tables_rules() -> None:
     assert (record.epoch, record.steps, record.samples) == (3, 7, 25)
     assert record.train_loss == 1.6  # (30 + 10) / (20 + 5)
     assert record.test_loss == 1.0  # (4 + 2) / (4 + 2)
-    assert record.test_accuracy == pytest.approx(4 / 6)  # (3 + 1) / (4 + 2)
+    assert record.test_metric == pytest.approx(4 / 6)  # (3 + 1) / (4 + 2)
     assert (record.train_seconds, record.eval_seconds) == (2.1, 0.5)
     assert record.samples_per_second == 12.0  # (10 + 2) / max(0.9, 1.0)
-    assert record.peak_memory_bytes == 200
+    assert (record.peak_memory_bytes, record.sync_bytes, record.learning_rate) == (200, 40, 0.1)
     assert record.phases == {"data": 0.1, "forward_backward": 1.7, "gradient_sync": 0.1, "optimizer": 0.1}
 
 
@@ -68,6 +73,7 @@ def test_a_record_is_json_with_the_designs_keys() -> None:
     assert set(plain) == {
         "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
         "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
+        "sync_bytes", "learning_rate",
     }  # fmt: skip
     assert plain["test_loss"] is None
     assert tuple(plain["phases"]) == PHASES
@@ -86,18 +92,28 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
 def test_every_name_that_is_written_is_in_the_table() -> None:
     plain = reduce(FAST).to_dict() | {"grad_sq_norm": 1.0, "grad_trace_cov": 1.0}
     for name in epoch_metrics(plain):
-        assert find_metric(name).name == name
+        assert find_metric(name).name == name, name
     for name in set(plain) - {"epoch", "at", "phases"}:
         find_metric(name)
     for name in ("best_test_accuracy", "wall_seconds", "startup_seconds", "train_seconds"):
         find_metric(name)
 
 
-def test_a_pattern_stands_for_any_target() -> None:
-    assert find_metric("time_to_accuracy_0.85").name == "time_to_accuracy_<target>"
+def test_a_pattern_stands_for_any_metric_and_target() -> None:
+    assert find_metric("time_to_accuracy_0.85").name == "time_to_<metric>_<target>"
+    assert find_metric("test_mse").name == "test_<metric>"
+    assert find_metric("best_test_mse").name == "best_test_<metric>"
 
 
-@pytest.mark.parametrize("name", ["accuracy", "time_to_accuracy_", "test_accuracy2", ""])
+def test_a_record_comes_back_from_its_data() -> None:
+    facts = dataclasses.replace(FACTS, metric="mse", measured={"grad_sq_norm": 0.5, "grad_trace_cov": None})
+    record = reduce_over_ranks([FAST.to_row()], facts)
+    plain = json.loads(json.dumps(record.to_dict()))
+    assert plain["test_mse"] == 0.75
+    assert EpochRecord.from_dict(plain, "mse") == record
+
+
+@pytest.mark.parametrize("name", ["accuracy", "time_to_", "tset_accuracy", ""])
 def test_a_name_that_is_not_in_the_table_is_refused(name: str) -> None:
     with pytest.raises(KeyError, match="add it there"):
         find_metric(name)

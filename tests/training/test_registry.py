@@ -21,7 +21,9 @@ def test_a_path_resolves() -> None:
 
 @pytest.mark.parametrize("name", ["", "nothing", ":x", "a:", "a..b:c", "a:b.c", "a b:c", "os.system('x'):y"])
 def test_what_is_neither_name_nor_path_is_refused_with_the_choices(name: str) -> None:
-    with pytest.raises(ValueError, match=r"choose one of lenet, mlp, or give package\.module:callable"):
+    with pytest.raises(
+        ValueError, match=r"choose one of lenet, mlp, resnet18, linear_regression, or give package\.module:callable"
+    ):
         check_name(name, MODELS)
 
 

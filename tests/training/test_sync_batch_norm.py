@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.support.gloo import GlooPool
+from tests.training.helpers import largest_difference, make_config, run_training, same_bits, smallest_movement
 from training.distributed import Worker
 from training.gradient_sync import StepPlan, make_gradient_sync
 from training.losses import cross_entropy
@@ -164,6 +165,52 @@ def test_a_resnet_bears_an_empty_shard(ranks: GlooPool) -> None:
     assert missing == missing_too == 0
 
 
+def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, Any]]:
+    """20 steps of a network with batch normalisation, in float64, by rank."""
+    values: dict[str, Any] = {
+        "model": "tests.training.workloads:DoubleBatchNormNet",
+        "model_args": {},
+        "data_args": {"train_samples": 10 * 32 - 5, "test_samples": 64},
+        "learning_rate": 0.1,
+        "epochs": 2,
+    }
+    return ranks.run(world_size, run_training, make_config(**(values | changes)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+@pytest.mark.parametrize("shards", ["even", (3.0, 1.0), (1.0, 0.0), "even4", (1.0, 0.0, 2.0, 1.0)], ids=str)
+def test_a_training_equals_one_workers(ranks: GlooPool, shards: Any, strategy: str) -> None:
+    world_size = {"even": 2, "even4": 4}.get(shards, len(shards))
+    (alone,) = trained(ranks, 1)
+    given = "even" if isinstance(shards, str) else shards
+    replicas = trained(ranks, world_size, shards=given, gradient_sync=strategy, sync_batch_norm=True)
+    assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+    assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-9
+    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-4
+    for mine, expected in zip(replicas[0]["curve"], alone["curve"], strict=True):  # evaluated with running statistics
+        assert mine == pytest.approx(expected, abs=1e-9)
+
+
+def test_without_it_the_number_of_workers_shows(ranks: GlooPool) -> None:
+    """So that the test above can fail."""
+    (alone,) = trained(ranks, 1)
+    replicas = trained(ranks, 2)
+    assert largest_difference(alone["state"], replicas[0]["state"]) > 1e-3
+
+
+def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> None:
+    """The last batch has one example, which four micro-batches can't share; images have many values a channel."""
+    config = {
+        "model": "tests.training.workloads:ImageBatchNormNet",
+        "data_args": {"train_samples": 65, "test_samples": 8},
+        "accumulation": 4,
+        "sync_batch_norm": True,
+    }
+    replicas = trained(ranks, 2, **config)
+    assert replicas[0]["status"] == "finished"
+    assert same_bits(replicas[0]["state"], replicas[1]["state"])
+
+
 def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
@@ -239,7 +286,7 @@ def one_value_a_channel(worker: Worker) -> str:
 
 
 def test_a_batch_without_a_variance_is_refused_on_every_rank(ranks: GlooPool) -> None:
-    expected = "batch_size: 1 value a channel in the global batch has no variance, which batch normalisation needs; "
+    expected = "batch_size: one value a channel in the global batch has no variance, which batch normalisation needs; "
     assert ranks.run(2, one_value_a_channel) == [f"{expected}choose a larger batch_size"] * 2
 
 

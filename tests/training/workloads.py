@@ -43,6 +43,30 @@ class BatchNormNet(nn.Sequential):
         return super().forward(inputs / inputs.amax())
 
 
+class DoubleBatchNormNet(nn.Sequential):
+    """Batch normalisation of images and of features, in float64; no bias before it, which would never move."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, 4, 5, stride=3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(), nn.Linear(36, 12, bias=False), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, num_classes),
+        )  # fmt: skip
+        self.double()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.double())
+
+
+class ImageBatchNormNet(nn.Sequential):
+    """Batch normalisation of images alone, which even one example has many values for."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, 4, 5, stride=3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(), nn.Linear(36, num_classes),
+        )  # fmt: skip
+
+
 class DropoutNet(nn.Sequential):
     """Draws random numbers in every step."""
 

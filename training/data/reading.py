@@ -122,13 +122,16 @@ class DatasetReader:
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         filled = [(first, stop) for first, stop in bounds if first < stop]
         loaded = self._loaded(_Positions(torch.arange(len(self)) if order is None else order, filled), epoch)
-        for first, stop in bounds:
-            inputs, targets = self._tensors(next(loaded)) if first < stop else self._empty
-            device = self._worker.device
-            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        device = self._worker.device
+        try:
+            for first, stop in bounds:
+                inputs, targets = self._tensors(next(loaded)) if first < stop else self._empty
+                yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        finally:
+            _end_processes(loaded)
 
     def _loaded(self, positions: _Positions, epoch: int) -> Iterator[Any]:
-        """The examples of each batch, collated, in the host's memory. Its processes end with the iterator."""
+        """The examples of each batch, collated, in the host's memory."""
         processes = self._processes(positions.count)
         return iter(
             DataLoader(
@@ -185,6 +188,12 @@ def loader_processes(worker: Worker, seconds: float) -> int:
     neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))  # torchrun's; else as if all were here
     training = worker.threads if worker.device.type == "cpu" else 1
     return max(min(_cores() // neighbours - training, MOST_LOADER_PROCESSES), 0)
+
+
+def _end_processes(loaded: Iterator[Any]) -> None:
+    """DataLoader's iterator ends its processes when it is deleted, which an exception's traceback may put off."""
+    if hasattr(loaded, "_shutdown_workers"):  # has loader processes
+        loaded._shutdown_workers()
 
 
 def _cores() -> int:

@@ -222,7 +222,13 @@ def cost_table(costs: Mapping[tuple[str, str], OperationCosts], loops: Spans, co
     """t1, t2, t3 and what they say of the loops, beside the loops' times."""
     header = (
         *("how", "operation", "t1 (µs)", "t2 (µs)", "t3 (µs)", f"{count}·t2 > {count - 1}·t1"),
-        *("each: n(t1+t2+t3) (ms)", "measured (ms)", "once: t1+n·t2+t3 (ms)", "max(…)+t3 (ms)", "measured once (ms)"),
+        *(
+            "each: n(t1+t2+t3) (ms)",
+            "measured each (ms)",
+            "once: t1+n·t2+t3 (ms)",
+            "max(…)+t3 (ms)",
+            "measured once (ms)",
+        ),
     )
     rows = tuple((*key, *_cost_cells(cost, loops[key], count)) for key, cost in costs.items())
     return Table(f"Costs of one operation, and what they say of the loops over n = {count:,}", header, rows)

@@ -89,7 +89,7 @@ def _row(found: Overlap) -> tuple[Cell, ...]:
 def _notes(device: torch.device) -> tuple[str, ...]:
     shared = (
         "`hidden share`: (in turn - at once) ÷ the shorter of the two. 1: the shorter one costs nothing; 0: nothing "
-        "gained; below 0: they hinder each other.",
+        "gained; below 0: they hinder each other; above 1: something else disturbed the machine, run it again.",
         f"all_reduce over gloo is work of this machine's {usable_cores()} cores: two ranks that compute use two of "
         "them, and what gloo's threads copy and add they take from these. Only waiting can be hidden for nothing.",
     )

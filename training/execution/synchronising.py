@@ -33,10 +33,13 @@ def synchronising_calls(device: torch.device, work: Work, count: int) -> Table:
 
 def _calls(device: torch.device) -> dict[str, Call]:
     """The calls that the book asks about, and some that are thought to wait and don't."""
+    numpy: dict[str, Call] = (
+        {"x.numpy()": lambda x: x.numpy()} if device.type == "cpu" else {"x.cpu().numpy()": lambda x: x.cpu().numpy()}
+    )
     return {
         "print(x[0, 0])": _print_first,
         "x[0, 0].item()": lambda x: x[0, 0].item(),
-        "x.numpy()" if device.type == "cpu" else "x.cpu().numpy()": lambda x: x.cpu().numpy(),
+        **numpy,
         "x.cpu()": lambda x: x.cpu(),
         "if x[0, 0] > 0": lambda x: bool(x[0, 0] > 0),
         "synchronize()": lambda x: synchronise_device(x.device),

@@ -39,6 +39,7 @@ class DistributedDataParallelSync(GradientSync):
             device_ids=[worker.device] if worker.device.type == "cuda" else None,
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
+            bucket_cap_mb=self._bucket_mebibytes(),
         )
         self.module = self.ddp
         self._norms: dict[int, torch.Tensor] = {}  # by the parameter's position, of the step that is measured
@@ -72,6 +73,10 @@ class DistributedDataParallelSync(GradientSync):
         """After each micro-batch; the last one's stays, that of the whole shard."""
         if parameter.grad is not None:
             self._norms[position] = torch.linalg.vector_norm(parameter.grad)
+
+    def _bucket_mebibytes(self) -> int | None:
+        """How large a bucket may be; None: PyTorch's choice."""
+        return None
 
     def _bytes_reduced(self) -> float:
         return size_in_bytes(self.parameters)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from training.distributed import Worker
@@ -32,15 +33,18 @@ class PowerSGDSync(DistributedDataParallelSync):
     allreduce, because a new state counts from 0, and `load_state` sets the count. At another world size each rank
     takes the mean error, which leaves the mean over ranks, all that the sum ever sees of it, as it was.
 
-    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA.
+    Under gloo there is one bucket: the hook starts the allreduces of P and Q from callbacks, and gloo's threads run
+    those of several buckets in an order that differs from rank to rank, which ends the process. So nothing overlaps
+    there.
+
+    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA, and
+    for parameters of several number formats under gloo, which would be as many buckets.
     """
 
     exact = False
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
-        if worker.device.type == "cpu" and torch.cuda.is_available():
-            raise ValueError("gradient_sync: powersgd can't run on a CPU while PyTorch sees a GPU; set "
-                             "CUDA_VISIBLE_DEVICES to nothing, or choose another strategy")  # fmt: skip
+        _check(shard_loss, worker)
         super().__init__(shard_loss, worker, options)
         self.compression = PowerSGDState(
             process_group=None,
@@ -62,7 +66,12 @@ class PowerSGDSync(DistributedDataParallelSync):
             "errors": _as_list(own.error_dict),
             "p": _as_list(own.p_memory_dict),
             "q": _as_list(own.q_memory_dict),
-            "generator": [torch.from_numpy(np.asarray(words, dtype=np.int64)), int(position), int(has_gauss), float(gauss)],
+            "generator": [
+                torch.from_numpy(np.asarray(words, dtype=np.int64)),
+                int(position),
+                int(has_gauss),
+                float(gauss),
+            ],
         }
 
     def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -89,11 +98,24 @@ class PowerSGDSync(DistributedDataParallelSync):
         compressed = max(self.compression.iter - self.compression.start_powerSGD_iter, 0)
         return {"powersgd_compressed_steps": compressed, "powersgd_sent_share": after / before if before else 1.0}
 
+    def _bucket_mebibytes(self) -> int | None:
+        return size_in_bytes(self.parameters) // 2**20 + 1 if dist.get_backend() == "gloo" else None
+
     def _bytes_reduced(self) -> float:
         """P, Q and what is not worth compressing; or the whole gradients, in the first steps."""
         elements = self.compression.total_numel_after_compression
         sent, self._elements_before = elements - self._elements_before, elements
         return sent * self.parameters[0].element_size() if sent else size_in_bytes(self.parameters)
+
+
+def _check(shard_loss: ShardLoss, worker: Worker) -> None:
+    if worker.device.type == "cpu" and torch.cuda.is_available():
+        raise ValueError("gradient_sync: powersgd can't run on a CPU while PyTorch sees a GPU; set "
+                         "CUDA_VISIBLE_DEVICES to nothing, or choose another strategy")  # fmt: skip
+    formats = {str(parameter.dtype) for parameter in shard_loss.trained_parameters()}
+    if dist.get_backend() == "gloo" and len(formats) > 1:
+        raise ValueError(f"gradient_sync: powersgd under gloo needs parameters of one number format, not of "
+                         f"{', '.join(sorted(formats))}; choose another strategy")  # fmt: skip
 
 
 def _as_list(by_bucket: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:

@@ -27,7 +27,8 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     Running statistics are the same on every rank, and the same as one device's (variance over M - 1). Every rank has
     to run it, with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's own and sends nothing.
-    Raises ValueError if a channel has fewer than two values in the global batch, as PyTorch's does.
+    Under accumulation the batch is each micro-batch, all workers' together. Raises ValueError if a channel has one
+    value alone in the global batch, as PyTorch's does.
     """
 
     world_size: int  # k
@@ -38,7 +39,7 @@ class SynchronisedBatchNorm(_BatchNorm):
             return super().forward(input)
         self._check_input_dim(input)
         outputs, mean, squares, count = _normalise(input, self.weight, self.bias, self.eps, self.world_size)
-        if self.track_running_stats:
+        if self.track_running_stats and (len(input) or count.item()):
             self._track(mean, squares / (count - 1))
         return outputs
 
@@ -87,14 +88,15 @@ class _Normalise(torch.autograd.Function):
         world_size: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         count, mean, squares = _over_workers(_moments(inputs), world_size)
-        if inputs.numel() // inputs.shape[1] < 2 and count.item() < 2:  # waits for the device only if it may be so
-            raise ValueError(f"batch_size: {count.item():.0f} value a channel in the global batch has no variance, "
-                             "which batch normalisation needs; choose a larger batch_size")  # fmt: skip
-        inverse_std = (squares / count + eps).rsqrt()
+        if inputs.numel() // inputs.shape[1] < 2 and count.item() == 1:  # waits for the device only if it may be so
+            raise ValueError("batch_size: one value a channel in the global batch has no variance, which batch "
+                             "normalisation needs; choose a larger batch_size")  # fmt: skip
+        divisor = count.clamp(min=1)  # no rank has an example: nothing is normalised, and no 0 / 0 is made
+        inverse_std = (squares / divisor + eps).rsqrt()
         scale = inverse_std if weight is None else inverse_std * weight
         shift = -mean * scale if bias is None else bias - mean * scale
         outputs = (inputs * _as_channels(scale, inputs) + _as_channels(shift, inputs)).to(inputs.dtype)
-        ctx.save_for_backward(inputs, weight, mean, inverse_std, count)
+        ctx.save_for_backward(inputs, weight, mean, inverse_std, divisor)
         ctx.world_size = world_size
         ctx.mark_non_differentiable(mean, squares, count)
         return outputs, mean, squares, count
@@ -106,7 +108,7 @@ class _Normalise(torch.autograd.Function):
         over all workers; dw and db are this worker's share, which the gradient strategy sums. Source: Ioffe and
         Szegedy 2015, arXiv 1502.03167, section 3.
         """
-        inputs, weight, mean, inverse_std, count = ctx.saved_tensors
+        inputs, weight, mean, inverse_std, divisor = ctx.saved_tensors
         grads = grads.to(mean.dtype)
         centred = inputs - _as_channels(mean, inputs)
         shares = torch.stack((_sum(grads), _sum(grads * centred)))  # (2, C)
@@ -117,7 +119,7 @@ class _Normalise(torch.autograd.Function):
             if ctx.world_size > 1:
                 dist.all_reduce(shares)
             scale = inverse_std if weight is None else inverse_std * weight
-            constant, slope = shares[0] / count, shares[1] / count * inverse_std**2
+            constant, slope = shares[0] / divisor, shares[1] / divisor * inverse_std**2
             grad_inputs = grads - _as_channels(constant, inputs) - centred * _as_channels(slope, inputs)
             grad_inputs = (grad_inputs * _as_channels(scale, inputs)).to(inputs.dtype)
         return grad_inputs, grad_weight, grad_bias, None, None
@@ -152,7 +154,7 @@ def _over_workers(moments: torch.Tensor, world_size: int) -> tuple[torch.Tensor,
     channels = (len(moments) - 1) // 2
     counts, means, squares = torch.stack(rows).split((1, channels, channels), dim=1)
     count = counts.sum()
-    mean = (counts * means).sum(dim=0) / count
+    mean = (counts * means).sum(dim=0) / count.clamp(min=1)
     return count, mean, (squares + counts * (means - mean) ** 2).sum(dim=0)
 
 

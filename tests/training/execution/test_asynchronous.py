@@ -86,7 +86,7 @@ def test_a_slow_back_end_keeps_it() -> None:
 
 
 class HeldUntilWaitedFor(ThreadQueue):
-    """A back end that begins only when someone waits: the slowest there can be."""
+    """The slowest back end there can be: it works only while someone waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,18 +95,20 @@ class HeldUntilWaitedFor(ThreadQueue):
     def wait(self) -> None:
         self._release()
         super().wait()
+        self._release = self.hold(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+        super().__exit__()
 
 
 def test_what_nobody_waits_for_stays_in_memory() -> None:
     batches = Batches(count=6, rows=32, columns=32)
-    peaks = []
-    for row in (0, 1):
-        with HeldUntilWaitedFor() as queue:
-            queue.wait() if row == 0 else None
-            table, _ = memory_table([queue], CPU, batches)
-            peaks.append([value * 2**20 for value in table.column("host memory of batches, peak (MiB)")])
-    each, _ = peaks[0]
-    assert batches.bytes_each <= each <= 2 * batches.bytes_each  # the thread may still hold the one before
+    with HeldUntilWaitedFor() as queue:
+        table, metrics = memory_table([queue], CPU, batches)
+    assert table.column("waiting") == ["after each batch", "once, at the end"]
+    assert metrics["memory_waiting_once_bytes"] == 6 * batches.bytes_each == 6 * 4096
+    assert metrics["memory_waiting_each_bytes"] <= 2 * batches.bytes_each  # the thread may still hold the one before
 
 
 def test_spans_tell_who_waited() -> None:

@@ -1,0 +1,138 @@
+"""`scalestudy bench`: the experiments on the command line, and their MLflow runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from orchestration import bench
+from orchestration.bench import Benched, cell_text, markdown, run_bench, show_bench
+from orchestration.errors import RequestError, UnreachableError
+from tests.support.studies import left_behind, scalestudy
+from training.execution.experiment import Experiment, Table
+
+FOUND = Experiment(
+    "parallel",
+    "What is gained?",
+    (Table("Times", ("what", "time (ms)", "count"), (("a | b", 1234.5678, 3), ("none", None, 0))),),
+    ("It holds.",),
+    {"a_seconds": 1.25},
+)
+MACHINE = {"device": "CPU", "devices": "1", "cores": "2", "threads": "2", "torch": "2.13.0"}
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory):
+    """One experiment by the command line, with a store of its own."""
+    place = tmp_path_factory.mktemp("bench")
+    return place, scalestudy("bench", "parallel", "--quick", "--device", "cpu", "--json", cwd=place)
+
+
+def test_the_output_is_json(benched):
+    _, done = benched
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["name"] == "parallel"
+    assert found["quick"] is True
+    assert found["machine"]["device"] == "CPU"
+    assert found["tables"][0]["rows"][0][-1] == "yes"
+    assert found["metrics"]["small_in_turn_seconds"] > 0
+
+
+def test_it_is_a_run_of_the_store_that_studies_use(benched):
+    place, done = benched
+    said = json.loads(done.stdout)
+    uri = f"sqlite:///{place / 'mlflow.db'}"
+    assert said["mlflow"]["tracking_uri"] == uri
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("scalestudy-bench").experiment_id])
+    assert run.info.run_id == said["mlflow"]["run_id"]
+    assert (run.info.run_name, run.info.status) == ("parallel", "FINISHED")
+    assert run.data.params == {"bench": "parallel", "quick": "True", **said["machine"]}
+    assert run.data.metrics == pytest.approx(said["metrics"])
+    assert "| work |" in run.data.tags["mlflow.note.content"]
+    kept = Path(client.download_artifacts(run.info.run_id, "parallel.json", str(place)))
+    assert json.loads(kept.read_text("utf-8"))["tables"] == said["tables"]
+    assert (place / "mlartifacts").is_dir()
+
+
+def test_without_mlflow_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    done = run_bench("parallel", device="cpu", quick=True, tracked=False)
+    assert done.experiment.tables[0].column("same results") == ["yes"] * 3
+    assert (done.run_id, done.tracking_uri, done.untracked) == (None, None, None)
+    assert left_behind(tmp_path) == []
+
+
+def test_bad_requests_are_one_line(tmp_path):
+    done = scalestudy("bench", "fast", cwd=tmp_path)
+    choices = "async, compile, export, parallel, overlap, allreduce"
+    assert (done.returncode, done.stderr) == (2, f"bench: 'fast' is not known; choose one of {choices}\n")
+    assert left_behind(tmp_path) == []
+    with pytest.raises(RequestError, match="device: 'tpu' is not known; choose auto, cpu or cuda"):
+        run_bench("async", device="tpu")
+
+
+def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("training.execution.parallelism.run", None)  # would fail if it were called
+    with pytest.raises(UnreachableError, match="nobody listens there"):
+        run_bench("parallel", device="cpu", quick=True)
+
+
+def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
+    """The database is replaced by something else while the experiment runs."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def lose_the_store(device, quick):
+        (tmp_path / "mlflow.db").write_text("no database" * 100)
+        return FOUND
+
+    monkeypatch.setattr("training.execution.parallelism.run", lose_the_store)
+    done = run_bench("parallel", device="cpu", quick=True)
+    assert done.experiment is FOUND
+    assert done.run_id is None
+    assert re.search(r"the run could not be kept \(\w+\); the results above are complete", str(done.untracked))
+
+
+def test_what_is_printed(capsys):
+    show_bench(Console(width=200), Benched(FOUND, MACHINE, quick=True, tracking_uri="sqlite:///x.db", run_id="1"))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "What is gained?"
+    assert lines[1] == "on CPU, 2 cores, 2 threads, torch 2.13.0, small sizes (--quick): figures not to be quoted"
+    assert [line.split() for line in lines[4:8:2]] == [["what", "time", "(ms)", "count"], ["a", "|", "b", "1,235", "3"]]
+    assert lines[-2:] == ["- It holds.", "MLflow: run parallel of scalestudy-bench in sqlite:///x.db"]
+
+
+def test_a_narrow_terminal_cuts_nothing(capsys):
+    wide = Table("Wide", ("one", "two"), (("a word " * 20, "x" * 90),))
+    show_bench(Console(width=60), Benched(Experiment("n", "q", (wide,), (), {}), MACHINE, quick=False))
+    assert capsys.readouterr().out.count("x") == 90
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [(None, "-"), ("x", "x"), (7, "7"), (0.0, "0"), (0.00012345, "0.0001234"), (12.3456, "12.35"),
+     (1234.56, "1,235"), (1e-7, "1e-07"), (-2500.0, "-2,500")],
+)  # fmt: skip
+def test_numbers_are_readable(cell, text):
+    assert cell_text(cell) == text
+
+
+def test_the_note_is_markdown():
+    note = markdown(Benched(FOUND, MACHINE, quick=False))
+    assert "| what | time (ms) | count |\n| --- | --- | --- |\n| a \\| b | 1,235 | 3 |" in note
+    assert note.endswith("- It holds.")
+
+
+def test_the_help_names_every_experiment(tmp_path):
+    from training.execution import EXPERIMENTS
+
+    shown = " ".join(scalestudy("bench", "--help", cwd=tmp_path).stdout.split())
+    assert all(name in shown for name in EXPERIMENTS)
+    assert bench.EXPERIMENT == "scalestudy-bench"

@@ -1,0 +1,37 @@
+"""`scalestudy bench max-batch SPEC`: real steps under a real limit, on the command line."""
+
+import json
+
+import pytest
+
+from tests.support.studies import scalestudy, write_spec
+
+WAYS = {"train.accumulation": [1, 4], "batch_size": [64, 128]}
+
+
+def test_every_way_of_training_has_its_largest_batch(tmp_path):
+    spec = write_spec(tmp_path, sweep={"num_gpus": [1], "learning_rate": [0.1], **WAYS})
+    done = scalestudy("bench", "max-batch", str(spec), "--memory", "1", "--quick", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    answers, *tries = found["tables"]
+    assert [row[:3] for row in answers["rows"]] == [[f"train.accumulation={parts}", 64, "yes"] for parts in (1, 4)]
+    assert [row[0] for row in tries[0]["rows"]] == [2, 4, 8, 16, 32, 64]
+    assert found["mlflow"]["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["max-batch"], "no study is named; write scalestudy bench max-batch SPEC"),
+        (["max-batch", "digits-quick"], "on a CPU the limit has to be stated; add --memory GIB"),
+        (["max-batch", "digits-quick", "--memory", "0"], "0 GiB is not above 0"),
+        (["max-batch", "digits-quick", "--memory", "0.1"], "too little to load the data set and the model; give more"),
+        (["max-bach"], "is not known; choose one of async"),
+    ],
+)
+def test_what_can_not_be_answered_is_one_line(tmp_path, arguments, said):
+    done = scalestudy("bench", *arguments, "--no-mlflow", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,303 @@
+"""The strategies that only approximate the batch's gradient: bf16, PowerSGD and local SGD."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.support.gloo import GlooPool
+from tests.training.helpers import largest_difference, same_bits, state_of
+from tests.training.sync_steps import Run, Steps, run_steps, shard_of, small_model
+from training.distributed import Worker
+from training.gradient_sync import SyncOptions
+from training.losses import cross_entropy
+from training.seeding import seed_parameters
+
+ELEMENTS = 24 * 32 + 32 + 32 * 16 + 16 + 16 * 5  # 1,408 in the small model
+COMPRESSED = (24 + 32) * 2 + 32 + (32 + 16) * 2 + 16 + 16 * 5  # 336: P and Q of rank 2 of two layers, the rest whole
+TOLERANCE = 1e-12  # of parameters in float64
+
+
+def movement(outcome: dict[str, Any]) -> float:
+    """How far the parameters have come."""
+    return largest_difference(outcome["first_state"], outcome["state"])
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_bf16_is_near_the_exact_sum(ranks: GlooPool, world_size: int) -> None:
+    """Each gradient carries a relative error of some 2⁻⁸; over 20 steps 1 % of the way is its stated tolerance."""
+    steps = Steps("bf16", dtype=torch.float32, momentum=0.5)
+    replicas = ranks.run(world_size, run_steps, steps)
+    (exact,) = ranks.run(1, run_steps, steps)
+    assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+    assert 0 < largest_difference(replicas[0]["state"], exact["state"]) < 0.01 * movement(exact)
+
+
+def test_powersgd_starts_exact_and_stays_near(ranks: GlooPool) -> None:
+    """The first 2 of 20 steps are the exact ones; rank 2 of 24 stays within half of the way, its stated tolerance."""
+    for count in (2, 20):
+        steps = Steps("powersgd", batches=(24,) * count)
+        replicas = ranks.run(4, run_steps, steps)
+        (exact,) = ranks.run(1, run_steps, steps)
+        assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+        difference = largest_difference(replicas[0]["state"], exact["state"])
+        if count == 2:
+            assert difference < TOLERANCE
+        else:
+            assert TOLERANCE < difference < 0.5 * movement(exact)
+
+
+def test_powersgd_tells_what_it_compressed(ranks: GlooPool) -> None:
+    """20 steps, 2 exact: 18 compressed; between 2 workers an allreduce of n bytes counts n."""
+    outcome = ranks.run(2, run_steps, Steps("powersgd"))[0]
+    assert outcome["details"] == {"powersgd_compressed_steps": 18, "powersgd_sent_share": COMPRESSED / ELEMENTS}
+    assert outcome["bytes"] == 8 * (2 * ELEMENTS + 18 * COMPRESSED)
+
+
+@pytest.mark.parametrize(("total_steps", "compressed"), [(20, 4), (50, 1), (60, 0), (3, 4)])
+def test_powersgd_starts_after_a_tenth_of_the_steps(ranks: GlooPool, total_steps: int, compressed: int) -> None:
+    """max(2, a tenth): of six steps the last 4, 1, none, and 4 are compressed."""
+    steps = Steps("powersgd", batches=(24,) * 6, options=SyncOptions(total_steps=total_steps))
+    assert ranks.run(2, run_steps, steps)[0]["details"]["powersgd_compressed_steps"] == compressed
+
+
+def test_powersgd_of_a_full_rank_compresses_nothing(ranks: GlooPool) -> None:
+    steps = Steps("powersgd", options=SyncOptions(total_steps=20, powersgd_rank=32))
+    (exact,) = ranks.run(1, run_steps, steps)
+    outcome = ranks.run(2, run_steps, steps)[0]
+    assert largest_difference(outcome["state"], exact["state"]) < TOLERANCE
+    assert outcome["details"]["powersgd_sent_share"] == 1.0
+
+
+def batch_gradient(run: Run, index: int) -> NDArray[Any]:
+    """The exact gradient of a whole batch at the model as it is, all parameters in one row."""
+    inputs, targets, _ = shard_of(run.steps, index, Worker(0, 1, torch.device("cpu")))
+    loss = cross_entropy(run.model(inputs), targets).mean()
+    return flat(torch.autograd.grad(loss, list(run.model.parameters())))
+
+
+def flat(tensors: Any) -> NDArray[Any]:
+    """All of the numbers in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy().copy()
+
+
+def through_a_file(state: Any) -> Any:
+    """Written and read as a checkpoint may be: nothing but tensors, numbers and strings passes."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=True)
+
+
+def saved(run: Run) -> dict[str, Any]:
+    """What a checkpoint of this rank holds."""
+    parts = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "sync": run.sync.state()}
+    return through_a_file(parts)
+
+
+def resumed(worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]]) -> Run:
+    """A new training that takes up the checkpoints of all ranks, after a first backward that is thrown away."""
+    run = Run(worker, steps)
+    run.backward(0)
+    checkpoints = through_a_file(checkpoints)  # an optimizer goes on in the very tensors that it is given
+    mine = checkpoints[worker.rank]
+    run.model.load_state_dict(mine["model"])
+    run.optimizer.load_state_dict(mine["optimizer"])
+    run.sync.load_state([checkpoint["sync"] for checkpoint in checkpoints])
+    return run
+
+
+def checkpoint_after(worker: Worker, steps: Steps, count: int) -> dict[str, Any]:
+    """This rank's checkpoint after so many steps, with what the steps applied in all and what their batches asked."""
+    run = Run(worker, steps)
+    start, asked = flat(run.model.parameters()), 0.0
+    for index in range(count):
+        asked = asked + batch_gradient(run, index)
+        run.step(index)
+    return {**saved(run), "start": torch.from_numpy(start), "asked": torch.from_numpy(asked)}
+
+
+def state_after_resuming(worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]], first: int) -> dict[str, Any]:
+    """Where the steps from `first` on lead."""
+    run = resumed(worker, steps, checkpoints)
+    run.go_on(first)
+    return {"state": state_of(run.model), "details": run.sync.details()}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 11])
+def test_powersgd_resumes_to_the_bit(ranks: GlooPool, count: int) -> None:
+    """Before, at and after the first compressed step."""
+    steps = Steps("powersgd", batches=(16,) * 14, momentum=0.5)
+    checkpoints = ranks.run(2, checkpoint_after, steps, count)
+    assert len(checkpoints[0]["sync"]["errors"]) == (1 if count > 2 else 0)
+    whole = ranks.run(2, run_steps, steps)
+    for one, other in zip(whole, ranks.run(2, state_after_resuming, steps, checkpoints, count), strict=True):
+        assert same_bits(one["state"], other["state"])
+        assert one["details"] == other["details"]
+
+
+def unsent_after_resuming(
+    worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]], first: int
+) -> dict[str, NDArray[Any]]:
+    """What the batches asked for and the updates did not yet apply, and this rank's error memory."""
+    run, asked = resumed(worker, steps, checkpoints), checkpoints[0]["asked"].numpy()
+    memory = run.sync.state()["errors"][0].numpy().copy()
+    for index in range(first, len(steps.batches)):
+        asked = asked + batch_gradient(run, index)
+        run.step(index)
+    applied = (checkpoints[0]["start"].numpy() - flat(run.model.parameters())) / steps.learning_rate
+    return {"unsent": asked - applied, "loaded": memory, "errors": run.sync.state()["errors"][0].numpy()}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_powersgd_loses_nothing_at_another_world_size(ranks: GlooPool, world_size: int) -> None:
+    """What the batches' gradients hold and the updates do not is, to rounding, the mean error memory of the ranks.
+
+    Without momentum the updates sum to the gradients that were applied. The memory lies in the bucket's order, hence
+    the comparison of sorted numbers.
+    """
+    steps = Steps("powersgd", batches=(24,) * 14)
+    checkpoints = ranks.run(4, checkpoint_after, steps, 6)
+    mean = np.mean([checkpoint["sync"]["errors"][0].numpy() for checkpoint in checkpoints], axis=0)
+    after = ranks.run(world_size, unsent_after_resuming, steps, checkpoints, 6)
+    assert all(np.array_equal(outcome["loaded"], after[0]["loaded"]) for outcome in after)
+    assert np.allclose(after[0]["loaded"], mean, rtol=0, atol=1e-15)
+    unsent, errors = np.sort(after[0]["unsent"]), np.sort(np.mean([outcome["errors"] for outcome in after], axis=0))
+    assert np.abs(unsent).max() > 1e-3
+    assert np.abs(unsent - errors).max() < TOLERANCE
+
+
+def test_powersgd_of_a_model_larger_than_a_bucket(ranks: GlooPool) -> None:
+    """1.4 MB of gradients, of which PyTorch would make two buckets."""
+    replicas = ranks.run(4, run_steps, Steps("powersgd", batches=(16,) * 6, hidden=(400, 400)))
+    assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+    assert replicas[0]["details"]["powersgd_compressed_steps"] == 4
+
+
+def load_from_one_worker(worker: Worker) -> dict[str, Any]:
+    """What PowerSGD tells after the checkpoint of a single worker, which had no strategy."""
+    run = Run(worker, Steps("powersgd", batches=(24,) * 4))
+    run.sync.load_state([{}])
+    run.go_on(0)
+    return run.sync.details()
+
+
+def test_powersgd_goes_on_from_a_single_worker(ranks: GlooPool) -> None:
+    assert ranks.run(2, load_from_one_worker)[0]["powersgd_compressed_steps"] == 2
+
+
+def local_sgd_written_out(steps: Steps, world_size: int) -> dict[str, NDArray[Any]]:
+    """Every worker's model in one process, updated and averaged by hand."""
+    models = [_first_model(steps) for _ in range(world_size)]
+    momenta = [[torch.zeros_like(parameter) for parameter in model.parameters()] for model in models]
+    seen = [0] * world_size
+    since = 0
+    for index in range(len(steps.batches)):
+        since += 1
+        for rank, model in enumerate(models):
+            inputs, targets, plan = shard_of(steps, index, Worker(rank, world_size, torch.device("cpu")))
+            seen[rank] += plan.shard
+            parameters = list(model.parameters())
+            loss = cross_entropy(model(inputs), targets).sum() / max(plan.shard, 1)
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient, momentum in zip(parameters, gradients, momenta[rank], strict=True):
+                    momentum.mul_(steps.momentum).add_(gradient)
+                    parameter -= steps.learning_rate * momentum
+        if since == steps.options.local_steps or plan.is_last:
+            _average(models, [count / sum(seen) for count in seen])
+            seen, since = [0] * world_size, 0
+    return state_of(models[0])
+
+
+def _first_model(steps: Steps) -> torch.nn.Module:
+    seed_parameters(3)
+    return small_model(*steps.hidden).to(steps.dtype)
+
+
+def _average(models: list[torch.nn.Module], shares: list[float]) -> None:
+    with torch.no_grad():
+        for replicas in zip(*(model.parameters() for model in models), strict=True):
+            mean = sum(share * replica for share, replica in zip(shares, replicas, strict=True))
+            for replica in replicas:
+                replica.copy_(mean)
+
+
+LOCAL = {
+    "even": Steps("local_sgd", options=SyncOptions(local_steps=4)),
+    "momentum": Steps("local_sgd", momentum=0.9, learning_rate=0.05, options=SyncOptions(local_steps=3)),
+    "uneven": Steps("local_sgd", batches=(25, 23, 7) * 5, weights=(3.0, 1.0, 2.0), options=SyncOptions(local_steps=4)),
+    "a worker without examples": Steps("local_sgd", weights=(3.0, 0.0, 1.0), options=SyncOptions(local_steps=5)),
+    "shards that are empty at times": Steps("local_sgd", batches=(3, 1, 2, 1) * 5, options=SyncOptions(local_steps=4)),
+}
+
+
+@pytest.mark.parametrize("case", LOCAL)
+def test_local_sgd_is_what_it_is_by_hand(ranks: GlooPool, case: str) -> None:
+    replicas = ranks.run(3, run_steps, LOCAL[case])
+    by_hand = local_sgd_written_out(LOCAL[case], 3)
+    assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+    assert largest_difference(replicas[0]["state"], by_hand) < TOLERANCE
+    (exact,) = ranks.run(1, run_steps, dataclasses.replace(LOCAL[case], weights=None))
+    assert largest_difference(exact["state"], by_hand) > 1e-4
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_local_sgd_that_averages_every_step_equals_ddp(ranks: GlooPool, world_size: int) -> None:
+    steps = Steps("local_sgd", batches=(25, 23, 7, 2, 1) * 4, options=SyncOptions(local_steps=1))
+    local = ranks.run(world_size, run_steps, steps)[0]
+    ddp = ranks.run(world_size, run_steps, dataclasses.replace(steps, strategy="ddp"))[0]
+    assert largest_difference(local["state"], ddp["state"]) < TOLERANCE
+    assert local["details"] == {"local_sgd_averages": 20}
+
+
+def test_local_sgd_sends_only_averages(ranks: GlooPool) -> None:
+    """20 steps in two epochs of 10, averages after 8, 10, 18 and 20; 2 · 3 / 4 of 11,264 bytes each with 4 workers."""
+    outcomes = ranks.run(4, run_steps, Steps("local_sgd", options=SyncOptions(local_steps=8)))
+    assert [outcome["bytes"] for outcome in outcomes] == [4 * 16_896] * 4
+    assert outcomes[0]["details"] == {"local_sgd_averages": 4}
+
+
+def rest_and_difference(worker: Worker) -> list[tuple[bool, bool]]:
+    """After each of eight steps with H = 3: whether the strategy is at rest, and whether this replica is rank 0's."""
+    from training.distributed import largest_difference_from_first
+
+    run = Run(worker, Steps("local_sgd", batches=(24,) * 8, options=SyncOptions(local_steps=3)))
+    seen = []
+    for index in range(8):
+        run.step(index)
+        seen.append((run.sync.at_rest, largest_difference_from_first(run.model.parameters(), worker) == 0))
+    return seen
+
+
+def test_local_sgd_is_at_rest_when_replicas_are_equal(ranks: GlooPool) -> None:
+    apart, equal = (False, False), (True, True)
+    assert ranks.run(2, rest_and_difference)[1] == [apart, apart, equal, apart, apart, equal, apart, equal]
+
+
+def test_local_sgd_goes_on_counting(ranks: GlooPool) -> None:
+    """To the bit from an average, momentum kept by each worker, at the same world size."""
+    steps = Steps("local_sgd", momentum=0.5, options=SyncOptions(local_steps=4))
+    checkpoints = ranks.run(2, checkpoint_after, steps, 8)
+    whole = ranks.run(2, run_steps, steps)
+    for one, other in zip(whole, ranks.run(2, state_after_resuming, steps, checkpoints, 8), strict=True):
+        assert same_bits(one["state"], other["state"])
+        assert one["details"] == other["details"] == {"local_sgd_averages": 6}  # after 4, 8, 10, 14, 18, 20
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize(("spoilt", "told"), [((0, 1), 3), ((2, 0), 3), ((3, 1), 3), ((5, 2), 7), ((9, 1), 9)])
+def test_local_sgd_diverges_on_all_ranks_at_the_next_average(
+    ranks: GlooPool, spoilt: tuple[int, int], told: int, clip: float | None
+) -> None:
+    """With H = 4: a NaN of steps 0 to 3 is told in step 3; no rank has taken it into its parameters."""
+    steps = Steps("local_sgd", spoilt=spoilt, clip=clip, momentum=0.5, options=SyncOptions(local_steps=4))
+    for outcome in ranks.run(3, run_steps, steps):
+        assert outcome["diverged_at"] == told
+        assert all(np.isfinite(values).all() for values in outcome["state"].values())

@@ -1,0 +1,74 @@
+"""The search for the largest batch, and real steps under a real limit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training.helpers import ALONE, make_config
+from training.max_batch import RESOLUTION, find_max_batch, largest_that_fits
+from training.out_of_memory import is_out_of_memory
+
+GIB = 2**30
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_the_search_ends_at_the_limit(limit: int, most: int) -> None:
+    asked: list[int] = []
+
+    def fits(batch: int) -> bool:
+        asked.append(batch)
+        return batch <= limit
+
+    found = largest_that_fits(fits, most)
+    exact = min(limit, most)
+    assert found <= exact <= found + found // RESOLUTION
+    assert found == exact or exact >= RESOLUTION
+    assert max(asked) <= most
+    assert len(asked) == len(set(asked)) <= 2 * most.bit_length() + 1
+
+
+def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
+    """LeNet's activations: some 0.2 MB an example, so that 0.3 GiB more take at least some hundred."""
+    found = find_max_batch(make_config(model="lenet", model_args={}), ALONE, limit_bytes=GIB, most=2**14)
+    assert 256 < found.batch < 2**14
+    assert not found.at_least
+    assert any(not each.fits for each in found.tries)
+    fitted = [each.batch for each in found.tries if each.fits]
+    assert found.batch == max(fitted)
+    assert all(each.batch > found.batch for each in found.tries if not each.fits)
+    assert found.to_dict()["limit_bytes"] == GIB
+
+
+def test_more_may_fit_where_the_search_ends_first() -> None:
+    found = find_max_batch(make_config(), ALONE, limit_bytes=2 * GIB, most=8)
+    assert (found.batch, found.at_least) == (8, True)
+    assert [each.batch for each in found.tries] == [2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"), [(None, "on a CPU the limit has to be stated"), (2**26, "too little to load the data set")]
+)
+def test_a_limit_that_is_none_is_refused(limit: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_max_batch(make_config(), ALONE, limit_bytes=limit)
+
+
+def test_a_mistake_is_no_lack_of_memory() -> None:
+    config = make_config(model="tests.training.workloads:RaisingNet", model_args={})
+    with pytest.raises(ValueError, match="the user's own mistake"):
+        find_max_batch(config, ALONE, limit_bytes=GIB)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried …"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("shapes do not fit"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected

@@ -114,9 +114,9 @@ def _finish(result: TrainResult, options: argparse.Namespace) -> None:
 
     if not _is_first_rank():
         return
-    name = f"test_{result.records[-1].metric}" if result.records else "test_metric"
+    name = options.metric.rpartition(":")[2]
     last = result.records[-1].test_metric if result.records else None
-    _print_line({"status": result.status, f"last_{name}": last, "train_seconds": result.train_seconds,
+    _print_line({"status": result.status, f"last_test_{name}": last, "train_seconds": result.train_seconds,
                  "message": result.message, "details": dict(result.details)})  # fmt: skip
     if options.save_model is not None:
         save_state(result.model, options.save_model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,18 +11,39 @@ if TYPE_CHECKING:
     import torch
 
 
+_FROM_TORCHRUN = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_")  # what names of its variables begin with
+
+
 def has_to_become_many(devices: Sequence[str] | None) -> bool:
     """Whether this process is alone and several devices are asked for."""
     return devices is not None and len(devices) > 1 and os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def become_many(workers: int, arguments: Sequence[str]) -> int:
-    """Run the same command in so many processes of one torchrun of their own; its exit status."""
-    ours = ("MASTER_", "TORCHELASTIC_", "TORCH_NCCL_", "GROUP_", "LOCAL_", "ROLE_")
-    names = ("RANK", "WORLD_SIZE")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(ours) and key not in names}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(workers)]
-    return subprocess.run([*command, "-m", "training", *arguments], env=environment, check=False).returncode
+    """Run the same command in so many processes, as torchrun does on one machine; the exit status of what failed."""
+    import logging
+    import uuid
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the workers say what is wrong
+    for name in [key for key in os.environ if key.startswith(_FROM_TORCHRUN) or key in ("RANK", "WORLD_SIZE")]:
+        del os.environ[name]
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=workers,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(settings, sys.executable)("-m", "training", *arguments)
+    except ChildFailedError as error:
+        return max(failure.exitcode if failure.exitcode > 0 else 1 for failure in error.failures.values())
+    return 0
 
 
 def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:

@@ -174,3 +174,19 @@ def changing_model(num_classes: int, in_channels: int) -> nn.Module:
     """A user's model whose width the environment says."""
     width = int(os.environ["SCALESTUDY_TEST_WIDTH"])
     return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, width), nn.Linear(width, num_classes))
+
+
+def mean_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """One number instead of one an example."""
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def too_few_outputs(num_classes: int, in_channels: int) -> nn.Module:
+    """One class is missing."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes - 1))
+
+
+def labels_out_of_range(root: str | None) -> Splits:
+    """A class more than it says."""
+    splits = load_synthetic(None, train_samples=256, test_samples=64, num_classes=11)
+    return replace(splits, num_classes=10)

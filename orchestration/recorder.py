@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,11 @@ class Recorder:
 
     def _forget_checkpoints(self, trial_id: str) -> None:
         """An ended trial does not go on; of what its training left, the model may be wanted."""
-        for left in self._folder.checkpoints(trial_id).glob("*/"):
+        folder = self._folder.checkpoints(trial_id)
+        for left in folder.glob("*/"):
             shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            folder.rmdir()  # unless the model is in it
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Remembers the best finished trial; the models of those before it are no longer needed."""

@@ -132,7 +132,7 @@ def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worke
     if worker.world_size == 1:
         return 0.0
     largest = torch.zeros((), device=worker.device)
-    for tensor in tensors:
+    for tensor in (each for each in tensors if each.numel()):
         theirs = tensor.detach().clone()
         dist.broadcast(theirs, src=0)
         largest = torch.maximum(largest, (tensor.detach() - theirs).abs().max())

@@ -1,6 +1,7 @@
 """Stage 5, training loop: the six points at which an optional feature may look at, or add to, a training.
 
-Hooks run on every rank, outside the timed phases but, for the three points inside a step, inside the timed epoch.
+Hooks run on every rank. The three points inside a step lie inside the timed epoch; what they cost counts as part of the
+phase that follows: `backward_ends` of gradient_sync, `gradients_ready` of optimizer, `step_ends` of none.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from training.distributed import (
 from training.evaluation import evaluate
 from training.hooks import Hook
 from training.memory import peak_memory_bytes, start_memory_count
-from training.noise_scale import with_required
+from training.noise_scale import noise_details, with_required
 from training.probe import Picked
 from training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from training.seeding import seed_steps
@@ -94,7 +94,8 @@ def train(
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     status: Literal["finished", "diverged"] = "diverged" if message else "finished"
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
+    details = {**trial.details(), **noise_details(progress.records)}
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, details)
 
 
 def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
@@ -103,8 +104,8 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
     if not tally.steps:
         seed_steps(config.seed, trial.worker.rank, epoch)
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
-    plans, first_step, bytes_before = trial.plans(), tally.steps, trial.sync.bytes_sent
-    shards = trial.shards(epoch, first_step)
+    plans, shards = trial.plans(), trial.shards(epoch, tally.steps)
+    trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
     timed_from = warm_up_end(config.warm_up_steps, trial.steps, epoch, trial.progress.first)
     phases = PhaseTimer(device, watched, trial.steps)
     stopwatch = trial.stopwatch = EpochStopwatch(device, timed_from, tally.samples)
@@ -116,7 +117,7 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
     seconds += tally.seconds_before
-    sent, timed_steps = trial.sync.bytes_sent - bytes_before, tally.steps - timed_from
+    sent, timed_steps = trial.bytes_in_epoch(), tally.steps - timed_from
     return EpochSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
 
 
@@ -135,7 +136,7 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
     phases.mark("data")
 
     sync.step_starts(trial.plan)
-    loss_sum = _forward_and_backward(trial, batch, phases, hooks)
+    loss_sum = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
 
     sync.synchronise()
@@ -162,7 +163,7 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
     _call(hooks, "step_ends", trial, step)
 
 
-def _forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: Sequence[Hook]) -> torch.Tensor:
+def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: Sequence[Hook]) -> torch.Tensor:
     """The shard's loss sum, its gradients accumulated over the micro-batches; only the last one communicates."""
     sync, step = trial.sync, trial.progress.tally.steps
     parts = max(trial.config.accumulation, 2 if trial.halves_next else 1)
@@ -180,8 +181,23 @@ def _forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks:
             with phases.backward():
                 loss_sum.backward(_scale(loss_sum, factor))
         loss_sums.append(loss_sum.detach())
+        _check_all_used(trial)
         _call(hooks, "backward_ends", trial, step, index)
     return loss_sums[0] if not last else torch.stack(loss_sums).sum()
+
+
+def _check_all_used(trial: Trial) -> None:
+    """After the first backward over examples: DistributedDataParallel needs every gradient, in every step.
+
+    The same at any number of workers; else a study would fail at some, and weight decay would act at some.
+    """
+    if trial.all_used or not trial.plan.shard:
+        return
+    unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
+    if unused:
+        raise ValueError(f"model: {', '.join(unused)} took no part in the loss of the first batch; use them in "
+                         "forward, or set their requires_grad to False")  # fmt: skip
+    trial.all_used = True
 
 
 def _scale(loss_sum: torch.Tensor, factor: float) -> torch.Tensor:

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import multiprocessing
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,11 @@ import torch
 
 from training.config import TrainConfig
 from training.distributed import Worker, synchronise_device
+from training.gradient_sync import StepPlan
+from training.loop import forward_and_backward
 from training.memory import peak_memory_bytes, start_memory_count
 from training.out_of_memory import is_out_of_memory
+from training.timing import PhaseTimer
 from training.trial import Trial, start_trial
 
 RESOLUTION = 64  # the answer is this exact: 1/64 of it
@@ -70,7 +73,8 @@ def find_max_batch(
 
     On CUDA the device's memory is the limit. On a CPU `limit_bytes` must be given: a process of its own gets so much
     for its data (RLIMIT_DATA: Linux refuses more), interpreter, libraries' data and data set included. The gradients'
-    buckets of several workers come on top: once more the parameters' size. Raises ValueError for a missing limit.
+    buckets of several workers come on top: once more the parameters' size. The steps in which one worker measures the
+    noise scale keep as much, with half the activations. Raises ValueError for a missing limit.
     """
     if worker.device.type == "cuda":
         total = torch.cuda.get_device_properties(worker.device).total_memory
@@ -110,8 +114,8 @@ def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes:
 
 
 def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> MaxBatch:
-    trial = start_trial(dataclasses.replace(config, batch_size=1, shards="even"), worker)
-    example = next(iter(trial.shards(epoch=1)))
+    trial = start_trial(dataclasses.replace(config, batch_size=2, shards="even"), worker)
+    example = tuple(tensor[:1] for tensor in next(iter(trial.shards(epoch=1))))
     tries: list[Try] = []
 
     def fits(batch: int) -> bool:
@@ -126,11 +130,12 @@ def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int) ->
     )
 
 
-def _step_fits(trial: Trial, example: tuple[torch.Tensor, torch.Tensor], batch: int) -> bool:
+def _step_fits(trial: Trial, example: Sequence[torch.Tensor], batch: int) -> bool:
     """Whether a whole step over so many copies of the example can be made."""
     try:
         inputs, targets = (tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in example)
-        trial.sync.module(inputs, targets).backward(torch.tensor(1.0 / batch, device=trial.worker.device))
+        trial.plan = StepPlan(shard=batch, batch=batch)
+        forward_and_backward(trial, (inputs, targets), PhaseTimer(trial.worker.device, (), 1), ())
         trial.optimizer.step()
         synchronise_device(trial.worker.device)
     except Exception as error:

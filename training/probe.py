@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -78,9 +79,9 @@ def _shares(speeds: list[float]) -> tuple[float, ...]:
 
 
 def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> tuple[torch.Tensor, torch.Tensor]:
-    """As many of the first batch's examples as an even shard has, at least one."""
+    """As many of the first batch's examples as the largest even shard has; at least two, for batch normalisation."""
     order = epoch_order(data.samples, config.seed, epoch=1)
-    size = max(config.batch_size // worker.world_size, 1)
+    size = min(max(math.ceil(config.batch_size / worker.world_size), 2), data.samples)
     return next(iter(data.shards(order, [(0, size)], 1)))
 
 

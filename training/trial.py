@@ -35,6 +35,7 @@ class Tally:
     samples: int = 0  # of this rank
     steps: int = 0  # updates made
     seconds_before: float = 0.0  # in steps of this epoch, before this process took it up
+    bytes_before: int = 0  # sent in them
     diverged: bool = False
 
 
@@ -69,6 +70,8 @@ class Trial:
     gradient_norm: torch.Tensor | None = None  # L2, of the step's gradient over all workers, not clipped
     halves_next: bool = False  # set by a hook: the coming step is made in at least two micro-batches
     stopwatch: EpochStopwatch | None = None  # of the epoch in progress; None between epochs
+    bytes_at_start: int = 0  # what the strategy had sent when the epoch in progress began
+    all_used: bool = False  # whether every parameter was seen to take part in the loss
 
     @property
     def samples(self) -> int:
@@ -97,6 +100,10 @@ class Trial:
     def seconds_in_epoch(self) -> float:
         """Time in steps of the epoch in progress, whichever process made them."""
         return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
+
+    def bytes_in_epoch(self) -> int:
+        """What this rank's strategy has sent in the epoch in progress, whichever process did it."""
+        return self.sync.bytes_sent - self.bytes_at_start
 
     def untimed(self) -> AbstractContextManager[None]:
         """Around what a hook does inside an epoch that is no part of training."""
@@ -181,6 +188,7 @@ def _place(config: TrainConfig, worker: Worker, shard_loss: ShardLoss) -> ShardL
     if shard_loss.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
+        torch.compiler.reset()  # what earlier trials compiled counts towards a limit, and beyond it nothing is
         model.compile()
     return shard_loss
 

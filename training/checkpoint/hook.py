@@ -26,14 +26,16 @@ from training.probe import Picked
 from training.records import EpochRecord
 from training.trial import Trial
 
-IDENTITY_FIELDS = ("model", "model_args", "data", "data_args", "loss", "metric")
+FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards")
+"""Fields of a config that change no result but by rounding; `epochs` too, where the rate does not look ahead."""
 NONE = -1.0  # in place of a checkpoint's number, or of a part's size
 
 
 def identity_of(config: TrainConfig) -> str:
     """What two trainings must have in common for one to go on from the other's checkpoint, as one readable line."""
-    plain = config.to_dict()
-    return json.dumps({name: plain[name] for name in IDENTITY_FIELDS}, sort_keys=True, default=repr)
+    free = {*FREE_TO_CHANGE, *(["epochs"] if config.schedule == "constant" else [])}
+    held = {name: value for name, value in config.to_dict().items() if name not in free}
+    return json.dumps(held, sort_keys=True, default=repr)
 
 
 class Checkpoints(Hook):
@@ -67,7 +69,7 @@ class Checkpoints(Hook):
     def find(self, config: TrainConfig, worker: Worker) -> Picked | None:
         """Look for the last checkpoint that is whole; what the training had picked by itself, if the world is the same.
 
-        Raises ValueError, on every rank, if the newest is of another model or data; OSError if the store fails.
+        Raises ValueError, on every rank, if the newest is of another training, or the store fails.
         """
         number = self._agree_on_number(config, worker)
         self._number = max(number, 0)
@@ -75,7 +77,9 @@ class Checkpoints(Hook):
             return None
         self._found = self._found or open_checkpoint(self._store, number)
         self._shared = self._found.read(SHARED)
-        return picked_of(self._shared) if self._found.manifest.world_size == worker.world_size else None
+        self._check_epochs(config)
+        same_world = self._found.manifest.world_size == worker.world_size
+        return picked_of(self._shared, config, worker.world_size) if same_world else None
 
     def train_starts(self, trial: Trial) -> None:
         """Go on where the checkpoint was written."""
@@ -105,15 +109,28 @@ class Checkpoints(Hook):
         if worker.rank == 0:
             try:
                 number = self._search(config)
-            except (ValueError, OSError):
+            except Exception as error:
                 gather_rows([NONE - 1], worker)
-                raise
+                raise _store_error(error) from error
             rows = gather_rows([number], worker)
         else:
             rows = gather_rows([NONE], worker)
             if rows[0][0] < NONE:
-                latest(self._store, identity_of(config))
+                self._meet_the_same_error(config)
         return int(rows[0][0])
+
+    def _meet_the_same_error(self, config: TrainConfig) -> None:
+        try:
+            latest(self._store, identity_of(config))
+        except Exception as error:
+            raise _store_error(error) from error
+        raise ValueError("checkpoints: rank 0 can't use the store; see what it says")
+
+    def _check_epochs(self, config: TrainConfig) -> None:
+        done = len(self._shared["records"])
+        if done > config.epochs:
+            raise ValueError(f"epochs: {config.epochs} are fewer than the {done} that the checkpoint has; ask for at "
+                             f"least {done}, or give an empty folder")  # fmt: skip
 
     def _search(self, config: TrainConfig) -> float:
         search = latest(self._store, identity_of(config), hold=(SHARED, part_name(0)))
@@ -162,6 +179,14 @@ class Checkpoints(Hook):
             forget_old(self._store)
         except OSError as error:
             self._say(f"checkpoint {self._number}: the store fails ({error.strerror or error}); the training goes on")
+
+
+def _store_error(error: Exception) -> Exception:
+    """What a user can act on, for an error of the store itself."""
+    if not isinstance(error, OSError):
+        return error
+    place = f"{error.filename}: " if error.filename else ""
+    return ValueError(f"checkpoints: {place}{error.strerror or error}; give a folder that can be read and written")
 
 
 def _row(summary: PartSummary | None) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ that is whole is ever written again.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -172,9 +173,19 @@ def _read_manifest(store: ByteStore, number: int) -> Manifest:
 def _check_identity(manifest: Manifest, identity: str) -> None:
     if manifest.identity != identity:
         raise ValueError(
-            f"checkpoint: {manifest.number} is of another model or data ({manifest.identity!r}, not {identity!r}); "
+            f"checkpoint: {manifest.number} is of another training ({_difference(manifest.identity, identity)}); "
             "resume with the configuration that wrote it, or give an empty folder"
         )
+
+
+def _difference(there: str, here: str) -> str:
+    """Where two identities differ: field by field if both are JSON objects."""
+    try:
+        one, other = json.loads(there), json.loads(here)
+        names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+        return ", ".join(f"{name}: {one.get(name)!r} there, {other.get(name)!r} here" for name in names)
+    except (ValueError, TypeError, AttributeError):
+        return f"{there!r} there, {here!r} here"
 
 
 def _verify(store: ByteStore, manifest: Manifest, hold: Collection[str]) -> dict[str, bytes]:

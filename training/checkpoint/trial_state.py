@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from training.config import TrainConfig
 from training.probe import Picked
 from training.records import EpochRecord
 from training.seeding import seed_steps
@@ -51,15 +52,18 @@ def own_state(trial: Trial) -> State:
             "samples": tally.samples,
             "steps": tally.steps,
             "seconds": trial.seconds_in_epoch(),
+            "sync_bytes": trial.bytes_in_epoch() if tally.steps else 0,
         },
     }
 
 
-def picked_of(shared: Mapping[str, Any]) -> Picked:
-    """What the trial had picked by itself."""
+def picked_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) -> Picked:
+    """What the trial had picked by itself; what the config says holds as it says it now."""
     saved = shared["picked"]
     return Picked(
-        weights=tuple(saved["weights"]), channels_last=saved["channels_last"], measured=dict(saved["measured"])
+        weights=tuple(saved["weights"]) if config.shards == "speed" else config.weights(world_size),
+        channels_last=saved["channels_last"] if config.channels_last == "auto" else config.channels_last,
+        measured=dict(saved["measured"]),
     )
 
 
@@ -94,6 +98,7 @@ def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Any:
     tally.samples = sum(each["samples"] for each in mine)
     tally.steps = tallies[0]["steps"]
     tally.seconds_before = max(each["seconds"] for each in tallies)
+    tally.bytes_before = mine[0]["sync_bytes"] if same_world else max(each["sync_bytes"] for each in tallies)
     return tally
 
 

@@ -105,8 +105,8 @@ def _shards(value: Any) -> Any:
     if isinstance(value, str) and value in ("even", "speed"):
         return value
     numbers = isinstance(value, list | tuple) and all(type(weight) in (int, float) for weight in value)
-    if not numbers or not value or not all(0 < weight < float("inf") for weight in value):
-        remedy = "write even, speed, or one weight above 0 a worker, such as [3, 1]"
+    if not numbers or not value or not all(0 <= weight < float("inf") for weight in value) or not any(value):
+        remedy = "write even, speed, or one weight a worker, such as [3, 1]"
         raise wrong("is not even, speed or a list of weights", remedy)
     return tuple(float(weight) for weight in value)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from experiments.spec import SpecError
 from orchestration import show
-from orchestration.errors import ExitCode, StudyError
+from orchestration.errors import ExitCode, RequestError, StudyError
 
 app = typer.Typer(
     name="scalestudy",
@@ -36,9 +36,10 @@ Overrides = Annotated[
 @app.command()
 def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a spec, and print it with every default filled in."""
-    from orchestration.preflight import read_spec
+    from orchestration.preflight import check_callables, read_spec
 
     study = read_spec(spec, set_ or ())
+    check_callables(study)
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
 
 
@@ -47,9 +48,10 @@ def plan(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Show the trials, their order and what they cost; runs nothing."""
     from experiments.plan import estimate, make_plan
     from orchestration.folders import earlier_trials
-    from orchestration.preflight import read_spec
+    from orchestration.preflight import check_callables, read_spec
 
     study = read_spec(spec, set_ or ())
+    check_callables(study)
     planned = make_plan(study)
     cost = estimate(planned, earlier_trials(study))
     if as_json:
@@ -178,6 +180,8 @@ def bench(
     from orchestration.max_batch import NAME, MaxBatchBench
 
     find = (lambda _: MaxBatchBench(spec, set_ or (), memory)) if name == NAME else None
+    if find is None and (spec or set_ or memory is not None):
+        raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {NAME} alone")
     done = run_bench(name, device=device, quick=quick, tracked=track, find=find)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))

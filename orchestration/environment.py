@@ -20,6 +20,7 @@ DEFAULTS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files beside our records
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
     "RAY_AIR_NEW_OUTPUT": "0",  # the live table is ours
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives its study must not reach for another cluster
     "RAY_DEDUP_LOGS": "0",  # driver.log holds every line
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer thread tries again by itself
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",

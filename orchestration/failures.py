@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from training.out_of_memory import is_out_of_memory
+from training.exceptions import is_lost_peer, is_out_of_memory
 
 ReportKind = Literal["exception", "out_of_memory", "collective"]
 Cause = Literal["worker_lost", "stalled", "time_limit", "reported"]
 
-_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
-_LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 _MESSAGE_LIMIT = 2_000
 
 CAUSE_TEXT: Mapping[str, str] = {
@@ -40,15 +38,10 @@ class Verdict:
 
 
 def classify(error: BaseException) -> ReportKind:
-    """Sorts an exception met in a trial: the user's own, out of memory, or a collective that lost a peer.
-
-    By name and text, not by class, so that nothing here needs torch: the exceptions come out of C++ as `RuntimeError`.
-    """
-    names = {cls.__name__ for cls in type(error).__mro__}
-    text = str(error)
+    """Sorts an exception met in a trial: the user's own, out of memory, or a collective that lost a peer."""
     if is_out_of_memory(error):
         return "out_of_memory"
-    if names & _LOST_PEER_TYPES or (isinstance(error, RuntimeError) and any(mark in text for mark in _LOST_PEER)):
+    if is_lost_peer(error):
         return "collective"
     return "exception"
 

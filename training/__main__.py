@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from training.arguments import make_config, make_parser
 from training.config import TrainConfig
 from training.data import require
+from training.exceptions import is_lost_peer, is_out_of_memory
 from training.workers import become_many, choose_device, has_to_become_many
 
 if TYPE_CHECKING:
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
     from training.loop import TrainResult
     from training.records import EpochRecord
 
-BAD_INPUT = 2  # exit code
+BAD_INPUT = 2  # exit codes
+LOST_PEER = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the arguments and torchrun's environment say; 0 if it finished or diverged, 2 for bad input."""
+    """Train as the arguments and torchrun's environment say.
+
+    Returns 0 if it finished or diverged, or memory ran out; 2 for bad input; 1 if another worker was lost.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
     try:
@@ -42,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _finish(result, options)
     except ValueError as error:
         return _refuse(error)
+    except Exception as error:
+        return _end_early(error)
     return 0
 
 
@@ -143,6 +150,17 @@ def _refuse(error: ValueError) -> int:
         place = f" on rank {os.environ.get('RANK', '0')}" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
         sys.stderr.write(f"python -m training: error{place}: {error}\n")
     return BAD_INPUT
+
+
+def _end_early(error: Exception) -> int:
+    """Out of memory is a result; a lost worker says itself why; anything else is the user's code, and passes."""
+    if is_out_of_memory(error):
+        _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
+        return 0
+    if os.environ.get("WORLD_SIZE", "1") != "1" and is_lost_peer(error):
+        _warn(f"rank {os.environ.get('RANK', '0')} ends: another worker has ended before it")
+        return LOST_PEER
+    raise error
 
 
 def _is_first_rank() -> bool:

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+SUM_TOLERANCE = 0.01  # weights of at most 1 are shares: they sum to 1 but for rounding
+
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
     """⌈samples ÷ batch_size⌉: the last, smaller batch is kept."""
@@ -39,6 +41,17 @@ def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
     for rank in by_remainder[: batch - sum(sizes)]:
         sizes[rank] += 1
     return tuple(sizes)
+
+
+def require_shares(weights: Sequence[float]) -> None:
+    """Raise ValueError for weights that look like shares of 1, fractions none of which is above 1, and are not.
+
+    Such a list is mostly a slip of the pen, which proportions would hide.
+    """
+    are_shares = max(weights) <= 1 and any(0 < weight < 1 for weight in weights)
+    if are_shares and abs(math.fsum(weights) - 1) > SUM_TOLERANCE:
+        raise ValueError(f"shards: {list(weights)} sum to {math.fsum(weights):g}, not 1; give shares that sum to 1, or "
+                         "whole numbers such as [3, 1]")  # fmt: skip
 
 
 def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.batches import even_weights, shard_sizes
+from training.batches import even_weights, require_shares, shard_sizes
 from training.checks import (
     is_number,
     number,
@@ -164,3 +164,4 @@ class TrainConfig:
             raise ValueError(f"shards: {self.shards!r} is neither 'even' nor 'speed' nor a list of numbers; give one "
                              "weight a worker")  # fmt: skip
         shard_sizes(self.batch_size, self.shards)
+        require_shares(self.shards)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 LONGEST_TIMEOUT_SECONDS = 1e9  # what a backend counts in nanoseconds must fit 64 bits
+LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is there
+ONLY_HERE = 2  # references to what a local variable alone holds: the variable, and getrefcount's argument
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,16 @@ def stop_process_group() -> None:
 
     What is left of a training (DistributedDataParallel is full of reference cycles) would keep the group's threads
     alive until the interpreter ends, which then aborts ("terminate called without an active exception"): collect it.
+    A thread of the group may be the last to let go of it, too, when it has run a communication hook's callback: it
+    would then wait for itself and abort ("Resource deadlock avoided"). So this thread lets go last.
     """
     if dist.is_available() and dist.is_initialized():
         gc.collect()
+        group = dist.group.WORLD
         dist.destroy_process_group()
+        deadline = time.monotonic() + LONGEST_CALLBACK_SECONDS
+        while sys.getrefcount(group) > ONLY_HERE and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def is_first_to_say(text: str) -> bool:

@@ -5,13 +5,13 @@ Shapes: N examples, K outputs. Outputs (N, K); targets (N,) classes, or (N,) or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from training.registry import LOSSES, METRICS, resolve
+from training.registry import LOSSES, METRICS, resolve_field
 
 PerExample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(outputs (N, …), targets (N, …)) -> values (N,)."""
@@ -33,8 +33,9 @@ def make_loss(name: str, num_classes: int) -> PerExample:
     num_classes: what cross-entropy's outputs must fit. Raises ValueError, now for a name or path that is not there,
     and at a call for outputs, targets or values that do not fit.
     """
-    function = _resolve("loss", name, LOSSES)
-    return _checked("loss", name, _for_classes(function, num_classes) if function is cross_entropy else function)
+    function = resolve_field("loss", name, LOSSES)
+    built_in = function in (cross_entropy, squared_error)  # a user's own may take any outputs
+    return _checked("loss", name, _for_classes(function, num_classes) if built_in else function)
 
 
 def make_metric(name: str) -> NamedMetric:
@@ -43,7 +44,7 @@ def make_metric(name: str) -> NamedMetric:
     if short in _TAKEN:
         raise ValueError(f"metric: {name!r} would be written as test_{short}, which is something else; rename the "
                          "function")  # fmt: skip
-    return NamedMetric(short, _checked("metric", name, _resolve("metric", name, METRICS)))
+    return NamedMetric(short, _checked("metric", name, resolve_field("metric", name, METRICS)))
 
 
 def require_outputs(outputs: object, examples: int) -> None:
@@ -83,13 +84,6 @@ def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs.argmax(dim=1) == targets).to(torch.float32)
 
 
-def _resolve(field: str, name: str, table: Mapping[str, str]) -> PerExample:
-    try:
-        return resolve(name, table)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
-
-
 def _checked(field: str, name: str, function: PerExample) -> PerExample:
     """The function, whose values must be one an example."""
 
@@ -107,10 +101,10 @@ def _checked(field: str, name: str, function: PerExample) -> PerExample:
 
 
 def _for_classes(function: PerExample, num_classes: int) -> PerExample:
-    """The function, whose outputs must be one a class."""
+    """The function, whose outputs must be one a class where the targets are classes."""
 
     def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if outputs.dim() != 2 or outputs.shape[1] != num_classes:
+        if not targets.is_floating_point() and (outputs.dim() != 2 or outputs.shape[1] != num_classes):
             raise ValueError(f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes; make its last "
                              f"layer give {num_classes} outputs, shape (N, {num_classes})")  # fmt: skip
         return function(outputs, targets)

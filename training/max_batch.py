@@ -14,10 +14,10 @@ import torch
 
 from training.config import TrainConfig
 from training.distributed import Worker, synchronise_device
+from training.exceptions import is_out_of_memory
 from training.gradient_sync import StepPlan
 from training.loop import forward_and_backward
 from training.memory import peak_memory_bytes, start_memory_count
-from training.out_of_memory import is_out_of_memory
 from training.timing import PhaseTimer
 from training.trial import Trial, start_trial
 

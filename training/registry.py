@@ -94,6 +94,14 @@ def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
     return target
 
 
+def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
+    """`resolve`, with the field's name before what is wrong."""
+    try:
+        return resolve(path_or_name, table)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+
+
 def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
     """Raise ValueError unless the value is a name of `table` or has the form `package.module:callable`."""
     module_name, colon, attribute = path_or_name.partition(":")

@@ -51,6 +51,10 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
 
     `kind` (auto, cpu, cuda) holds for all workers alike; `devices` names one a worker, by rank. Raises ValueError.
     """
+    if devices is not None and kind != "auto":
+        raise ValueError(
+            f"device: {kind} and devices {','.join(devices)} say the same thing twice; give one of the two"
+        )
     if devices is not None:
         return _listed_device(devices)
     import torch

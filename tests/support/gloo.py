@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 import traceback
@@ -106,8 +107,8 @@ def _run(
     from training.distributed import Worker, start_process_group, stop_process_group
 
     torch.set_num_threads(1)
-    start_process_group(rank, world_size, init_method=store, timeout_seconds=COLLECTIVE_SECONDS)
     try:
+        start_process_group(rank, world_size, init_method=store, timeout_seconds=COLLECTIVE_SECONDS)
         return True, function(Worker(rank, world_size, torch.device("cpu"), threads=1), *arguments)
     except BaseException:
         return False, traceback.format_exc()

@@ -103,6 +103,12 @@ class SilentSync(FlatSync):
         pass
 
 
+class RoundedSync(FlatSync):
+    """A user's strategy that only approximates the sum."""
+
+    exact = False
+
+
 def equal_examples(root: str | None) -> Splits:
     """240 times the same example: gradients without any noise."""
     inputs, targets = torch.ones(240, 1, 28, 28), torch.zeros(240, dtype=torch.int64)
@@ -187,8 +193,13 @@ def test_what_one_worker_can_not_measure_is_refused(changes: dict[str, Any], tex
 
 
 def test_an_approximate_sum_is_refused_on_every_rank(ranks: GlooPool) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)rank 0:.*which bf16 only approximates; choose.*rank 1:.*choose"):
-        ranks.run(2, steps_of, adascale(gradient_sync="bf16"))
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)rank 0:.*which tests.training.test_adascale:RoundedSync only approximates; choose.*rank 1:.*choose",
+    ):
+        ranks.run(2, steps_of, adascale(gradient_sync="tests.training.test_adascale:RoundedSync"))
+    with pytest.raises(ValueError, match="needs the exact gradient of the whole batch in each step, which bf16 never"):
+        adascale(gradient_sync="bf16")
 
 
 def test_a_strategy_that_does_not_measure_is_refused_on_every_rank(ranks: GlooPool) -> None:

@@ -208,13 +208,13 @@ def test_another_model_is_refused(store: LocalByteStore) -> None:
     save(store, 1)
     save(store, 2, identity="resnet18")
     with pytest.raises(
-        ValueError, match=r"checkpoint: 2 is of another model or data \('resnet18', not 'lenet'\); resum"
+        ValueError, match=r"checkpoint: 2 is of another training \('resnet18' there, 'lenet' here\); resum"
     ):
         latest(store, LENET)
     assert latest(store, "resnet18").found is not None
     damage(store, file_name(2, MANIFEST), "flipped")
     assert origins(latest(store, LENET)) == {(name, 1, 0) for name in NAMES}
-    with pytest.raises(ValueError, match="checkpoint: 1 is of another model"):
+    with pytest.raises(ValueError, match="checkpoint: 1 is of another training"):
         latest(store, "resnet18")
 
 

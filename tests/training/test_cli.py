@@ -93,7 +93,7 @@ def test_devices_start_a_worker_each() -> None:
     ],
 )
 def test_devices_that_are_not_there_are_told_once(devices: str, message: str) -> None:
-    command = [sys.executable, "-m", "training", *ARGUMENTS, "--devices", devices]
+    command = [sys.executable, "-m", "training", *ARGUMENTS, "--device", "auto", "--devices", devices]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert message in done.stderr
@@ -101,7 +101,7 @@ def test_devices_that_are_not_there_are_told_once(devices: str, message: str) ->
 
 
 def test_devices_must_be_one_a_worker() -> None:
-    command = [sys.executable, *TORCHRUN, "-m", "training", *ARGUMENTS, "--devices", "cpu,cpu,cpu"]
+    command = [sys.executable, *TORCHRUN, "-m", "training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,cpu,cpu"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one a worker" in done.stderr
 
@@ -144,6 +144,17 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         ),
         (["--warmup-epochs", "1", "--schedule", "one_cycle"], "warmup_epochs: 1.0 does not go with schedule one_cycle"),
         (["--lr-rule", "adascale", "--optimizer", "adam"], "lr_rule: adascale is derived for sgd, not adam; choose"),
+        (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
+        (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu say the same thing twice"),
+        (
+            ["--loss", "mse", "--model", "tests.training.workloads:too_few_outputs", "--model-args", "{}"],
+            "model: outputs (100, 9) do not fit 10 classes",
+        ),
+        (
+            ["--model", "tests.training.workloads:unused_layer", "--model-args", "{}"],
+            "model: unused.weight, unused.bias took no part in the loss of the first batch; use them in forward, or set",
+        ),
+        (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
         (["--accumulation", "0"], "accumulation: 0 is not valid; choose a whole number, at least 1"),
         (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is not valid"),
     ],

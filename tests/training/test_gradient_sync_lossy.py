@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support.gloo import GlooPool
 from tests.training.helpers import largest_difference, same_bits, state_of
 from tests.training.sync_steps import Run, Steps, run_steps, shard_of, small_model
-from training.distributed import Worker
+from training.distributed import Worker, start_process_group, stop_process_group
 from training.gradient_sync import SyncOptions
 from training.losses import cross_entropy
 from training.seeding import seed_parameters
@@ -189,6 +191,26 @@ def test_powersgd_of_a_model_larger_than_a_bucket(ranks: GlooPool) -> None:
     replicas = ranks.run(4, run_steps, Steps("powersgd", batches=(16,) * 6, hidden=(400, 400)))
     assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
     assert replicas[0]["details"]["powersgd_compressed_steps"] == 4
+
+
+def end_often(worker: Worker, folder: str) -> int:
+    """Join a process group, train and leave it, again and again, with Python's threads taking turns hardly ever."""
+    stop_process_group()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(20)
+    try:
+        for turn in range(40):
+            start_process_group(worker.rank, 2, init_method=f"file://{folder}/{turn}", timeout_seconds=60)
+            Run(worker, Steps("powersgd", batches=(8,) * 3)).go_on(0)
+            stop_process_group()
+    finally:
+        sys.setswitchinterval(interval)
+    return turn + 1
+
+
+def test_powersgd_lets_go_of_its_process_group(ranks: GlooPool, tmp_path: Path) -> None:
+    """A thread of gloo that still ends PowerSGD's callback must not be the group's last holder: that aborts."""
+    assert ranks.run(2, end_often, str(tmp_path)) == [40, 40]
 
 
 def load_from_one_worker(worker: Worker) -> dict[str, Any]:

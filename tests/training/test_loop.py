@@ -314,6 +314,21 @@ def test_a_users_exception_passes_and_the_next_trial_is_sound(ranks: GlooPool) -
     assert ranks.run(2, run_training, make_config())[0]["status"] == "finished"
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "flat", "local_sgd"])
+def test_a_layer_that_is_left_out_is_told_by_its_name(ranks: GlooPool, strategy: str) -> None:
+    """On one worker too, where it would else train: the same study would fail at two."""
+    config = make_config(model="tests.training.workloads:unused_layer", model_args={}, gradient_sync=strategy)
+    with pytest.raises(ValueError, match=r"unused.weight, unused.bias took no part .*; use them in forward, or set"):
+        train(config, ALONE)
+    with pytest.raises(RuntimeError, match=r"(?s)rank 0:.*took no part in the loss.*rank 1:.*took no part"):
+        ranks.run(2, run_training, config)
+
+
+def test_an_empty_parameter_does_no_harm(ranks: GlooPool) -> None:
+    config = make_config(model="tests.training.workloads:empty_parameter", model_args={})
+    assert ranks.run(2, run_training, config)[0]["replica_max_diff"] == [0.0]
+
+
 def test_a_worker_needs_its_process_group() -> None:
     with pytest.raises(ValueError, match="2 workers need a process group"):
         train(make_config(), Worker(0, 2, torch.device("cpu")))

@@ -238,9 +238,36 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(ranks: GlooPool, tmp_
 
 def test_a_checkpoint_of_another_model_is_refused_on_every_rank(ranks: GlooPool, tmp_path: Path) -> None:
     ranks.run(2, killed, config_of(**LENET), str(tmp_path), STEPS + 1, 0)
-    with pytest.raises(RuntimeError, match="is of another model") as refused:
+    with pytest.raises(RuntimeError, match="is of another training") as refused:
         ranks.run(2, checkpointed, config_of(), str(tmp_path), 0)
-    assert str(refused.value).count("is of another model") == 2
+    assert str(refused.value).count("is of another training") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"batch_size": 32}, "batch_size: 64 there, 32 here"),
+        ({"seed": 9}, "seed: 0 there, 9 here"),
+        ({"lr_rule": "sqrt"}, "lr_rule: 'none' there, 'sqrt' here"),
+        ({"optimizer": OptimizerConfig(name="adam")}, "optimizer: .*'sgd'.* there, .*'adam'.* here"),
+        ({"epochs": 1}, "epochs: 1 are fewer than the 2 that the checkpoint has"),
+    ],
+)
+def test_another_configuration_is_refused_by_its_field(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    killed(ALONE, config_of(), str(tmp_path), 2 * STEPS + 1, 0)
+    with pytest.raises(ValueError, match=text):
+        checkpointed(ALONE, config_of(**changes), str(tmp_path), 0)
+
+
+def test_more_epochs_may_be_asked_for_and_other_shards(ranks: GlooPool, tmp_path: Path) -> None:
+    """What changes no result, or only makes it longer; the shards are those that are asked for now."""
+    config = config_of(model="tests.training.workloads:DoubleLeNet", model_args={"init": "xavier"})
+    ranks.run(2, killed, config, str(tmp_path), 2 * STEPS + 1, 0)
+    longer = dataclasses.replace(config, epochs=EPOCHS + 1, shards=(3.0, 1.0))
+    resumed = ranks.run(2, checkpointed, longer, str(tmp_path), 0)
+    (whole,) = ranks.run(1, never_killed, dataclasses.replace(config, epochs=EPOCHS + 1))
+    assert resumed[0]["resumed"]
+    assert largest_difference(whole["state"], resumed[0]["state"]) < 1e-10
 
 
 def test_a_users_model_that_has_changed_is_refused(tmp_path: Path) -> None:
@@ -304,7 +331,7 @@ def details_until_killed(worker: Worker, config: TrainConfig, folder: str) -> di
 def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
     """SIGKILL of the whole group while it trains; the same command goes on, and ends as an undisturbed one."""
     arguments = ["--model", "lenet", "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1",
-                 "--epochs", "40", "--threads", "1", "--device", "cpu"]  # fmt: skip
+                 "--epochs", "12", "--threads", "1", "--device", "cpu"]  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "training"]
     store = ["--checkpoints", str(tmp_path / "checkpoints")]
     process = subprocess.Popen(
@@ -320,7 +347,7 @@ def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
     whole = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
     assert curve(resumed) == curve(whole)
-    assert len(curve(whole)) == 40
+    assert len(curve(whole)) == 12
 
 
 def curve(printed: str) -> list[tuple[float, float, float]]:

@@ -101,10 +101,8 @@ class PrefersNet(nn.Sequential):
         self.slow_order = slow_order
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        is_last = self[1].training and getattr(self, "probe_order", None)
-        if inputs.stride()[1] == 1 and inputs.shape[1] > 1:
-            is_last = True
-        if bool(is_last) == (self.slow_order == "channels_last"):
+        is_last = inputs.stride()[1] == 1
+        if is_last == (self.slow_order == "channels_last"):
             time.sleep(0.01)
         return super().forward(inputs.contiguous())
 
@@ -161,6 +159,16 @@ def test_compiled_trains_the_same_but_for_rounding() -> None:
     plain, compiled = (run_training(ALONE, make_config(compile=choice)) for choice in (False, True))
     assert plain["state"].keys() == compiled["state"].keys()
     assert largest_difference(plain["state"], compiled["state"]) < 1e-5
+
+
+def test_every_trial_of_a_warm_process_is_compiled() -> None:
+    """PyTorch compiles a function at most eight times, and runs it as it is from then on, with one warning."""
+    from torch._dynamo.utils import counters
+
+    for width in range(3, 9):
+        counters.clear()
+        train(make_config(compile=True, model_args={"hidden": [width]}), ALONE)
+        assert counters["stats"]["unique_graphs"] >= 1, width
 
 
 def test_compiled_by_ddp_with_a_smaller_last_batch(ranks: GlooPool) -> None:

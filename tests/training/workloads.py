@@ -190,3 +190,28 @@ def labels_out_of_range(root: str | None) -> Splits:
     """A class more than it says."""
     splits = load_synthetic(None, train_samples=256, test_samples=64, num_classes=11)
     return replace(splits, num_classes=10)
+
+
+def unused_layer(num_classes: int, in_channels: int) -> nn.Module:
+    """A layer that forward leaves out."""
+
+    class Net(nn.Sequential):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.used(inputs.flatten(1))
+
+    model = Net()
+    model.used = nn.Linear(784 * in_channels, num_classes)
+    model.unused = nn.Linear(3, 2)
+    return model
+
+
+def empty_parameter(num_classes: int, in_channels: int) -> nn.Module:
+    """A parameter without any number, which takes part all the same."""
+
+    class Net(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs.flatten(1)) + self.empty.sum()
+
+    model = Net(784 * in_channels, num_classes)
+    model.empty = nn.Parameter(torch.zeros(0, 5))
+    return model

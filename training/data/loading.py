@@ -17,7 +17,7 @@ from training.data import DataError, DatasetSplits, Splits
 from training.data.augment import AUGMENTATIONS, Augmentation
 from training.data.reading import Batch, Bounds, DatasetReader, HostReader, Reader, ResidentReader
 from training.distributed import Worker
-from training.registry import DATASETS, call_with, resolve
+from training.registry import DATASETS, call_with, resolve_field
 from training.seeding import augmentation_key
 
 EVALUATION_BATCH = 512  # examples at once, a bound for activation memory
@@ -111,8 +111,8 @@ def _key(config: TrainConfig, device: torch.device) -> tuple[str, ...]:
 
 
 def _load(config: TrainConfig) -> Splits | DatasetSplits:
-    loader = resolve(config.data, DATASETS)
-    splits = call_with(loader, f"data {config.data!r}", config.data_root, **config.data_args)
+    loader = resolve_field("data", config.data, DATASETS)
+    splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, Splits | DatasetSplits):
         raise DataError(f"data: {config.data!r} gave a {type(splits).__name__}; return training.data.Splits")
     return splits

@@ -92,9 +92,11 @@ class DatasetSplits:
 
 
 def check_inputs(split: str, inputs: torch.Tensor) -> None:
-    """Raise DataError for bytes, which no layer takes."""
+    """Raise DataError for bytes, which no layer takes, and for numbers that float32's layers don't."""
     if str(inputs.dtype) == "torch.uint8":
         raise DataError(f"data: {split} inputs are torch.uint8; give floating-point numbers, such as inputs / 255")
+    if inputs.is_floating_point() and str(inputs.dtype) != "torch.float32":
+        raise DataError(f"data: {split} inputs are {inputs.dtype}; give torch.float32, as the parameters are")
 
 
 def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:

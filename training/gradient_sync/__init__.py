@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.distributed import Worker
 from training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
-from training.registry import GRADIENT_SYNCS, call_with, resolve
+from training.registry import GRADIENT_SYNCS, call_with, resolve_field
 from training.shard_loss import ShardLoss
 
 __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
@@ -17,7 +17,7 @@ def make_gradient_sync(
 
     Raises ValueError if the name is unknown or a user's callable gives no GradientSync.
     """
-    strategy = resolve(name, GRADIENT_SYNCS)
+    strategy = resolve_field("gradient_sync", name, GRADIENT_SYNCS)
     chosen = options or SyncOptions()
     if worker.world_size == 1:
         return GradientSync(shard_loss, worker, chosen)

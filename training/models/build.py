@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from training.config import TrainConfig
-from training.registry import MODELS, call_with, resolve
+from training.registry import MODELS, call_with, resolve_field
 from training.seeding import seed_parameters
 
 
@@ -27,7 +27,9 @@ def build_model(name: str, num_classes: int, in_channels: int, model_args: Mappi
     Raises ValueError if the name or an argument is unknown, if the callable gives no module, or one whose parameters
     have no shape yet.
     """
-    model = call_with(resolve(name, MODELS), f"model {name!r}", num_classes, in_channels, **model_args)
+    model = call_with(
+        resolve_field("model", name, MODELS), f"model_args: {name!r}", num_classes, in_channels, **model_args
+    )
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: {name!r} gave a {type(model).__name__}; the callable must return an nn.Module")
     lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]

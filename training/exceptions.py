@@ -1,0 +1,23 @@
+"""Stage 5, training loop: what an exception means, told by name and text. No torch here: the driver asks too."""
+
+from __future__ import annotations
+
+_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
+_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+_LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that an allocation failed (some come out of C++ as a plain RuntimeError)."""
+    text = str(error)
+    return "OutOfMemoryError" in _names(error) or isinstance(error, MemoryError) or any(t in text for t in _NO_MEMORY)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective says that another worker of the group is gone."""
+    is_text = isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER)
+    return is_text or bool(_names(error) & _LOST_PEER_TYPES)
+
+
+def _names(error: BaseException) -> set[str]:
+    return {cls.__name__ for cls in type(error).__mro__}

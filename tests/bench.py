@@ -2,17 +2,15 @@
 
 1. A group's cold start: from `fit()` to the train function on every rank.
 2. A trial in a warm group: seconds beyond its training and evaluation, through Tune, MLflow and all.
-3. A training step: LeNet at batch 256 on images in memory, one and two workers, by `torchrun` alone.
+3. The training loop (`tests.bench_training`): against loops written by hand, and what measuring costs.
+4. Every gradient strategy (`tests.bench_sync`).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,8 +22,10 @@ from experiments.study_folder import StudyFolder
 from orchestration import run_study
 from orchestration.cluster import Cluster, connect
 from orchestration.environment import prepare_environment
+from tests import bench_sync
+from tests.bench_training import tables
 from tests.support.groups import worker_groups
-from tests.support.studies import environment, write_spec
+from tests.support.studies import write_spec
 
 REPEATS = 3
 SIZES = (1, 2)
@@ -98,30 +98,6 @@ def _trial_costs(trials: list[dict[str, Any]]) -> list[str]:
     return [str(len(trials)), f"{trained:.3f}", f"{statistics.median(beyond):.3f}", f"{between - trained:.3f}"]
 
 
-def training_steps() -> list[list[str]]:
-    """A row a setup: images a second of LeNet, against one worker with one thread, and the exposed synchronisation."""
-    setups = [(1, 1, "ddp"), (1, 2, "ddp"), (2, 1, "ddp"), (2, 1, "naive")]
-    rows, base = [], 0.0
-    for workers, threads, strategy in setups:
-        epochs = _train(workers, threads, strategy)[1:]
-        rate = statistics.median(epoch["samples_per_second"] for epoch in epochs)
-        exposed = statistics.median(epoch["phases"]["gradient_sync"] / epoch["steps"] for epoch in epochs)
-        base = base or rate
-        sync = f"{strategy}, {1_000 * exposed:.1f}" if workers > 1 else "–"
-        rows.append([f"{workers} × {threads}", f"{rate:,.0f}", f"{rate / base:.2f}", sync])
-    return rows
-
-
-def _train(workers: int, threads: int, strategy: str) -> list[dict[str, Any]]:
-    """The epochs' records of a training by `torchrun`."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(workers), "-m", "training"]
-    command += ["--model", "lenet", "--data", "synthetic", "--data-args", '{"train_samples": 25600}', "--epochs", "5"]
-    command += ["--batch-size", "256", "--learning-rate", "0.1", "--gradient-sync", strategy, "--threads", str(threads)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
-    records = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return [record for record in records if "phases" in record]
-
-
 def _seconds(text: str) -> float:
     from datetime import datetime
 
@@ -142,12 +118,13 @@ def main() -> None:
         cold = cold_starts(Path(name))
         warm = warm_trials(Path(name))
     cluster.disconnect()
-    steps = training_steps()
     print(f"\n{platform.processor() or platform.machine()}, {cluster.nodes[0].cpus:g} logical CPUs\n")
     print(table(["workers", "our cold start, s", "stock TorchTrainer, s", "ratio"], cold), end="\n\n")
     beyond = "beyond training and evaluation, s"
     print(table(["workers", "trials", "training, s", beyond, "end to end beyond training, s"], warm), end="\n\n")
-    print(table(["workers × threads", "images/s", "against 1 × 1", "exposed gradient sync, ms a step"], steps))
+    for title, header, rows in tables():
+        print(f"### {title}\n\n{table(header, rows)}\n", flush=True)
+    print(f"### Gradient strategies\n\n{table(bench_sync.HEADER, bench_sync.strategy_rows())}")
 
 
 if __name__ == "__main__":

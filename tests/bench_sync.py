@@ -33,7 +33,7 @@ class Load:
     repeats: int
 
 
-LOADS = (Load("lenet", batch=256, steps=32, repeats=5), Load("resnet18", batch=8, steps=16, repeats=3))
+LOADS = (Load("lenet", batch=256, steps=16, repeats=3), Load("resnet18", batch=8, steps=8, repeats=2))
 
 
 @dataclass(frozen=True)

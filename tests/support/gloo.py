@@ -107,6 +107,7 @@ def _run(
     from training.distributed import Worker, start_process_group, stop_process_group
 
     torch.set_num_threads(1)
+    gc.freeze()  # modules are never garbage: the collection at a job's end looks at what the job has made
     try:
         start_process_group(rank, world_size, init_method=store, timeout_seconds=COLLECTIVE_SECONDS)
         return True, function(Worker(rank, world_size, torch.device("cpu"), threads=1), *arguments)

@@ -152,7 +152,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         ),
         (
             ["--model", "tests.training.workloads:unused_layer", "--model-args", "{}"],
-            "model: unused.weight, unused.bias took no part in the loss of the first batch; use them in forward, or set",
+            "model: unused.weight, unused.bias took no part in the loss of the first batch; use them in forward",
         ),
         (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
         (["--accumulation", "0"], "accumulation: 0 is not valid; choose a whole number, at least 1"),

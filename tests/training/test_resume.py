@@ -16,7 +16,23 @@ from typing import Any
 import pytest
 
 from tests.support.gloo import GlooPool
-from tests.training.helpers import ALONE, largest_difference, make_config, outcome, same_bits, smallest_movement
+from tests.training.helpers import ALONE, largest_difference, same_bits, smallest_movement
+from tests.training.resuming import (
+    BATCH_NORM,
+    DROPOUT,
+    EPOCHS,
+    LENET,
+    MOMENTUM,
+    STEPS,
+    KillAfter,
+    KilledError,
+    check_same,
+    checkpointed,
+    config_of,
+    killed,
+    killed_and_resumed,
+    never_killed,
+)
 from training.checkpoint.byte_store import LocalByteStore
 from training.checkpoint.hook import Checkpoints
 from training.config import OptimizerConfig, TrainConfig
@@ -25,68 +41,6 @@ from training.hooks import Hook
 from training.loop import train
 from training.trial import Trial
 
-STEPS = 4  # an epoch
-EPOCHS = 3
-
-
-class KilledError(Exception):
-    """Stands for SIGKILL, which the pool's processes would not survive; the last test sends a real one."""
-
-
-class KillAfter(Hook):
-    """Ends the training after so many steps in all."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KilledError
-
-
-def config_of(**changes: Any) -> TrainConfig:
-    """Three epochs of four steps, the last smaller, after which everything has moved."""
-    values: dict[str, Any] = {"batch_size": 64, "epochs": EPOCHS, "learning_rate": 0.1,
-                              "data_args": {"train_samples": 3 * 64 + 38, "test_samples": 48}}  # fmt: skip
-    return make_config(**(values | changes))
-
-
-def checkpointed(worker: Worker, config: TrainConfig, folder: str, every_steps: int, *hooks: Hook) -> dict[str, Any]:
-    """The outcome of a training that writes checkpoints, and goes on from what it finds, with what it said."""
-    said: list[str] = []
-    checkpoints = Checkpoints(LocalByteStore(folder), every_steps=every_steps, say=said.append)
-    picked = checkpoints.find(config, worker)
-    seen: list[int] = []
-    result = train(config, worker, hooks=[checkpoints, *hooks], picked=picked, on_epoch=lambda r: seen.append(r.epoch))
-    return {**outcome(result), "resumed": checkpoints.resumed, "said": said, "seen": seen}
-
-
-def killed_and_resumed(worker: Worker, config: TrainConfig, folder: str, kill_after: int, every_steps: int = 0) -> Any:
-    """The outcome after a kill and a resume in the same process."""
-    try:
-        checkpointed(worker, config, folder, every_steps, KillAfter(kill_after))
-    except KilledError:
-        return checkpointed(worker, config, folder, every_steps)
-    raise AssertionError("it was not killed")
-
-
-def never_killed(worker: Worker, config: TrainConfig) -> dict[str, Any]:
-    """The outcome without checkpoints."""
-    return outcome(train(config, worker))
-
-
-def check_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Equal to the bit in everything that a training computes."""
-    assert one["curve"] == other["curve"]
-    assert same_bits(one["state"], other["state"])
-    assert one["status"] == other["status"]
-
-
-LENET = {"model": "lenet", "model_args": {}}
-DROPOUT = {"model_args": {"hidden": [16], "dropout": 0.5}}
-BATCH_NORM = {"model": "tests.training.workloads:BatchNormNet", "model_args": {}}
-MOMENTUM = {"optimizer": OptimizerConfig(momentum=0.9, weight_decay=1e-3)}
 TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
     "lenet on one worker": (1, {**LENET, **MOMENTUM}),
     "lenet by ddp on two": (2, {**LENET, **MOMENTUM}),
@@ -161,14 +115,6 @@ def test_resumed_at_another_world_size(
     assert resumed[0]["curve"] == [pytest.approx(epoch, abs=1e-9) for epoch in whole["curve"]]
 
 
-def killed(worker: Worker, config: TrainConfig, folder: str, kill_after: int, every_steps: int) -> None:
-    """A training that ends so."""
-    try:
-        checkpointed(worker, config, folder, every_steps, KillAfter(kill_after))
-    except KilledError:
-        return
-
-
 @pytest.mark.parametrize("strategy", ["powersgd", "local_sgd"])
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
 def test_lossy_strategies_go_on_at_another_world_size(
@@ -215,87 +161,6 @@ def momentum_at_the_kill(worker: Worker, config: TrainConfig, folder: str, kill:
     with contextlib.suppress(KilledError):
         checkpointed(worker, config, folder, 0, momentum, killer)
     return momentum.values
-
-
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(ranks: GlooPool, tmp_path: Path, damage: str) -> None:
-    config = config_of(**LENET)
-    whole = ranks.run(2, never_killed, config)
-    ranks.run(2, killed, config, str(tmp_path), 2 * STEPS + 1, 0)
-    assert [folder.name for folder in sorted(tmp_path.iterdir())] == ["00000001", "00000002"]
-    victim = tmp_path / "00000002" / "part-1.pt"
-    content = victim.read_bytes()
-    middle = len(content) // 2
-    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    victim.write_bytes({"flip": flipped, "truncate": content[:middle], "remove": b""}[damage])
-    if damage == "remove":
-        victim.unlink()
-    resumed = ranks.run(2, checkpointed, config, str(tmp_path), 0)
-    assert len(resumed[0]["said"]) == 1
-    assert resumed[0]["said"][0].startswith("checkpoint 2 is passed over: part-1.pt")
-    check_same(whole[0], resumed[0])
-
-
-def test_a_checkpoint_of_another_model_is_refused_on_every_rank(ranks: GlooPool, tmp_path: Path) -> None:
-    ranks.run(2, killed, config_of(**LENET), str(tmp_path), STEPS + 1, 0)
-    with pytest.raises(RuntimeError, match="is of another training") as refused:
-        ranks.run(2, checkpointed, config_of(), str(tmp_path), 0)
-    assert str(refused.value).count("is of another training") == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"batch_size": 32}, "batch_size: 64 there, 32 here"),
-        ({"seed": 9}, "seed: 0 there, 9 here"),
-        ({"lr_rule": "sqrt"}, "lr_rule: 'none' there, 'sqrt' here"),
-        ({"optimizer": OptimizerConfig(name="adam")}, "optimizer: .*'sgd'.* there, .*'adam'.* here"),
-        ({"epochs": 1}, "epochs: 1 are fewer than the 2 that the checkpoint has"),
-    ],
-)
-def test_another_configuration_is_refused_by_its_field(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
-    killed(ALONE, config_of(), str(tmp_path), 2 * STEPS + 1, 0)
-    with pytest.raises(ValueError, match=text):
-        checkpointed(ALONE, config_of(**changes), str(tmp_path), 0)
-
-
-def test_more_epochs_may_be_asked_for_and_other_shards(ranks: GlooPool, tmp_path: Path) -> None:
-    """What changes no result, or only makes it longer; the shards are those that are asked for now."""
-    config = config_of(model="tests.training.workloads:DoubleLeNet", model_args={"init": "xavier"})
-    ranks.run(2, killed, config, str(tmp_path), 2 * STEPS + 1, 0)
-    longer = dataclasses.replace(config, epochs=EPOCHS + 1, shards=(3.0, 1.0))
-    resumed = ranks.run(2, checkpointed, longer, str(tmp_path), 0)
-    (whole,) = ranks.run(1, never_killed, dataclasses.replace(config, epochs=EPOCHS + 1))
-    assert resumed[0]["resumed"]
-    assert largest_difference(whole["state"], resumed[0]["state"]) < 1e-10
-
-
-def test_a_users_model_that_has_changed_is_refused(tmp_path: Path) -> None:
-    """The same name, other shapes: found when the parameters are loaded."""
-    config = config_of(model="tests.training.workloads:changing_model", model_args={})
-    os.environ["SCALESTUDY_TEST_WIDTH"] = "8"
-    try:
-        killed(ALONE, config, str(tmp_path), STEPS + 1, 0)
-        os.environ["SCALESTUDY_TEST_WIDTH"] = "9"
-        with pytest.raises(ValueError, match=r"checkpoint: it is of another model \(.*size mismatch"):
-            checkpointed(ALONE, config, str(tmp_path), 0)
-    finally:
-        del os.environ["SCALESTUDY_TEST_WIDTH"]
-
-
-def test_a_store_that_can_not_be_written_does_not_stop_the_training(ranks: GlooPool, tmp_path: Path) -> None:
-    """Rank 1's part fails: no rank keeps that checkpoint."""
-    (tmp_path / "00000001").mkdir()
-    (tmp_path / "00000001" / "part-1.pt").mkdir()  # a folder where the file would be
-    outcomes = ranks.run(2, checkpointed, config_of(), str(tmp_path), 0)
-    check_same(ranks.run(2, never_killed, config_of())[0], outcomes[0])
-    assert any("checkpoint 1 is not kept" in message for message in outcomes[0]["said"])
-    assert any("part-1.pt can't be written" in message for message in outcomes[1]["said"])
-
-
-def test_after_the_last_epoch_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
-    checkpointed(ALONE, config_of(epochs=1), str(tmp_path), 0)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_probe_picked_is_kept(ranks: GlooPool, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from experiments.study_folder import StudyFolder
 from orchestration.engine import Engine
 from orchestration.outcomes import Outcome, utc_text
 from orchestration.tracking import Tracker
-from training.records import epoch_metrics
+from training.records import epoch_metrics, noise_scale_of
 
 Event = dict[str, Any]
 
@@ -179,6 +179,7 @@ def final_metrics(record: dict[str, Any], targets: tuple[float, ...], metric: St
     """What a trial's run gets at its end: best value, times, and the time to each target that it reached."""
     found = {key: record[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
     found[metric.best_key] = best_value(record, metric)
+    found["noise_scale"] = noise_scale_of(record["epochs"])
     for target in targets:
         seconds = time_to_target(curve(record, metric), target, metric)
         found[metric.time_key(target)] = seconds if seconds < float("inf") else None

@@ -117,14 +117,16 @@ def _hooks(options: argparse.Namespace, checkpoints: Checkpoints | None) -> list
 
 def _finish(result: TrainResult, options: argparse.Namespace) -> None:
     """Rank 0 prints the last line, then saves the model: the result is not lost if that fails."""
+    from training.records import noise_scale_of
     from training.state import save_state
 
     if not _is_first_rank():
         return
     name = options.metric.rpartition(":")[2]
     last = result.records[-1].test_metric if result.records else None
+    noise = noise_scale_of(record.to_dict() for record in result.records)
     _print_line({"status": result.status, f"last_test_{name}": last, "train_seconds": result.train_seconds,
-                 "message": result.message, "details": dict(result.details)})  # fmt: skip
+                 "message": result.message, "noise_scale": noise, "details": dict(result.details)})  # fmt: skip
     if options.save_model is not None:
         save_state(result.model, options.save_model)
 

@@ -23,7 +23,7 @@ from training.distributed import (
 from training.evaluation import evaluate
 from training.hooks import Hook
 from training.memory import peak_memory_bytes, start_memory_count
-from training.noise_scale import noise_details, with_required
+from training.noise_scale import with_required
 from training.probe import Picked
 from training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from training.seeding import seed_steps
@@ -94,8 +94,7 @@ def train(
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     status: Literal["finished", "diverged"] = "diverged" if message else "finished"
-    details = {**trial.details(), **noise_details(progress.records)}
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, details)
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
 
 
 def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:

@@ -22,7 +22,6 @@ from training.hooks import Hook
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
-    from training.records import EpochRecord
     from training.trial import Trial
 
 SAMPLING_INTERVAL = 8  # one step in so many is measured
@@ -51,20 +50,6 @@ def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], ba
     batch = sum(size for _, size in filled)
     trace_cov = (mean_square - batch_sq_norm) / (mean_inverse - 1 / batch)
     return NoiseEstimate(batch_sq_norm - trace_cov / batch, trace_cov)
-
-
-def noise_scale(mean_sq_norm: float, mean_trace_cov: float) -> float | None:
-    """B_noise in examples, from means over steps: their ratio, not the mean of ratios. None if |G|² is not above 0."""
-    return mean_trace_cov / mean_sq_norm if mean_sq_norm > 0 else None
-
-
-def noise_details(records: Sequence[EpochRecord]) -> dict[str, float | None]:
-    """`noise_scale` over the whole training, where it was measured; the means of its epochs are taken apart."""
-    measured = [(r.grad_sq_norm, r.grad_trace_cov) for r in records if r.grad_sq_norm is not None]
-    squares, traces = [square for square, _ in measured], [trace for _, trace in measured if trace is not None]
-    if not measured or len(traces) < len(squares):
-        return {}
-    return {"noise_scale": noise_scale(math.fsum(squares) / len(squares), math.fsum(traces) / len(traces))}
 
 
 class Parts(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +50,8 @@ METRICS = (
            "over k workers counts 2 (k - 1) / k · n"),
     Metric("grad_sq_norm", "1", "over ranks, see METHODS.md section 3", "squared norm of the true gradient"),
     Metric("grad_trace_cov", "1", "over ranks, see METHODS.md section 3", "trace of the per-example covariance"),
+    Metric("noise_scale", "1", "mean trace / mean square of the epochs", "gradient noise scale over the training, in "
+           "examples, for its optimizer"),
     Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "
            "resident set since it started, earlier trials included"),
     Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
@@ -184,6 +186,22 @@ def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
     for name, seconds in (epoch.get("phases") or {}).items():
         values[f"phase_{name}_seconds"] = seconds
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def noise_scale(mean_sq_norm: float, mean_trace_cov: float) -> float | None:
+    """B_noise in examples, from means over steps: their ratio, not the mean of ratios (McCandlish et al. 2018, arXiv
+    1812.06162). None if |G|² is not above 0: the mean is of unbiased estimates, which may be negative."""
+    return mean_trace_cov / mean_sq_norm if mean_sq_norm > 0 else None
+
+
+def noise_scale_of(epochs: Iterable[Mapping[str, Any]]) -> float | None:
+    """`noise_scale` over a training, from the epochs of its trials.jsonl entry in which it was measured."""
+    pairs = [(epoch.get("grad_sq_norm"), epoch.get("grad_trace_cov")) for epoch in epochs]
+    measured = [(square, trace) for square, trace in pairs if square is not None and trace is not None]
+    if not measured:
+        return None
+    squares, traces = zip(*measured, strict=True)
+    return noise_scale(math.fsum(squares) / len(squares), math.fsum(traces) / len(traces))
 
 
 def find_metric(name: str) -> Metric:

@@ -23,7 +23,8 @@ from training.data.synthetic import linear_truth
 from training.distributed import Worker
 from training.hooks import Hook
 from training.loop import train
-from training.noise_scale import NoiseScale, estimate_noise, first_half, noise_scale
+from training.noise_scale import NoiseScale, estimate_noise, first_half
+from training.records import noise_scale
 from training.seeding import epoch_order
 from training.trial import Trial
 

@@ -18,6 +18,7 @@ from training.records import (
     RankMeasurements,
     epoch_metrics,
     find_metric,
+    noise_scale_of,
     reduce_over_ranks,
 )
 
@@ -97,6 +98,15 @@ def test_every_name_that_is_written_is_in_the_table() -> None:
         find_metric(name)
     for name in ("best_test_accuracy", "wall_seconds", "startup_seconds", "train_seconds"):
         find_metric(name)
+
+
+def test_the_noise_scale_is_a_ratio_of_means() -> None:
+    """(6 + 2) / 2 ÷ (0.5 + 1.5) / 2 = 4; the mean of the ratios would be 6.7. Epochs without it are left out."""
+    epochs = [{"grad_sq_norm": 0.5, "grad_trace_cov": 6.0}, {"grad_sq_norm": None, "grad_trace_cov": None},
+              {"grad_sq_norm": 1.5, "grad_trace_cov": 2.0}]  # fmt: skip
+    assert noise_scale_of(epochs) == pytest.approx(4.0)
+    assert noise_scale_of([{"grad_sq_norm": -0.1, "grad_trace_cov": 2.0}]) is None
+    assert noise_scale_of([{"train_loss": 1.0}]) is None
 
 
 def test_a_pattern_stands_for_any_metric_and_target() -> None:

@@ -28,7 +28,7 @@ from training.noise_scale import NoiseScale
 from training.seeding import epoch_order, seed_parameters
 
 CPU = torch.device("cpu")
-REPEATS = 5
+REPEATS = 3
 EXAMPLES = 60 * 256  # of Fashion-MNIST, an epoch of a timed run
 SEEDS = range(5)
 ACCURACY_EPOCHS = 2

@@ -16,6 +16,8 @@ from typing import Any
 START_SECONDS = 60.0
 COLLECTIVE_SECONDS = 60.0
 JOB_SECONDS = 120.0
+DIED = "the process died"
+SILENT = f"no answer within {START_SECONDS + JOB_SECONDS} s"
 EXIT_SECONDS = 60.0  # a process that has imported much takes seconds to end, on a busy machine many
 
 
@@ -27,12 +29,16 @@ class GlooPool:
     """
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        self._size = size
         self._folder = tempfile.TemporaryDirectory(prefix="gloo-pool-")
         self._jobs = 0
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes = []
-        for _ in range(size):
+        for _ in range(self._size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
@@ -48,10 +54,19 @@ class GlooPool:
         for rank, connection in enumerate(ranks):
             connection.send((function, arguments, rank, world_size, f"file://{store}"))
         outcomes = [_receive(connection, rank) for rank, connection in enumerate(ranks)]
+        if any(outcome[1] in (DIED, SILENT) for outcome in outcomes if not outcome[0]):
+            self._start_again()  # one lost rank must not fail every job that follows
         failures = [f"rank {rank}:\n{outcome[1]}" for rank, outcome in enumerate(outcomes) if not outcome[0]]
         if failures:
             raise RuntimeError("\n".join(failures))
         return [outcome[1] for outcome in outcomes]
+
+    def _start_again(self) -> None:
+        for connection, process in zip(self._connections, self._processes, strict=True):
+            connection.close()
+            process.kill()
+            process.join()
+        self._start()
 
     def close(self) -> None:
         """End the processes; raises RuntimeError if one did not end well, which a crash at exit would hide."""
@@ -80,11 +95,11 @@ def gloo_pool(size: int) -> Iterator[GlooPool]:
 
 def _receive(connection: Connection, rank: int) -> tuple[bool, Any]:
     if not connection.poll(START_SECONDS + JOB_SECONDS):
-        return False, f"no answer within {START_SECONDS + JOB_SECONDS} s"
+        return False, SILENT
     try:
         return connection.recv()
     except EOFError:
-        return False, "the process died"
+        return False, DIED
 
 
 def _serve(connection: Connection) -> None:
@@ -103,6 +118,7 @@ def _run(
     function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, store: str
 ) -> tuple[bool, Any]:
     import torch
+    import torch.distributed as dist
 
     from training.distributed import Worker, start_process_group, stop_process_group
 
@@ -110,6 +126,8 @@ def _run(
     gc.freeze()  # modules are never garbage: the collection at a job's end looks at what the job has made
     try:
         start_process_group(rank, world_size, init_method=store, timeout_seconds=COLLECTIVE_SECONDS)
+        if world_size > 1:
+            dist.barrier()  # a job without collectives could else leave the group while another rank still joins it
         return True, function(Worker(rank, world_size, torch.device("cpu"), threads=1), *arguments)
     except BaseException:
         return False, traceback.format_exc()

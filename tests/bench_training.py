@@ -5,9 +5,15 @@ Everything in a table runs in one process, or one group of processes, in turn: w
 
 from __future__ import annotations
 
+import atexit
+import gzip
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,8 +82,21 @@ def fashion_mnist(train_set: bool) -> Dataset[Any]:
     define_missing_operators()
     from torchvision import datasets, transforms
 
-    data: Dataset[Any] = datasets.FashionMNIST(str(default_root()), train=train_set, transform=transforms.ToTensor())
+    root = unpacked(default_root())
+    data: Dataset[Any] = datasets.FashionMNIST(str(root), train=train_set, transform=transforms.ToTensor())
     return data
+
+
+@cache
+def unpacked(root: Path) -> Path:
+    """A folder with the data set's files as torchvision wants them: not compressed."""
+    folder = Path(tempfile.mkdtemp(prefix="fashion-mnist-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    raw = folder / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for packed in (root / "FashionMNIST" / "raw").glob("*.gz"):
+        (raw / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    return folder
 
 
 def books_epoch(model: nn.Module, loader: DataLoader[Any], learning_rate: float) -> Iterator[int]:

@@ -2,9 +2,10 @@
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
 #   make test          the tests that pip alone can run
-#   make test-system   the tests that need Debian's Chromium (see .ci/run)
+#   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
-#   make bench         measurements, some minutes
+#   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10"
 #
 # TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
 
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint bench clean
+.PHONY: demo test test-system check lint bench chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -32,7 +33,10 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 bench: $(VENV)/installed
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench $(BENCH)
+
+chaos: $(VENV)/installed
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

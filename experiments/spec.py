@@ -12,6 +12,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from experiments.catalogue import catalogue, find_study
+from experiments.redaction import redacted
 from experiments.spec_checks import relation_problems
 from experiments.spec_errors import ABSENT, Problem, SpecError, explain, field_name, one_problem
 from experiments.spec_models import (
@@ -49,12 +50,14 @@ class StudySpec(Section):
     targets: Targets = Targets()
     limits: Limits = Limits()
     storage: StorageFolder = "runs"
-    """The folder that holds the studies' folders."""
+    """The folder, or the URI such as s3://bucket/runs, that holds the studies' folders."""
     tracking: Tracking = Tracking()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, every default filled in; `StudySpec.model_validate` gives an equal spec."""
+        """Plain data, every default filled in; `StudySpec.model_validate` gives an equal spec, but that the tracking
+        address has no password: what is written down or shown is made from this."""
         plain = self.model_dump(mode="json")
+        plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
         plain["sweep"] = {key: values for key, values in plain["sweep"].items() if values is not None}
         return plain
 

@@ -2,10 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from experiments.factorised_checks import factorised_findings
+from experiments.redaction import redacted
+from experiments.search_checks import Finding, search_findings
+from experiments.search_space import Space
 from experiments.spec_errors import ABSENT, Problem, did_you_mean
+from experiments.spec_values import INEXACT_SYNCS, combinations, field_of
 
 if TYPE_CHECKING:
     from experiments.spec import StudySpec
@@ -31,21 +36,21 @@ def relation_problems(
     found = itertools.chain(
         _unknown_name("workload.model", spec.workload.model, models),
         _unknown_name("workload.data", spec.workload.data, datasets),
+        _credentials(spec),
         _too_many_trials(spec),
         _batch_too_small(spec),
         _weights_do_not_fit(spec),
         _contradictions(spec),
         _without_effect(spec),
         _metric_does_not_fit(spec),
+        search_findings(spec),
+        factorised_findings(spec),
     )
     return [
         Problem(field=field, value=value, line=line_of(_path(field)), message=message, remedy=remedy)
         for field, value, message, remedy in found
         if field not in known and not (field == "sweep" and any(name.startswith("sweep.") for name in known))
     ]
-
-
-Finding = tuple[str, Any, str, str]
 
 
 def _path(field: str) -> tuple[str, ...]:
@@ -60,62 +65,63 @@ def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Fi
         yield field, value, "is not built in", remedy
 
 
-def trial_count(spec: "StudySpec") -> int:
-    """How many trials the grid has, without making them."""
-    return math.prod(len(values) for values in spec.sweep.lists().values()) * len(spec.sweep.points or (None,))
+def _credentials(spec: "StudySpec") -> Iterator[Finding]:
+    """A password in what every record repeats; the tracking address is written down without its own."""
+    recorded = spec.model_dump(mode="json", exclude={"tracking": {"uri"}})
+    for section, value in recorded.items():
+        for key, part in value.items() if isinstance(value, dict) else [("", value)]:
+            for text in _texts(part):
+                if redacted(text) != text:
+                    field = f"{section}.{key}" if key else section
+                    remedy = "take it from an environment variable in your code, and name the variable here"
+                    yield field, text, "holds a password, which every record of the study would show", remedy
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def trial_count(spec: "StudySpec") -> float:
+    """How many trials the study has, without making them; where a search suggests points, the most that it may."""
+    points, search = Space.of(spec.sweep).count, spec.search
+    chosen = points if search.method == "grid" else min(points, search.samples)
+    if search.method == "factorised":
+        trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
+        chosen = trained + min(search.held_out, points - trained)
+    return chosen * len(spec.sweep.seed or (None,))
 
 
 def _too_many_trials(spec: "StudySpec") -> Iterator[Finding]:
     count = trial_count(spec)
-    if count > MAX_TRIALS:
-        message = f"the grid has {count:,} trials, more than {MAX_TRIALS:,}"
-        yield "sweep", ABSENT, message, "list fewer values, or choose cells with sweep.points"
-
-
-def _combinations(spec: "StudySpec", first: str, second: str) -> Iterable[tuple[Any, Any]]:
-    """Every pair of values of two parameters (`train.*` by their dotted names) that some trial has."""
-    lists = spec.sweep.lists()
-
-    def values(key: str, point: dict[str, Any]) -> tuple[Any, ...]:
-        return (point[key],) if key in point else lists.get(key) or (_fixed(spec, key),)
-
-    pairs = [
-        pair
-        for point in spec.sweep.points or ({},)
-        for pair in itertools.product(values(first, point), values(second, point))
-    ]
-    return {repr(pair): pair for pair in pairs}.values()
-
-
-def _fixed(spec: "StudySpec", key: str) -> Any:
-    """The value of a `train.*` key that is not swept."""
-    value: Any = spec
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _field_of(spec: "StudySpec", key: str) -> str:
-    """Where the spec says a parameter's value."""
-    if key in spec.sweep.lists():
-        return f"sweep.{key}"
-    return "sweep.points" if spec.sweep.values_of(key) else key
+    if MAX_TRIALS < count < math.inf:  # a grid of a range is told of by itself
+        if spec.search.method in ("grid", "factorised"):
+            grid = "the grid" if spec.search.method == "grid" else "the factorised grid"
+            message = f"{grid} has {count:,.0f} trials, more than {MAX_TRIALS:,}"
+            yield "sweep", ABSENT, message, "list fewer values, or choose cells with sweep.points"
+        else:
+            message = f"makes {count:,} trials with all seeds, more than {MAX_TRIALS:,}"
+            yield "search.samples", spec.search.samples, message, "choose fewer points"
 
 
 def _batch_too_small(spec: "StudySpec") -> Iterator[Finding]:
-    for batch_size, num_gpus in _combinations(spec, "batch_size", "num_gpus"):
+    for batch_size, num_gpus in combinations(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
             message = f"is a batch smaller than num_gpus {num_gpus}, so that a worker would have no example"
             remedy = f"use batches of at least {num_gpus} examples, or fewer workers"
-            yield _field_of(spec, "batch_size"), batch_size, message, remedy
+            yield field_of(spec, "batch_size"), batch_size, message, remedy
 
 
 def _weights_do_not_fit(spec: "StudySpec") -> Iterator[Finding]:
-    for shards, num_gpus in _combinations(spec, "train.shards", "num_gpus"):
+    for shards, num_gpus in combinations(spec, "train.shards", "num_gpus"):
         if not isinstance(shards, str) and len(shards) != num_gpus:
             message = f"has {len(shards)} weights, but num_gpus is {num_gpus} in some trial"
             remedy = "give one weight a worker, sweep one num_gpus, or use even"
-            yield _field_of(spec, "train.shards"), list(shards), message, remedy
+            yield field_of(spec, "train.shards"), list(shards), message, remedy
 
 
 class Contradiction(NamedTuple):
@@ -129,12 +135,10 @@ class Contradiction(NamedTuple):
     remedy: str
 
 
-INEXACT = ("bf16", "powersgd", "local_sgd")
-"""Strategies whose sum is not the gradient of the whole batch."""
 CONTRADICTIONS = (
     Contradiction("train.lr_rule", "adascale".__eq__, "train.optimizer.name", "sgd".__ne__,
                   "adascale is derived for sgd", "choose sgd or another rule"),
-    Contradiction("train.lr_rule", "adascale".__eq__, "train.gradient_sync", INEXACT.__contains__,
+    Contradiction("train.lr_rule", "adascale".__eq__, "train.gradient_sync", INEXACT_SYNCS.__contains__,
                   "adascale needs the exact gradient of the whole batch in each step",
                   "choose another rule or strategy"),
     Contradiction("train.warmup_epochs", bool, "train.lr_rule", "adascale".__eq__,
@@ -148,11 +152,11 @@ CONTRADICTIONS = (
 
 def _contradictions(spec: "StudySpec") -> Iterator[Finding]:
     for key, wrong, other_key, other_wrong, reason, remedy in CONTRADICTIONS:
-        for value, other in _combinations(spec, key, other_key):
+        for value, other in combinations(spec, key, other_key):
             if wrong(value) and other_wrong(other):
                 other_name = other_key.removeprefix("train.")
                 message = f"does not go with {other_name} {other}, which some trial has: {reason}"
-                yield _field_of(spec, key), value, message, remedy
+                yield field_of(spec, key), value, message, remedy
 
 
 STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
@@ -160,11 +164,11 @@ STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "loc
 
 def _without_effect(spec: "StudySpec") -> Iterator[Finding]:
     for key, strategy in STRATEGY_OPTIONS.items():
-        pairs = list(_combinations(spec, key, "train.gradient_sync"))
+        pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
         if value is not None and not any(used == strategy or ":" in used for _, used in pairs):
             remedy = f"set gradient_sync: {strategy}, or remove the key"
-            yield _field_of(spec, key), value, f"has no effect: no trial's gradient_sync is {strategy}", remedy
+            yield field_of(spec, key), value, f"has no effect: no trial's gradient_sync is {strategy}", remedy
 
 
 def _metric_does_not_fit(spec: "StudySpec") -> Iterator[Finding]:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from pydantic_core import PydanticCustomError
 
+from experiments.redaction import redacted
+
 SHOWN_CHARACTERS = 60
 ABSENT: Any = object()
 """Stands for the value of a field that is not there at all, so that none is shown."""
@@ -62,12 +64,12 @@ def one_problem(source: str, message: str, remedy: str, line: int | None = None,
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it, cut to a readable length."""
+    """A value as a user would write it, without passwords, cut to a readable length."""
     if isinstance(value, float) and not math.isfinite(value):
         text = ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     else:
         text = json.dumps(value, default=str, ensure_ascii=False)
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = "".join(character if character.isprintable() else "?" for character in redacted(text))
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from experiments.spec_errors import alternatives, did_you_mean, wrong
+from experiments.storage_address import is_uri, uri_problem
 
 LARGEST = 2**31 - 1
 """The largest whole number a key takes."""
@@ -34,16 +35,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def one_of(*now: Any, later: tuple[Any, ...] = ()) -> BeforeValidator:
-    """Accepts the values of `now` alone, type and all; those of `later` are named as not available in this version."""
+def one_of(*choices: Any) -> BeforeValidator:
+    """Accepts these values alone, type and all."""
 
     def check(value: Any) -> Any:
-        if any(type(value) is type(choice) and value == choice for choice in now):
+        if any(type(value) is type(choice) and value == choice for choice in choices):
             return value
-        if any(type(value) is type(choice) and value == choice for choice in later):
-            raise wrong("is not available in this version", f"choose {alternatives(now)}")
-        guess = did_you_mean(value, [choice for choice in now if isinstance(choice, str)])
-        raise wrong(f"is not {alternatives(now)}", f"{guess}choose {alternatives(now)}")
+        guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+        raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
 
     return BeforeValidator(check)
 
@@ -88,9 +87,11 @@ def _data_set(value: str) -> str:
     return _component(value)
 
 
-def _local_folder(value: str) -> str:
-    if "://" in value or "\0" in value:
-        raise wrong("is not available in this version", "name a folder; object stores come later")
+def _storage_place(value: str) -> str:
+    if "\0" in value:
+        raise wrong("is not the name of a folder", "name a folder, or a URI such as s3://bucket/runs")
+    if is_uri(value) and (problem := uri_problem(value)):
+        raise wrong(*problem)
     return value
 
 
@@ -98,6 +99,12 @@ def _tracking_uri(value: str) -> str:
     example = "use sqlite:///mlflow.db or http://host:5000"
     if value.startswith("file:") or ("://" not in value and value != "databricks"):
         raise wrong("is a file store, which MLflow has retired", example)
+    return value
+
+
+def _experiment(value: str) -> str:
+    if value in (".", ".."):
+        raise wrong("can't name a folder of artifacts", "write a name")
     return value
 
 
@@ -195,16 +202,28 @@ class Train(Section):
 class Search(Section):
     """How points of the sweep are chosen, and which trials are stopped early."""
 
-    method: Annotated[str, one_of("grid", later=("random", "tpe", "factorised"))] = "grid"
+    method: Annotated[str, one_of("grid", "random", "tpe", "factorised")] = "grid"
+    """grid: every point. random: some, drawn before the study starts. tpe: each where those before it did best.
+    factorised: the grid, each batch size, rate and seed trained with one num_gpus, and every step timed with all."""
     samples: Count = 20
-    """Points to suggest; a grid runs all of them and does not look at this."""
+    """Points to choose, each with all its seeds; all of them where there are fewer. A grid does not look at this."""
     seed: Whole = 0
-    objective: Annotated[str, one_of("metric", later=("time_to_target", "cost_to_target"))] = "metric"
-    scheduler: Annotated[str, one_of("none", later=("asha",))] = "none"
+    """Of the choice: the same seed chooses the same points."""
+    objective: Annotated[str, one_of("metric", "time_to_target", "cost_to_target")] = "metric"
+    """What tpe looks for: the best metric of any epoch, or the fewest training seconds or worker-seconds to the first
+    of targets.accuracy; of a point's seeds, the median."""
+    scheduler: Annotated[str, one_of("none", "asha")] = "none"
+    """asha: stop trials whose metric is among the worst, at rungs of epochs; seeds are trials of their own."""
     grace_epochs: Count = 1
-    """Epochs before a scheduler may stop a trial."""
+    """The first rung; the others are at its multiples by reduction, its square …, below the last epoch."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
-    """A scheduler keeps one of so many trials at each rung."""
+    """One of so many trials goes on at each rung."""
+    train_on: Count | None = None
+    """Of factorised, the num_gpus of its trainings, one of the sweep's; null: the smallest."""
+    held_out: Whole = 2
+    """Of factorised, the cells that are run in full all the same, to check what it infers; 0: none."""
+    allow_inexact: bool = False
+    """Of factorised: infer times also where the training is not the same at every num_gpus."""
 
 
 class Resources(Section):
@@ -249,14 +268,14 @@ class Tracking(Section):
 
     uri: Annotated[Text, AfterValidator(_tracking_uri)] | None = None
     """null: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
-    experiment: Text | None = None
+    experiment: Annotated[Text, AfterValidator(_experiment)] | None = None
     """null: the study's name."""
-    offline: Annotated[str, one_of("refuse", later=("spool",))] = "refuse"
-    """What to do when the tracking server can't be reached at the start."""
+    offline: Annotated[str, one_of("refuse", "spool")] = "refuse"
+    """When the tracking server can't be reached at the start: refuse the study, or send MLflow its part later."""
 
 
 FolderName = Annotated[str, AfterValidator(_folder_name)]
-StorageFolder = Annotated[Text, AfterValidator(_local_folder)]
+StorageFolder = Annotated[Text, AfterValidator(_storage_place)]
 
 
 def leaf_keys(section: type[BaseModel] = Train, prefix: str = "train.") -> list[str]:

@@ -1,13 +1,14 @@
-"""Stage 1, study spec: the `sweep` section – lists, choices and chosen points of parameters."""
+"""Stage 1, study spec: the `sweep` section – lists, ranges and chosen points of parameters."""
 
+import itertools
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from experiments.ranges import KINDS, Range, number_type
 from experiments.spec_errors import did_you_mean, explain, shown, wrong
 from experiments.spec_models import Count, Positive, Section, Train, Whole, leaf_keys
 
@@ -24,13 +25,11 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "learning_rate": (0.1,),
     "seed": (0,),
 }
-DISTRIBUTIONS = ("uniform", "log_uniform")
-
 Found = list[InitErrorDetails]
 
 
 class Sweep(Section):
-    """The parameters of a study: the grid of all lists, times the chosen points.
+    """The parameters of a study: the grid of all lists, times the chosen points; a search draws from them and ranges.
 
     Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`).
     Values are kept in the order given. A parameter that is left out is not swept: `DEFAULTS` holds its one value.
@@ -38,11 +37,11 @@ class Sweep(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    num_gpus: tuple[int, ...] | None = None
+    num_gpus: tuple[int, ...] | Range | None = None
     """Workers that train one trial together; null: given by the points."""
-    batch_size: tuple[int, ...] | None = None
+    batch_size: tuple[int, ...] | Range | None = None
     """Examples a step, all workers together; null: given by the points."""
-    learning_rate: tuple[float, ...] | None = None
+    learning_rate: tuple[float, ...] | Range | None = None
     """Nominal learning rate; null: given by the points."""
     seed: tuple[int, ...] | None = None
     """Of initialisation and order of the examples, 0 to 2^31 - 1; null: given by the points."""
@@ -64,14 +63,22 @@ class Sweep(Section):
         return {**defaults, **lists, **({"points": points} if points else {})}
 
     def lists(self) -> dict[str, tuple[Any, ...]]:
-        """Parameter name to its values, the four fields first, then `train.*` keys in the spec's order."""
-        fields = {key: getattr(self, key) for key in ITEMS}
-        return {key: values for key, values in {**fields, **(self.model_extra or {})}.items() if values is not None}
+        """Parameter name to its values, the four fields first, then `train.*` keys in the spec's order; no ranges."""
+        return {key: values for key, values in self._parameters() if not isinstance(values, Range)}
+
+    def ranges(self) -> dict[str, Range]:
+        """Parameter name to its range, in the same order."""
+        return {key: values for key, values in self._parameters() if isinstance(values, Range)}
 
     def values_of(self, key: str) -> list[Any]:
-        """Every value that a parameter takes, in lists and points; empty where it is not swept."""
+        """Every value that a parameter takes, in lists and points, or the bounds of its range; empty: not swept."""
         from_points = [point[key] for point in self.points or () if key in point]
-        return [*self.lists().get(key, ()), *from_points]
+        bounds = [(found.low, found.high) for name, found in self.ranges().items() if name == key]
+        return [*self.lists().get(key, ()), *itertools.chain(*bounds), *from_points]
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        fields = {key: getattr(self, key) for key in ITEMS}
+        return ((key, values) for key, values in {**fields, **(self.model_extra or {})}.items() if values is not None)
 
 
 def sweep_keys() -> list[str]:
@@ -83,12 +90,14 @@ def _problem(found: Found, location: tuple[int | str, ...], value: Any, error: P
     found.append(InitErrorDetails(type=error, loc=location, input=value))
 
 
-def _values(key: str, raw: Any, in_points: set[str], found: Found) -> tuple[Any, ...]:
-    """The checked values of one parameter; what is wrong is added to `found`."""
+def _values(key: str, raw: Any, in_points: set[str], found: Found) -> tuple[Any, ...] | Range:
+    """The checked values of one parameter, or its range; what is wrong is added to `found`."""
     if not _known(key, (key,), raw, found):
         return ()
     if key in in_points:
         _problem(found, (key,), raw, wrong("is given here and in points", "keep one of the two"))
+    if isinstance(raw, Mapping) and len(raw) == 1 and next(iter(raw)) in KINDS:
+        return _range(key, raw, found) or ()
     items = _listed(key, raw, found)
     checked = [_checked(key, (key, index), item, found) for index, item in enumerate(items)]
     _refuse_repeats(key, items, checked, found)
@@ -105,12 +114,9 @@ def _known(key: str, location: tuple[int | str, ...], raw: Any, found: Found) ->
 
 
 def _listed(key: str, raw: Any, found: Found) -> list[Any]:
-    """The items of a list or of {choice: [...]}; a distribution is read and refused, for want of a search."""
+    """The items of a list or of {choice: [...]}."""
     if isinstance(raw, Mapping) and set(raw) == {"choice"}:
         raw = raw["choice"]
-    elif isinstance(raw, Mapping) and len(raw) == 1 and next(iter(raw)) in DISTRIBUTIONS:
-        _refuse_distribution(key, raw, found)
-        return []
     if isinstance(raw, tuple):
         raw = list(raw)
     if not isinstance(raw, list):
@@ -122,16 +128,22 @@ def _listed(key: str, raw: Any, found: Found) -> list[Any]:
     return raw
 
 
-def _refuse_distribution(key: str, raw: Mapping[str, Any], found: Found) -> None:
+def _range(key: str, raw: Mapping[str, Any], found: Found) -> Range | None:
+    """The checked range of {uniform: [low, high]} or {log_uniform: [low, high]}."""
     kind, bounds = next(iter(raw.items()))
-    numbers = isinstance(bounds, list) and len(bounds) == 2 and all(type(bound) in (int, float) for bound in bounds)
-    ordered = numbers and math.isfinite(bounds[0]) and math.isfinite(bounds[1]) and bounds[0] < bounds[1]
-    if not ordered or (kind == "log_uniform" and bounds[0] <= 0):
+    if number_type(key) is None:
+        _problem(found, (key,), raw, wrong("is a range, but the values are no measure", "list the values"))
+        return None
+    listed = list(bounds) if isinstance(bounds, list | tuple) else []
+    numbers = len(listed) == 2 and all(type(bound) in (int, float) for bound in listed)
+    ordered = numbers and listed[0] < listed[1]
+    if not ordered or (kind == "log_uniform" and listed[0] <= 0):
         above = "above 0, " if kind == "log_uniform" else ""
         _problem(found, (key,), raw, wrong("has no valid bounds", f"write {{{kind}: [low, high]}}, {above}low < high"))
-        return
-    message = "is a distribution, which a grid can't run (random and tpe are not available in this version)"
-    _problem(found, (key,), raw, wrong(message, "list the values"))
+        return None
+    before = len(found)
+    low, high = (_checked(key, (key,), bound, found) for bound in listed)
+    return Range.model_validate({"kind": kind, "low": low, "high": high}) if len(found) == before else None
 
 
 def _checked(key: str, location: tuple[int | str, ...], item: Any, found: Found) -> Any:

@@ -16,7 +16,7 @@ BY = ("time", "cost")
 
 
 def advise(
-    path: Path, *, accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None
+    path: str | Path, *, accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The recommendation as data, and in words. accuracy: the target, of whatever metric the study has.
 

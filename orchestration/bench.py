@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Runner = Callable[..., "Experiment"]
 """(device, *, quick) -> Experiment."""
-Finder = Callable[[str], Runner]
 EXPERIMENT = "scalestudy-bench"
 UNTIL_WRAPPED = 10_000  # columns where nothing is wrapped: what is not a terminal has no width
 
@@ -53,16 +52,16 @@ class Benched:
 
 
 def run_bench(
-    name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True, find: Finder | None = None
+    name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True, runner: Runner | None = None
 ) -> Benched:
-    """Run one experiment, and keep it in the store that `run` takes. `find`: how to come by it; None: by its name.
+    """Run one experiment, and keep it in the store that `run` takes. `runner`: what to run; None: the one of that name.
 
     Raises RequestError for an unknown name or device, and what check_reachable raises, before anything is measured. A
     store that is lost meanwhile costs the run, not the result: see `untracked`.
     """
     prepare_environment()
     address = resolve_address(None) if tracked else None
-    experiment_of, place = (find or _find_by_name)(name), _find_device(device)
+    experiment_of, place = runner or _find_by_name(name), _find_device(device)
     if address:
         check_reachable(address)
     from training.execution.measuring import machine

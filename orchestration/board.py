@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,25 +54,48 @@ class RunningTrial:
 class Board:
     """The state of a study as its events tell it."""
 
-    trials: dict[str, TrialPlan]
+    trials: dict[str, TrialPlan]  # those that a search makes come later
     metric: StudyMetric = ACCURACY
+    expected: int | None = None  # trials of the study; None: those that are known
+    ended_before: int = 0  # by an earlier run of the study
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
-    statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended
+    statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended; timing runs are told apart
+    timings: dict[str, str] = field(default_factory=dict)  # timing run → how it ended
     best: tuple[float, TrialPlan] | None = None
+    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not yet again
+
+    def catch_up(self, past: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Takes the events of the study's earlier runs, (trial id, event) each."""
+        for trial_id, event in past:
+            if trial_id in self.trials:
+                self.take(trial_id, event)
+        self.resting, self.running = self.running, {}
+        self.ended_before = len(self.statuses)
+
+    @property
+    def total(self) -> int:
+        """Trials of the study, those that are still to be suggested included."""
+        known = len(self.trials) - self.total_timings
+        return known if self.expected is None else max(self.expected, known)
+
+    @property
+    def total_timings(self) -> int:
+        """Timing runs of the study; 0 before its trials have ended."""
+        return sum(trial.kind == "timing" for trial in list(self.trials.values()))
 
     def take(self, trial_id: str, event: dict[str, Any]) -> None:
         """Brings the board up to date with one event."""
         trial = self.trials[trial_id]
         if event["type"] == "running":
-            before = self.running.get(trial_id)  # an earlier attempt's epochs are not told again
-            epochs = before.epochs if before else []
+            before = self.running.get(trial_id) or self.resting.pop(trial_id, None)
+            epochs = before.epochs if before else []  # an earlier attempt's epochs are not told again
             self.running[trial_id] = RunningTrial(trial, self.metric, event["attempt"], epochs)
         elif event["type"] == "epoch":
             self._epoch(trial, event["epoch"])
         elif event["type"] == "ended":
             self.running.pop(trial_id, None)
-            self.statuses[trial_id] = event["status"]
+            (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event["status"]
 
     def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
         if trial.trial_id in self.running:
@@ -89,19 +112,21 @@ class Board:
     @property
     def remaining_seconds(self) -> float | None:
         """Time left at the pace so far; None before the first trial has ended."""
-        ended = len(self.statuses)
+        ended = len(self.statuses) - self.ended_before
         if not ended:
             return None
-        return self.elapsed_seconds / ended * (len(self.trials) - ended)
+        return self.elapsed_seconds / ended * (self.total - len(self.statuses))
 
     def progress(self) -> str:
         """`7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
-        parts = [f"{len(self.statuses)}/{len(self.trials)} trials", f"{clock(self.elapsed_seconds)} elapsed"]
+        parts = [f"{len(self.statuses)}/{self.total} trials", f"{clock(self.elapsed_seconds)} elapsed"]
         left = self.remaining_seconds
-        if left is not None and len(self.statuses) < len(self.trials):
+        if left is not None and len(self.statuses) < self.total:
             parts.append(f"about {clock(left)} left")
         odd = [status for status in list(self.statuses.values()) if status != "finished"]
         parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
+        if self.total_timings:
+            parts.append(f"{len(self.timings)}/{self.total_timings} timing runs")
         if self.best:
             best = self.metric.named(self.metric.text(self.best[0], 4))
             parts.append(f"best so far {best} ({self.best[1].run_name})")

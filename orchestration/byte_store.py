@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -20,6 +22,9 @@ from training.checkpoint.byte_store import (
     sorted_names,
 )
 
+ONE_REQUEST = "allow_delayed_open=true"
+"""pyarrow's option by which a small object is put by one request of S3, not by the three of an upload in parts."""
+_AWS = re.compile(r"AWS Error (\w+) during \w+ operation: (.*?)(?: \(Request ID.*)?", re.DOTALL)
 RENAMING = frozenset({"local", "hdfs"})
 """Types of pyarrow's file systems that rename a file in one act. Elsewhere a rename is a copy, and an object appears
 whole, when its upload ends."""
@@ -33,6 +38,14 @@ def open_byte_store(where: str | Path) -> ByteStore:
     """
     filesystem, root = _resolve(where)
     return LocalByteStore(root) if filesystem.type_name == "local" else ArrowByteStore(root, filesystem)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """By what a file that has changed is known. size_bytes; changed: when, in nanoseconds since 1970."""
+
+    size_bytes: int
+    changed: int
 
 
 class ArrowByteStore:
@@ -72,7 +85,49 @@ class ArrowByteStore:
         """See ByteStore."""
         selector = FileSelector(self._root, allow_not_found=True, recursive=True)
         found = [info.path for info in self._files.get_file_info(selector) if info.type == FileType.File]
-        return sorted_names([path[len(self._root) :].lstrip("/") for path in found], prefix)
+        return sorted_names([self._name(path) for path in found], prefix)
+
+    def create(self, name: str, data: bytes) -> None:
+        """As `write`. Raises FileExistsError where something is held under the name.
+
+        It is asked for just before: pyarrow has no write that an object store would refuse by itself.
+        """
+        try:
+            self._files.open_input_file(self._path(name)).close()
+        except FileNotFoundError:
+            self.write(name, data)
+        else:
+            raise FileExistsError(f"{name} is there already")
+
+    def stamps(self) -> dict[str, Stamp]:
+        """All names, each with what shows a change."""
+        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
+        stamps = {self._name(info.path): Stamp(info.size, info.mtime_ns or 0)
+                  for info in found if info.type == FileType.File}  # fmt: skip
+        return {name: stamps[name] for name in sorted_names(list(stamps), "")}
+
+    def has_top(self) -> bool:
+        """Whether the bucket, or the topmost folder, is there."""
+        top = self._root.split("/")[0] or "/"
+        return bool(self._files.get_file_info(top).type != FileType.NotFound)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it, sorted."""
+        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+        return sorted(self._name(info.path) for info in found if info.type == FileType.Directory)
+
+    def clear(self, keep: str | None = None) -> None:
+        """Holds nothing any more, but what has this name, one without a slash; many objects go by one request."""
+        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+        kept = [info for info in found if keep is not None and info.path == self._path(keep)]
+        if found and not kept:
+            self._files.delete_dir(self._root)
+            return
+        for info in found:
+            if info.type == FileType.Directory:
+                self._files.delete_dir(info.path)
+            elif info not in kept:
+                self._files.delete_file(info.path)
 
     def delete(self, name: str) -> None:
         """See ByteStore. Folders that are empty then go too; an object store would keep an empty object for each."""
@@ -109,6 +164,9 @@ class ArrowByteStore:
     def _path(self, name: str) -> str:
         return f"{self._root}/{checked_name(name)}"
 
+    def _name(self, path: str) -> str:
+        return path[len(self._root) :].lstrip("/")
+
 
 def _resolve(where: str | Path) -> tuple[FileSystem, str]:
     """The file system and the path in it."""
@@ -116,11 +174,26 @@ def _resolve(where: str | Path) -> tuple[FileSystem, str]:
     if "://" not in text:
         return LocalFileSystem(), str(Path(text).expanduser().absolute())
     try:
-        return FileSystem.from_uri(text)
+        return FileSystem.from_uri(_in_one_request(text))
     except ArrowInvalid as error:
         raise RequestError(_problem(text, error), "give a folder, or a URI such as s3://bucket/folder") from None
     except OSError as error:
         raise UnreachableError(_problem(text, error), "check the address, the network and the credentials") from None
+
+
+def _in_one_request(uri: str) -> str:
+    if not uri.startswith("s3://") or ONE_REQUEST.partition("=")[0] in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}{ONE_REQUEST}"
+
+
+def storage_reason(error: OSError) -> str:
+    """Why a storage failed, in one line: of S3's long texts the name of the error and what it says."""
+    text = error.strerror or str(error)
+    if found := _AWS.search(text):
+        name, said = found[1].replace("_", " ").lower(), _AWS.fullmatch(text[found.start() :])
+        text = f"{name}: {said[2]}" if said else name
+    return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
 def _problem(uri: str, error: Exception) -> str:
@@ -128,7 +201,9 @@ def _problem(uri: str, error: Exception) -> str:
     parts = urlsplit(uri)
     shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"storage: {shown}: {reason.replace(uri, shown)}"
+    for written in (_in_one_request(uri), uri):
+        reason = reason.replace(written, shown)
+    return f"storage: {shown}: {reason}"
 
 
 def _base(filesystem: FileSystem) -> FileSystem:

@@ -6,14 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from experiments.spec import SpecError
 from orchestration import show
+from orchestration.environment import redacting
 from orchestration.errors import ExitCode, RequestError, StudyError
+
+if TYPE_CHECKING:
+    from orchestration.study import StudyResult
 
 app = typer.Typer(
     name="scalestudy",
@@ -26,7 +30,8 @@ data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="A spec file, or the name of a study of the catalogue.")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A study's folder, or its URI, such as s3://….")]
+Address = Annotated[str | None, typer.Option(help="auto: a running cluster; local: one of its own.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value in place of the spec's.")
@@ -44,20 +49,34 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 
 
 @app.command()
-def plan(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Show the trials, their order and what they cost; runs nothing."""
-    from experiments.plan import estimate, make_plan
+def plan(
+    spec: Spec,
+    set_: Overrides = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Workers that a machine has room for; default: this one's.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Machines of the cluster.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show the trials, their order, when each is expected to run, and what they cost; runs nothing."""
+    from experiments.estimate import estimate
+    from experiments.plan import make_plan
     from orchestration.folders import earlier_trials
-    from orchestration.preflight import check_callables, read_spec
+    from orchestration.forecast import forecast, machines
+    from orchestration.preflight import check_callables, logical_cpus, read_spec
 
     study = read_spec(spec, set_ or ())
     check_callables(study)
     planned = make_plan(study)
-    cost = estimate(planned, earlier_trials(study))
+    earlier = earlier_trials(study)
+    cost = estimate(planned, earlier)
+    room = machines(study.resources, slots, nodes, logical_cpus(planned, study))
+    expected = forecast(study, planned, earlier, room)
     if as_json:
-        print(json.dumps({**planned.to_dict(), "estimate": cost.to_dict()}, indent=1))
+        whole = {**planned.to_dict(), "estimate": cost.to_dict(), "schedule": expected.to_dict()}
+        print(json.dumps(whole, indent=1))
     else:
-        show.plan(Console(), study, planned, cost)
+        show.plan(Console(), study, planned, cost, expected)
 
 
 @app.command("inspect")
@@ -76,19 +95,65 @@ def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 def run(
     spec: Spec = "digits-quick",
     set_: Overrides = None,
-    address: Annotated[str | None, typer.Option(help="auto: a running cluster; local: one of its own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
+    address: Address = None,
+    out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
+    extend: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Add the spec's new points or samples to this study.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study, and print the book's table and the answer."""
     from orchestration.study import run_study
 
-    result = run_study(spec, set_ or (), address=address, out=out, view=None if as_json else _view)
+    if out is not None and extend is not None:
+        raise RequestError("--out, --extend: name two folders", "give one of the two")
+    view = None if as_json else _view
+    _show_end(run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view), as_json)
+
+
+@app.command()
+def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
+    """Go on with a study that was interrupted; what has ended is not run again."""
+    from orchestration.study import resume_study
+
+    _show_end(resume_study(folder, address=address, view=None if as_json else _view), as_json)
+
+
+def _show_end(result: StudyResult, as_json: bool) -> None:
     if as_json:
         print(json.dumps(show.result_data(result), indent=1))
     else:
         show.result(Console(), result)
     raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def status(folder: Folder, as_json: AsJson = False) -> None:
+    """Say how a study stands, also while another process runs it."""
+    from orchestration.status import status_lines, status_of
+
+    found = status_of(folder)
+    print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(status_lines(found)))
+
+
+@app.command()
+def submit(
+    spec: Spec,
+    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Of Ray's job server.")],
+    set_: Overrides = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable of the job's environment; NAME: as it is here."),
+    ] = None,
+    max_upload: Annotated[float, typer.Option(min=0, metavar="MB", help="Most that may travel along.")] = 100.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
+) -> None:
+    """Run a study as a job of a Ray cluster; the current folder travels along."""
+    from orchestration.submit import submit_study
+
+    raise typer.Exit(
+        submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait, most_megabytes=max_upload)
+    )
 
 
 def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
@@ -99,11 +164,17 @@ def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]
 
 
 @app.command()
-def report(folder: Folder, as_json: AsJson = False) -> None:
+def report(
+    folder: Folder,
+    include_flagged: Annotated[
+        bool, typer.Option("--include-flagged", help="Fit laws to timings too that were disturbed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Write a study's summary and report anew, from its records alone."""
     from orchestration.folders import rebuild_report
 
-    path = rebuild_report(folder)
+    path = rebuild_report(folder, include_flagged=include_flagged)
     print(json.dumps({"report": str(path)}) if as_json else path)
 
 
@@ -121,6 +192,23 @@ def recommend(
 
     advice, lines = advise(folder, accuracy=accuracy, max_gpus=max_gpus, price=price, by=by)
     print(json.dumps(advice, indent=1) if as_json else "\n".join(lines))
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[str], typer.Argument(metavar="DIR DIR…", help="Folders of studies; the first is the base.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show studies side by side: what differs beyond the noise of their seeds."""
+    from orchestration.compare import compare_studies
+
+    found = compare_studies(folders)
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        show.comparison(Console(), found)
 
 
 @app.command()
@@ -147,12 +235,17 @@ def ui(
 def doctor(
     spec: Annotated[str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.")] = "digits-quick",
     address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Compare a cluster's manifest with what is installed here; nothing else."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for what would stop a study here, and say what to do about it; exit 1 when something is broken."""
     from orchestration.doctor import examine
+    from orchestration.manifests import examine_manifests
 
-    findings = examine(spec, address)
+    findings = examine_manifests(manifest) if manifest else examine(spec, address)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
     else:
@@ -179,10 +272,10 @@ def bench(
     from orchestration.bench import bench_console, run_bench, show_bench
     from orchestration.max_batch import NAME, MaxBatchBench
 
-    find = (lambda _: MaxBatchBench(spec, set_ or (), memory)) if name == NAME else None
-    if find is None and (spec or set_ or memory is not None):
+    runner = MaxBatchBench(spec, set_ or (), memory) if name == NAME else None
+    if runner is None and (spec or set_ or memory is not None):
         raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {NAME} alone")
-    done = run_bench(name, device=device, quick=quick, tracked=track, find=find)
+    done = run_bench(name, device=device, quick=quick, tracked=track, runner=runner)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))
     else:
@@ -210,6 +303,7 @@ def main() -> None:
     """The console script. Every error that a user can mend is one message and a documented exit status."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
+    sys.stderr = redacting(sys.stderr)  # of an error that nobody foresaw, the traceback too
     try:
         app()
     except (SpecError, StudyError) as error:

@@ -17,27 +17,36 @@ from orchestration.errors import RequestError, UnreachableError
 from orchestration.leases import Node
 
 CONNECT_SECONDS = 3.0
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable: with 0 a cluster takes 127.0.0.1 for its address, as it does by itself on macOS and Windows, and
+listens nowhere else. `--node-ip-address=127.0.0.1` would not do: Ray puts the network's address in its place."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + HTTP2_SETTINGS + b"\x00" + b"\x00" * 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterNode:
-    """A machine (or a raylet that stands for one): its id and what Ray may give away there."""
+    """A machine (or a raylet that stands for one): its id and what Ray may give away there.
+
+    draining: it is to go soon, as a spot machine that is taken back; Ray starts nothing new on it.
+    """
 
     node_id: str
     host: str
     cpus: float
     gpus: float
+    draining: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A connected cluster; `home` is its own temporary folder when this process has started it and will end it."""
+    """A connected cluster, with the nodes that a study may count on; `home` is its own temporary folder when this
+    process has started it and will end it, and `variables` what it was started with, in this process's environment."""
 
     address: str
     nodes: tuple[ClusterNode, ...]
     home: Path | None = None
+    variables: tuple[str, ...] = ()
     connected_here: bool = True
 
     @property
@@ -52,7 +61,9 @@ class Cluster:
         if self.connected_here:
             ray.shutdown()
         if self.home:
-            os.environ.pop("RAY_TMPDIR", None)
+            for name in self.variables:
+                os.environ.pop(name, None)
+            _read_loopback_only()
             shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -81,6 +92,9 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
             return _start(num_cpus, options)
         ray.init(address=address, **options)
     except Exception as error:
+        named = address or os.environ.get("RAY_ADDRESS") or ""
+        if isinstance(error, ray.exceptions.AuthenticationError) or (":" in named and not starts):
+            raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there
         raise _no_cluster(address, str(error)) from error
     return _cluster()
 
@@ -90,15 +104,26 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
 
     Ray Train's helpers look for "the" cluster by a note in Ray's temporary folder. In the common one it may name
     another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down.
+    Its ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
     """
     import ray
 
     home = Path(tempfile.mkdtemp(prefix="scalestudy-"))  # short: sockets lie under it, and their paths are bounded
-    os.environ["RAY_TMPDIR"] = str(home)
+    variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
+    os.environ.update(variables)
+    _read_loopback_only()
     ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
-    cluster = _cluster(home=home)
+    cluster = _cluster(home=home, variables=tuple(variables))
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster
+
+
+def _read_loopback_only() -> None:
+    """Ray reads the variable once, when it is imported."""
+    from ray._private import ray_constants
+
+    by_itself = not ray_constants.IS_WINDOWS_OR_OSX
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(LOOPBACK_ONLY, by_itself)
 
 
 def _finds_cluster() -> bool:
@@ -152,6 +177,21 @@ def speaks_grpc(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
         return False
 
 
+TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token"
+
+
+def first_sentence(text: str) -> str:
+    """What Ray says first, of a text that may go on for long."""
+    return (text.strip().splitlines() or ["no answer"])[0].partition(". ")[0][:300]
+
+
+def _not_let_in(address: str, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"--address: {address}: Ray answers there, and does not let this process in ({first_sentence(reason)})",
+        f"{TOKEN_REMEDY}; or is its version another than here?",
+    )
+
+
 def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     shown = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
     return UnreachableError(
@@ -160,21 +200,34 @@ def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     )
 
 
-def _cluster(*, home: Path | None = None, connected_here: bool = True) -> Cluster:
+def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), connected_here: bool = True) -> Cluster:
     import ray
 
-    nodes = tuple(
+    address = ray.get_runtime_context().gcs_address
+    nodes = tuple(node for node in alive_nodes() if not node.draining)
+    return Cluster(address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here)
+
+
+def alive_nodes() -> tuple[ClusterNode, ...]:
+    """The nodes of the connected cluster, as Ray's head sees them now.
+
+    Which of them drain is asked as Ray Train and Ray Serve do it: there is no public call.
+    """
+    import ray
+    from ray._private.state import state
+
+    draining = state.get_draining_nodes()
+    return tuple(
         ClusterNode(
             node_id=node["NodeID"],
             host=node["NodeManagerHostname"],
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
+            draining=node["NodeID"] in draining,
         )
         for node in ray.nodes()
         if node["Alive"]
     )
-    address = ray.get_runtime_context().gcs_address
-    return Cluster(address=address, nodes=nodes, home=home, connected_here=connected_here)
 
 
 def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
@@ -185,9 +238,14 @@ def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
 
 
 def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> list[Node]:
-    """How many workers each node has room for when it is empty."""
+    """How many workers each node has room for when it is empty; one that drains has none."""
     return [
-        Node(node_id=node.node_id, slots=_fit(node, device, cpus_per_worker, gpus_per_worker), host=node.host)
+        Node(
+            node_id=node.node_id,
+            slots=_fit(node, device, cpus_per_worker, gpus_per_worker),
+            host=node.host,
+            draining=node.draining,
+        )
         for node in nodes
     ]
 
@@ -209,7 +267,7 @@ def place(resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNod
 
 
 def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:
-    by_cpu = int(node.cpus // cpus)
+    by_cpu = 0 if node.draining else int(node.cpus // cpus)
     return min(by_cpu, int(node.gpus / gpus + 1e-6)) if device == "cuda" else by_cpu  # 1 // 0.2 is 4
 
 
@@ -250,7 +308,19 @@ def _seen_by(probe: Path, nodes: Sequence[ClusterNode]) -> list[bool]:
     tasks = [
         reads.options(label_selector={"ray.io/node-id": node.node_id}).remote(str(probe), probe.name) for node in nodes
     ]
-    return list(ray.get(tasks, timeout=60))
+    return ask_nodes(tasks)
+
+
+def ask_nodes(tasks: Sequence[Any], seconds: float = 60.0) -> list[Any]:
+    """The answers of one task on each node. Raises UnreachableError where one does not come."""
+    import ray
+
+    try:
+        return list(ray.get(list(tasks), timeout=seconds))
+    except ray.exceptions.RayError as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        problem = f"--address: a node of the cluster does not answer ({said})"
+        raise UnreachableError(problem, "look at `ray status` and the node's log, then try again") from error
 
 
 def _reads(path: str, text: str) -> bool:

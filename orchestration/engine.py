@@ -3,57 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from experiments.plan import Plan
+from experiments.plan import TrialPlan
 from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
 from orchestration import cluster as clusters
+from orchestration import schedule
 from orchestration.books import GroupLimits
 from orchestration.group_host import GroupHost, GroupResources
-from orchestration.sweep import OnEvent, run_sweep
-from orchestration.trials import order
+from orchestration.sweep import HEAD_SHARE, OnEvent, run_sweep
 from orchestration.worker_groups import WorkerGroups
 
 SHUTDOWN_SECONDS = 10.0
 BOOKS_CONCURRENCY = 10_000  # long polls that may wait at a time
 
 
+def books_actor() -> Any:
+    """`WorkerGroups` as an actor class. It lives on the head, as Tune's trials do: no other node's loss takes it."""
+    import ray
+
+    room = {name: share for name, share in HEAD_SHARE.items() if name != "CPU"}
+    options = {"num_cpus": HEAD_SHARE["CPU"], "resources": room, "max_concurrency": BOOKS_CONCURRENCY}
+    return ray.remote(WorkerGroups).options(**options)
+
+
 class Engine:
-    """Everything of a study that runs on the cluster."""
+    """Everything of a study that runs on the cluster.
 
-    def __init__(
-        self,
-        plan: Plan,
-        orders: dict[str, dict[str, Any]],
-        cluster: clusters.Cluster,
-        room: list[clusters.Node],
-        resources: GroupResources,
-        limits: GroupLimits,
-        folder: StudyFolder,
-        *,
-        exclusive: bool,
-    ) -> None:
-        """orders: what to train, by trial id. room: the workers that each node has room for."""
-        import ray
+    times_apart: whether its trials are to be timed by runs of their own, after them.
+    """
 
-        self.plan, self.cluster, self.room, self.folder = plan, cluster, room, folder
-        self._orders = orders
-        self.resources = resources
-        self.exclusive = exclusive
-        actor = ray.remote(WorkerGroups).options(num_cpus=0, max_concurrency=BOOKS_CONCURRENCY)
-        self.groups = actor.remote(room, limits, exclusive=exclusive)
-        self.host = GroupHost(self.groups, resources, folder.logs)
+    def __init__(self, spec: StudySpec, sizes: Sequence[int], cluster: clusters.Cluster, folder: StudyFolder) -> None:
+        """The engine that a spec asks for, for trials of these sizes.
 
-    @classmethod
-    def for_study(
-        cls, spec: StudySpec, plan: Plan, cluster: clusters.Cluster, folder: StudyFolder, data_root: Path
-    ) -> Engine:
-        """The engine that a spec asks for. Raises RequestError when the cluster can never run its largest trial."""
+        Raises RequestError when the cluster can never run the largest.
+        """
+
         wanted = spec.resources
-        device, room = clusters.place(wanted, [trial.num_gpus for trial in plan.trials], cluster.nodes)
+        device, nodes = clusters.place(wanted, sizes, cluster.nodes)
         resources = GroupResources(
             device=device,
             cpus_per_worker=wanted.cpus_per_worker,
@@ -66,36 +57,81 @@ class Engine:
             failures_per_trial=spec.limits.failures_per_trial,
             trials_per_group=spec.limits.trials_per_group,
         )
-        orders = {trial.trial_id: order(trial, data_root, folder.checkpoints(trial.trial_id)) for trial in plan.trials}
-        exclusive = device == "cpu" if wanted.exclusive == "auto" else bool(wanted.exclusive)
-        return cls(plan, orders, cluster, room, resources, limits, folder, exclusive=exclusive)
+        factorised = spec.search.method == "factorised"
+        rule = schedule.trainings_rule(wanted, device, factorised=factorised)
+        self.times_apart = rule == "packed, then timed"
+        per_group = spec.limits.trials_per_group
+        self._room = schedule.Room(nodes=tuple(nodes), exclusive=rule == "exclusive", trials_per_group=per_group)
+        self._sizes, self._logs, self._started = sizes, folder.logs, False
+        logs = str(folder.driver_log)
+        self.groups = books_actor().remote(nodes, limits, exclusive=self._room.exclusive, logs=logs)
+        shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
+        self.host = GroupHost(self.groups, resources, folder.logs, shared)
 
-    def check_storage(self) -> None:
-        """Raises UnreachableError when a node can't read the study's folder."""
-        clusters.check_shared_storage(self.folder.path, self.cluster.nodes)
+    def run(
+        self,
+        search: Any,
+        order_of: Callable[[TrialPlan], dict[str, Any]],
+        on_event: OnEvent,
+        should_stop: Callable[[], bool],
+        sizes: Sequence[int] = (),
+        *,
+        exclusive: bool = False,
+    ) -> None:
+        """Runs every trial of a search; returns when all have ended, `should_stop` says so, or the books are lost.
 
-    def concurrency(self) -> int:
-        """Trials at a time: one a machine when they have it to themselves, else as many as the smallest ones fit."""
-        usable = [node for node in self.room if node.slots]
-        if self.exclusive:
-            return len({node.machine for node in usable})
-        smallest = min(trial.num_gpus for trial in self.plan.trials)
-        return max(1, sum(node.slots for node in usable) // smallest)
-
-    def run(self, on_event: OnEvent, should_stop: Callable[[], bool]) -> None:
-        """Runs every trial; returns when all have ended or `should_stop` says so."""
-        self.groups.watch.remote()
-        self.groups.prepare.remote(self.plan.trials[0].num_gpus)
-        self.host.start()
+        May be called again: groups stay warm in between. sizes: of the trials to come, in their order, as far as they
+        are known: groups may be started ahead of need. exclusive: one trial at a time on a machine from now on,
+        whatever the spec says.
+        """
+        if exclusive:
+            self._make_exclusive()
+        self.groups.prepare.remote(*sizes)
+        if not self._started:
+            self._started = True
+            self.groups.watch.remote()
+            self.host.start()
         run_sweep(
-            self.plan,
+            search,
             groups=self.groups,
-            orders=self._orders,
-            concurrency=self.concurrency(),
-            folder=self.folder.logs,
+            order_of=order_of,
+            concurrency=schedule.concurrency(self._sizes, self._room),
+            folder=self._logs,
             on_event=on_event,
-            should_stop=should_stop,
+            should_stop=lambda: should_stop() or self.is_lost,
         )
+
+    def _make_exclusive(self) -> None:
+        import ray
+
+        self._room = replace(self._room, exclusive=True)
+        with suppress(ray.exceptions.RayError):  # books that are gone are found out by the sweep
+            ray.get(self.groups.set_exclusive.remote())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the actor that keeps the books has died."""
+        return self.host.books_lost
+
+    def check_lost(self) -> bool:
+        """As `is_lost`, asking the books themselves: they may have died just now."""
+        import ray
+
+        try:
+            ray.get(self.groups.snapshot.remote())
+        except ray.exceptions.RayError:
+            return True
+        return self.is_lost
+
+    def books(self, seconds: float = 1.0) -> dict[str, Any] | None:
+        """`WorkerGroups.snapshot`; None where the books are gone or do not answer."""
+        import ray
+
+        try:
+            found: dict[str, Any] = ray.get(self.groups.snapshot.remote(), timeout=seconds)
+        except ray.exceptions.RayError:
+            return None
+        return found
 
     def waiting(self) -> dict[str, float]:
         """What is being started, and for how many seconds; for the live view."""
@@ -111,11 +147,6 @@ class Engine:
         """Answers every waiting trial, so that the sweep can end; safe in a signal handler."""
         self.groups.close.remote()
 
-    def shut_down(self) -> None:
-        """Ends the groups and waits a little for their workers."""
-        self.groups.close.remote()
-        self.host.join(SHUTDOWN_SECONDS)
-
-    def config_of(self, trial_id: str) -> dict[str, Any]:
-        """A trial's training configuration."""
-        return dict(self._orders[trial_id]["config"])
+    def shut_down(self, seconds: float = SHUTDOWN_SECONDS) -> None:
+        """Ends the groups, and waits a little for their workers."""
+        self.host.close(seconds)

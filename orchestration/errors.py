@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from orchestration.environment import without_secrets
+
 
 class ExitCode(IntEnum):
     """What a command's exit status means."""
@@ -17,7 +19,7 @@ class ExitCode(IntEnum):
 
 
 class StudyError(Exception):
-    """A study that can't go on: what is wrong with which field or place, and what to do about it.
+    """A study that can't go on: what is wrong with which field or place, and what to do about it; without secrets.
 
     Attributes:
         exit_code: the command's exit status.
@@ -26,9 +28,9 @@ class StudyError(Exception):
     exit_code = ExitCode.BAD_REQUEST
 
     def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
-        self.problem = problem
-        self.remedy = remedy
+        self.problem = without_secrets(problem)
+        self.remedy = without_secrets(remedy)
+        super().__init__(self.problem, self.remedy)
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.remedy}"
@@ -42,3 +44,7 @@ class UnreachableError(StudyError):
     """A cluster, storage or tracking store is out of reach: exit 3."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class RefusedError(UnreachableError):
+    """It answers, and refuses who asks: waiting, or spooling, will not help. Exit 3."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.plan import TrialPlan, make_plan
 from orchestration.errors import RequestError
 from orchestration.failures import describe
-from orchestration.preflight import check_callables, check_configs, check_data, read_spec, request_error
+from orchestration.preflight import check_callables, check_configs, check_data, known_trials, read_spec, request_error
 from orchestration.trials import train_config
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
     spec = read_spec(source, overrides)
     root = check_data(spec)
     check_callables(spec)
-    planned = make_plan(spec)
-    check_configs(planned, root)
+    trials = known_trials(spec, make_plan(spec))
+    check_configs(trials, root)
     first_of: dict[str, TrialPlan] = {}
-    for trial in planned.trials:
+    for trial in trials:
         first_of.setdefault(json.dumps(_changes(trial), sort_keys=True), trial)
     return [_variant(trial, root) for trial in first_of.values()]
 

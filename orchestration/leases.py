@@ -17,12 +17,14 @@ GroupState = Literal["starting", "idle", "leased", "stopping"]
 class Node:
     """A node of the cluster and the number of workers that it has room for.
 
-    Several nodes may be raylets on one machine: work on one disturbs the timings of the others.
+    Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A node that drains is
+    to go soon, and has no room; workers may still be on it.
     """
 
     node_id: str
     slots: int
     host: str = ""  # the machine's name; "": the node is a machine of its own
+    draining: bool = False
 
     @property
     def machine(self) -> str:
@@ -122,15 +124,8 @@ def decide(
     Returns:
         Actions that do not conflict. A request without an action waits.
     """
-    room = _Room(
-        free={node.node_id: node.slots for node in nodes},
-        machines={node.node_id: node.machine for node in nodes},
-        groups={group.group_id: group for group in groups},
-        exclusive=exclusive,
-    )
+    room = _room(nodes, groups, exclusive=exclusive)
     for group in groups:
-        for node_id, count in group.slots.items():
-            room.free[node_id] = room.free.get(node_id, 0) - count
         if group.state in ("leased", "starting"):
             room.mark_busy(group.slots)
     actions: list[Action] = [Stop(group_id=group.group_id) for group in room.unused("idle") if group.exhausted]
@@ -142,6 +137,43 @@ def decide(
         if answer.holds_back:
             break
     return actions
+
+
+def ahead(nodes: Sequence[Node], groups: Sequence[GroupView], sizes: Sequence[int], *, exclusive: bool) -> Start | None:
+    """The start of a group ahead of need, in room that nobody has used yet; ask when no trial waits.
+
+    One at a time: two starts at once take longer than one after the other. With `exclusive`, only on machines without
+    any group: a trial that comes in the meantime would have to wait for the start's end.
+
+    Args:
+        nodes: the cluster.
+        groups: every group that has not ended.
+        sizes: of the trials to come, in their order.
+        exclusive: as for `decide`.
+    """
+    there = {group.num_workers for group in groups if group.state != "stopping"}
+    size = next((size for size in sizes if size not in there), None)
+    if size is None or any(group.state == "starting" for group in groups):
+        return None
+    room = _room(nodes, groups, exclusive=exclusive)
+    for group in groups:
+        room.mark_busy(group.slots)
+    slots = _placement(room, size)
+    return None if slots is None or room.disturbs(slots) else Start(trial_id="", num_workers=size, slots=slots)
+
+
+def _room(nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool) -> _Room:
+    """What the groups leave free; nothing counts as busy yet."""
+    room = _Room(
+        free={node.node_id: node.slots for node in nodes},
+        machines={node.node_id: node.machine for node in nodes},
+        groups={group.group_id: group for group in groups},
+        exclusive=exclusive,
+    )
+    for group in groups:
+        for node_id, count in group.slots.items():
+            room.free[node_id] = room.free.get(node_id, 0) - count
+    return room
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class Lines:
 
 def event_text(event: dict[str, Any], board: Board) -> str | None:
     """An event in words; None for one that gets no line."""
-    done = f"({len(board.statuses)}/{len(board.trials)})"
+    done = f"({len(board.statuses)}/{board.total})"
     if event["type"] == "running":
         return "training" if event["attempt"] == 1 else f"training, attempt {event['attempt']}"
     if event["type"] == "retry":

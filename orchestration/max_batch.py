@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.plan import ITEMS, TrialPlan, make_plan
 from orchestration.errors import RequestError
-from orchestration.preflight import check_callables, check_configs, check_data, read_spec, request_error
+from orchestration.preflight import check_callables, check_configs, check_data, known_trials, read_spec, request_error
 from orchestration.trials import train_config
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class MaxBatchBench:
         spec = read_spec(source, overrides)
         self._root = check_data(spec)
         check_callables(spec)
-        plan = make_plan(spec)
-        check_configs(plan, self._root)
+        trials = known_trials(spec, make_plan(spec))
+        check_configs(trials, self._root)
         self._study, self._threads, self._memory_gib = spec.name, spec.resources.cpus_per_worker, memory_gib
         self._ways: dict[str, TrialPlan] = {}
-        for trial in plan.trials:
+        for trial in trials:
             self._ways.setdefault(_way(trial), trial)
 
     def __call__(self, device: torch.device, *, quick: bool = False) -> Experiment:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from orchestration.failures import describe
+from orchestration.trial_states import read_from
+
 logger = logging.getLogger(__name__)
 
 
@@ -18,20 +21,25 @@ def log_best_model(client: Any, run_id: str, operation: dict[str, Any]) -> None:
     Args:
         client: an `MlflowClient`, which names the store.
         run_id: the trial's run.
-        operation: `config` (the trial's training configuration) and `model_path` (its saved parameters).
+        operation: `config` (the trial's training configuration) and `model_path` (where its saved parameters lie, a
+            path or a URI).
 
     A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. That is found out
     before MLflow is asked: a store that goes away while it takes the model is an error, and is tried again.
     """
-    if _has_model(client, run_id):
-        return
+    if not _has_model(client, run_id):
+        with read_from(operation["model_path"]) as file:
+            _log_model(client, run_id, operation["config"], str(file))
+
+
+def _log_model(client: Any, run_id: str, config: dict[str, Any], model_path: str) -> None:
     try:
-        model, example = trained_model(operation["config"], operation["model_path"])
+        model, example = trained_model(config, model_path)
         _try_export(model, example)
     except Exception as error:  # torch.export refuses in many ways, and a user's code in any
         logger.warning("the model is logged as its parameters alone: %s", error)
-        client.log_artifact(run_id, operation["model_path"], "model")
-        reason = f"{type(error).__name__}: {error}"[:500]
+        client.log_artifact(run_id, model_path, "model")
+        reason = describe(error)[:500]
         client.set_tag(run_id, "scalestudy.model", f"state_dict only; torch.export refused: {reason}")
         return
     _log_exported(client, run_id, model, example)

@@ -6,29 +6,33 @@ artifact; a child carries the spec's parameters and one point an epoch for each 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
-from urllib.request import urlopen
 
+from experiments.redaction import HIDDEN, bare_uri, redacted, same_place
 from orchestration.cluster import can_connect
 from orchestration.environment import base_folder
 from orchestration.errors import RequestError, UnreachableError
+from orchestration.server_check import REMEDY, check_server, without_login
 from orchestration.tracking import Operation
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 logger = logging.getLogger(__name__)
 
-ROLE, STUDY_ID, TRIAL_ID, STATUS = (f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status"))
+ROLE, STUDY_ID, TRIAL_ID, STATUS, KIND = (
+    f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status", "kind")
+)
 RUN_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
-ANSWER_SECONDS = 5.0
 NOTE_LIMIT = 7_900
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
@@ -36,9 +40,12 @@ KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Has MLflow's pages open an experiment as model training, not as generative AI."""
 REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
 """MLflow's answers to an operation that will be no better for being tried again."""
+PASSING = ("InterfaceError", "InternalError", "QueuePool limit", "ReadOnlySqlTransaction")
+"""What a database says that is about to go, or busy; MLflow's server calls these bad requests too."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 METRICS_A_BATCH = 1_000  # MLflow's limit
 PARAMS_A_BATCH = 100
+RUNS_A_PAGE = 1_000
 
 
 @dataclass(frozen=True)
@@ -51,16 +58,20 @@ class TrackingAddress:
     @property
     def shown(self) -> str:
         """The URI without its password."""
-        parts = urlsplit(self.uri)
-        if not parts.password:
-            return self.uri
-        host = parts.netloc.rpartition("@")[2]
-        return self.uri.replace(parts.netloc, f"{parts.username}:***@{host}", 1)
+        return redacted(self.uri)
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
-    """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder."""
-    named = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
+
+    A study's own spec.yaml has the address without its password, which comes from the environment then: from
+    MLFLOW_TRACKING_URI where it names the same place, else MLflow or the database looks for it (PGPASSWORD).
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    named = uri or given or "sqlite:///mlflow.db"
+    if HIDDEN in named:
+        named = given if given and same_place(given, named) else bare_uri(named)
+    named = without_login(named)
     if named.startswith(SQLITE):
         database = base_folder() / named.removeprefix(SQLITE)
         return TrackingAddress(f"{SQLITE}{database}", (database.parent / "mlartifacts").as_uri())
@@ -68,9 +79,29 @@ def resolve_address(uri: str | None) -> TrackingAddress:
     return TrackingAddress(named, (base_folder() / "mlartifacts").as_uri() if is_database else None)
 
 
+def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
+    """Where a study is tracked: where its first run was, wherever the command is typed now.
+
+    file: keeps it, without a password; it is written where there is none. Raises RequestError where `now` is a server
+    other than the one that has the study.
+    """
+    if not file.exists():
+        secret = not now.uri.startswith(SQLITE)
+        kept = {"shown": now.shown, "uri": None if secret else now.uri, "artifacts": now.artifacts}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(kept), encoding="utf-8")
+        return now
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    if kept["uri"]:
+        return TrackingAddress(kept["uri"], kept["artifacts"])
+    if not same_place(kept["shown"], now.shown):
+        remedy = f"set MLFLOW_TRACKING_URI to it, or remove {file.parent} to send all of the study to the new one"
+        raise RequestError(f"tracking: the study is tracked at {kept['shown']}, not at {now.shown}", remedy)
+    return now
+
+
 def check_reachable(address: TrackingAddress) -> None:
     """Raises UnreachableError where nothing can be tracked; writes nothing."""
-    remedy = "start the server, or correct tracking.uri or MLFLOW_TRACKING_URI"
     if address.uri.startswith(SQLITE):
         _check_database_file(Path(address.uri.removeprefix(SQLITE)))
         return
@@ -83,10 +114,9 @@ def check_reachable(address: TrackingAddress) -> None:
         raise RequestError(f"tracking.uri: {address.shown}: MLflow does not know this kind", f"use one of {kinds}")
     port = _port(address, parts) or PORTS.get(scheme)
     if parts.hostname and port and not can_connect(parts.hostname, port):
-        raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", remedy)
+        raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", REMEDY)
     if scheme in ("http", "https"):
-        _check_answers(address, remedy)
-        _ask_server(address, remedy)
+        check_server(address.uri)
 
 
 def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
@@ -94,17 +124,6 @@ def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
         return parts.port
     except ValueError as error:
         raise RequestError(f"tracking.uri: {address.shown}: {error}", "name a port from 1 to 65535") from error
-
-
-def _check_answers(address: TrackingAddress, remedy: str) -> None:
-    """Any HTTP answer will do, a refusal too; MLflow's own client would wait a minute for a server that hangs."""
-    try:
-        with urlopen(f"{address.uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except HTTPError:
-        pass
-    except (OSError, HTTPException) as error:
-        raise UnreachableError(f"tracking.uri: {address.shown}: does not answer ({error})", remedy) from error
 
 
 def _check_database_file(database: Path) -> None:
@@ -123,16 +142,6 @@ def _first_bytes(database: Path) -> bytes:
         return file.read(len(SQLITE_HEADER))
 
 
-def _ask_server(address: TrackingAddress, remedy: str) -> None:
-    from mlflow import MlflowClient
-
-    try:
-        MlflowClient(tracking_uri=address.uri).search_experiments(max_results=1)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise UnreachableError(f"tracking.uri: {address.shown}: {reason}", remedy) from error
-
-
 class MlflowStore:
     """Carries out operations on one study's runs."""
 
@@ -145,7 +154,7 @@ class MlflowStore:
         self.client = MlflowClient(tracking_uri=address.uri)
         self.study_id = study_id
         self.experiment_id = self._experiment(experiment, address.artifacts)
-        self._runs: dict[str, str] = {}
+        self._runs: dict[str, str] | None = None
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Carries out operations in order; neighbouring epochs of one trial are written together.
@@ -158,6 +167,7 @@ class MlflowStore:
                 self._carry_out(group)
             except Exception as error:
                 if not _is_refused(error):
+                    self._runs = None  # a run may have been made though the answer was lost
                     raise
                 logger.error("MLflow refused %s: %s", group[0]["op"], error)
 
@@ -176,44 +186,63 @@ class MlflowStore:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def run_id(self, role: str, key: str) -> str | None:
-        """The run of the study ("study", its id) or of a trial ("trial", its id), if there is one."""
-        tag = STUDY_ID if role == "study" else TRIAL_ID
-        wanted = {ROLE: role, STUDY_ID: self.study_id, tag: key}
-        clauses = " and ".join(f"tags.`{name}` = {_quoted(value)}" for name, value in wanted.items())
-        found = self.client.search_runs([self.experiment_id], clauses, max_results=1)
-        return str(found[0].info.run_id) if found else None
+    @property
+    def runs(self) -> dict[str, str]:
+        """The study's runs by trial id, its own by the study's id. Asked for once: no other process writes them."""
+        if self._runs is None:
+            self._runs = {run.data.tags.get(TRIAL_ID, self.study_id): run.info.run_id for run in self._search()}
+        return self._runs
+
+    def _search(self) -> list[Run]:
+        clause, found, token = f"tags.`{STUDY_ID}` = {_quoted(self.study_id)}", list[Any](), None
+        while True:
+            page = self.client.search_runs([self.experiment_id], clause, max_results=RUNS_A_PAGE, page_token=token)
+            found, token = [*found, *page], page.token
+            if not token:
+                return found
 
     def _known(self, role: str, key: str) -> str:
-        run = self._runs.get(key) or self.run_id(role, key)
-        if run is None:
+        if key not in self.runs:
             raise LookupError(f"no MLflow run of {role} {key} in experiment {self.experiment_id}")
-        self._runs[key] = run
-        return run
+        return self.runs[key]
 
     def _make(self, role: str, key: str, name: str, at: str, tags: dict[str, str]) -> str:
-        run = self._runs.get(key) or self.run_id(role, key)
-        if run is None:
+        """The run of the study, or of a trial, made where there is none."""
+        if key not in self.runs:
             tags = {ROLE: role, STUDY_ID: self.study_id, **tags}
-            run = self.client.create_run(
-                self.experiment_id, start_time=milliseconds(at), tags=tags, run_name=name
-            ).info.run_id
-        self._runs[key] = run
-        return run
+            made = self.client.create_run(self.experiment_id, start_time=milliseconds(at), tags=tags, run_name=name)
+            self.runs[key] = made.info.run_id
+        return self.runs[key]
 
     def _study_started(self, op: Operation) -> None:
         run = self._make(
             "study", self.study_id, self.study_id, op["at"], {"mlflow.note.content": op["note"][:NOTE_LIMIT]}
         )
-        self._params(run, op["params"])
+        known = self.client.get_run(run).data.params  # MLflow lets no parameter change: an extended study adds some
+        self._params(run, {key: value for key, value in op["params"].items() if key not in known})
+        self._goes_on(run)
         for file in op["files"]:
             self.client.log_artifact(run, file)
 
     def _trial_started(self, op: Operation) -> None:
+        self._trial_run(op)
+
+    def _trial_run(self, op: Operation) -> str:
+        """The run of a trial, made at its first event; one that was ended by an interruption goes on."""
+        trial_id = op["trial_id"]
+        if trial_id in self.runs:
+            if op["op"] == "trial_started":
+                self._goes_on(self.runs[trial_id])
+            return self.runs[trial_id]
         parent = self._known("study", self.study_id)
-        tags = {TRIAL_ID: op["trial_id"], "mlflow.parentRunId": parent, STATUS: "running"}
-        run = self._make("trial", op["trial_id"], op["name"], op["at"], tags)
+        tags = {TRIAL_ID: trial_id, "mlflow.parentRunId": parent, STATUS: "running", KIND: op.get("kind", "training")}
+        run = self._make("trial", trial_id, op["name"], op["at"], tags)
         self._params(run, op["params"])
+        return run
+
+    def _goes_on(self, run: str) -> None:
+        self.client.update_run(run, status="RUNNING")
+        self.client.set_tag(run, STATUS, "running")
 
     def _params(self, run: str, params: dict[str, Any]) -> None:
         from mlflow.entities import Param
@@ -224,31 +253,30 @@ class MlflowStore:
 
     def _epochs(self, group: Sequence[Operation]) -> None:
         points = [point for op in group for point in op["points"]]
-        self._metrics(self._known("trial", group[0]["trial_id"]), points)
+        self._metrics(self._trial_run(group[0]), points)
 
-    def _metrics(self, run: str, points: Iterable[dict[str, Any]]) -> None:
-        from mlflow.entities import Metric
+    def _metrics(self, run: str, points: Iterable[dict[str, Any]], tags: Mapping[str, str] | None = None) -> None:
+        """Points, and tags, in as few requests as MLflow takes them."""
+        from mlflow.entities import Metric, RunTag
 
         entries = [
             Metric(name, value, milliseconds(point["at"]), point["step"])
             for point in points
             for name, value in point["metrics"].items()
         ]
-        for start in range(0, len(entries), METRICS_A_BATCH):
-            self.client.log_batch(run, metrics=entries[start : start + METRICS_A_BATCH])
+        marks = [RunTag(key, value) for key, value in (tags or {}).items()]
+        for start in range(0, max(len(entries), len(marks)), METRICS_A_BATCH):
+            some = slice(start, start + METRICS_A_BATCH)
+            self.client.log_batch(run, metrics=entries[some], tags=marks[some])
 
     def _trial_ended(self, op: Operation) -> None:
-        run = self._known("trial", op["trial_id"])
-        self._metrics(run, [op["point"]])
-        for key, value in {STATUS: op["status"], **op["tags"]}.items():
-            self.client.set_tag(run, key, value)
+        run = self._trial_run(op)
+        self._metrics(run, [op["point"]], {STATUS: op["status"], **op["tags"]})
         self._end(run, op["status"], op["at"])
 
     def _study_ended(self, op: Operation) -> None:
         run = self._known("study", self.study_id)
-        self._metrics(run, [op["point"]])
-        self.client.set_tag(run, "mlflow.note.content", op["note"][:NOTE_LIMIT])
-        self.client.set_tag(run, STATUS, op["status"])
+        self._metrics(run, [op["point"]], {"mlflow.note.content": op["note"][:NOTE_LIMIT], STATUS: op["status"]})
         for file in op["files"]:
             self.client.log_artifact(run, file)
         for folder, place in op["folders"]:
@@ -265,7 +293,9 @@ class MlflowStore:
 
 
 def _is_refused(error: Exception) -> bool:
-    return isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) in REFUSED
+    if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
+        return False
+    return isinstance(error, FileNotFoundError | LookupError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:

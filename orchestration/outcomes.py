@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from orchestration.failures import Failure
+
+WARM_UP_INCLUDED = "warm_up_included"
 
 
 def utc_text(seconds: float) -> str:
@@ -29,7 +33,10 @@ def worker_flags(members: Sequence[dict[str, Any]]) -> set[str]:
 
 @dataclass
 class Outcome:
-    """Collects a trial's facts over all its attempts; the first record of an epoch wins."""
+    """Collects a trial's facts over all its attempts; the first record of an epoch wins.
+
+    Attempts may have been made by earlier engines of the study: what they left comes in by `of_history`.
+    """
 
     world: dict[str, Any] = field(default_factory=lambda: {"device": None, "nodes": 0, "workers": []})
     flags: set[str] = field(default_factory=set)
@@ -38,6 +45,24 @@ class Outcome:
     running_since: float | None = None
     startup_seconds: float | None = None
     lost_seconds: float = 0.0  # training time of the epoch in which the trial diverged, which has no record
+    failures: list[Failure] = field(default_factory=list)  # lost attempts, in order
+    first_started_at: float | None = None  # when an earlier engine first did something for the trial
+    earlier_seconds: float = 0.0  # in which earlier engines were at it
+
+    @classmethod
+    def of_history(cls, history: Mapping[str, Any]) -> Outcome:
+        """What earlier attempts have left: `epochs`, `started_at` (seconds since 1970), `wall_seconds`,
+        `startup_seconds`, `flags`, `failures` and `world`, each where it is known."""
+        outcome = cls(
+            flags=set(history.get("flags") or ()) - {WARM_UP_INCLUDED},
+            epochs={epoch["epoch"]: epoch for epoch in history.get("epochs") or ()},
+            startup_seconds=history.get("startup_seconds"),
+            failures=[Failure(**failure) for failure in history.get("failures") or ()],
+            first_started_at=history.get("started_at"),
+            earlier_seconds=history.get("wall_seconds") or 0.0,
+        )
+        outcome.world = history.get("world") or outcome.world
+        return outcome
 
     def granted(self, now: float, members: Sequence[dict[str, Any]], flags: set[str]) -> None:
         """A group has taken the trial."""
@@ -62,6 +87,11 @@ class Outcome:
         self.epochs[epoch["epoch"]] = epoch
         return True
 
+    def forget_after(self, epoch: int) -> None:
+        """The trial has been stopped at that epoch: what came later does not count."""
+        self.epochs = {number: record for number, record in self.epochs.items() if number <= epoch}
+        self.lost_seconds = 0.0
+
     def training_ended(self, event: dict[str, Any]) -> None:
         """Rank 0's last word on the attempt that ends the trial."""
         if event["status"] == "diverged":
@@ -75,20 +105,25 @@ class Outcome:
     def to_dict(
         self, *, status: str, attempts: int, started_at: float | None, now: float, error: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """The part of a line of `trials.jsonl` that the engine knows; seconds, ISO times in UTC."""
+        """The part of a line of `trials.jsonl` that the engine knows; seconds, ISO times in UTC.
+
+        started_at: when this engine first did something for the trial; None: never.
+        """
         began = now if started_at is None else started_at
+        first = began if self.first_started_at is None else self.first_started_at
         trained = sum(epoch["train_seconds"] for epoch in self.epochs.values()) + self.lost_seconds
         return {
             "status": status,
             "attempts": attempts,
-            "started_at": utc_text(began),
+            "started_at": utc_text(first),
             "ended_at": utc_text(now),
-            "wall_seconds": round(now - began, 6),
+            "wall_seconds": round(self.earlier_seconds + now - began, 6),
             "train_seconds": round(trained, 6),
             "startup_seconds": None if self.startup_seconds is None else round(self.startup_seconds, 6),
             "world": self.world,
             "flags": sorted(self.flags | self._timing_flags()),
             **({"details": self.details} if self.details else {}),
+            **({"failures": [failure.to_dict() for failure in self.failures]} if self.failures else {}),
             "epochs": [self.epochs[number] for number in sorted(self.epochs)],
             "error": error,
         }
@@ -96,4 +131,4 @@ class Outcome:
     def _timing_flags(self) -> set[str]:
         """`warm_up_included` when no epoch had steps left after the warm-up ones."""
         measured = [epoch["samples_per_second"] is not None for epoch in self.epochs.values()]
-        return {"warm_up_included"} if measured and not any(measured) else set()
+        return {WARM_UP_INCLUDED} if measured and not any(measured) else set()

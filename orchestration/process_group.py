@@ -7,11 +7,15 @@ cores.
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from ray.train.backend import Backend, BackendConfig
+
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 @dataclass
@@ -42,7 +46,8 @@ class ProcessGroupBackend(Backend):
         assert isinstance(backend_config, ProcessGroupConfig)
         size = len(worker_group)
         address, port = worker_group.execute_single(0, rendezvous)
-        life = {"incarnation": uuid.uuid4().hex, "address": address, "port": port, "size": size}
+        _INCARNATION["id"] = uuid.uuid4().hex
+        life = {"incarnation": incarnation(), "address": address, "port": port, "size": size}
         settings = {"backend": backend_config.backend, "timeout_seconds": backend_config.timeout_seconds}
         joining = [worker_group.execute_single_async(rank, join, rank, life, settings) for rank in range(size)]
         ray.get(joining)
@@ -55,7 +60,7 @@ _INCARNATION = {"id": ""}
 
 
 def incarnation() -> str:
-    """The name of this life of the worker's group."""
+    """The name of this life of the group; in the controller, of the last one that was started."""
     return _INCARNATION["id"]
 
 
@@ -68,15 +73,20 @@ def rendezvous() -> tuple[str, int]:
     address = ray.util.get_node_ip_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
+        probe.bind((address, 0))
         return address, probe.getsockname()[1]
 
 
 def join(rank: int, life: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Runs on every worker: notes the incarnation and joins the process group."""
+    """Runs on every worker: notes the incarnation and joins the process group.
+
+    In a cluster that is on the loopback interface alone, so are gloo's connections.
+    """
     _INCARNATION["id"] = life["incarnation"]
     if life["size"] > 1:
-        from training.distributed import start_process_group
+        from training.distributed import start_process_group, store_at
 
-        host = f"[{life['address']}]" if ":" in life["address"] else life["address"]
-        start_process_group(rank, life["size"], init_method=f"tcp://{host}:{life['port']}", **settings)
+        if life["address"] in LOOPBACK and sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store = store_at(life["address"], life["port"], rank, life["size"], settings["timeout_seconds"])
+        start_process_group(rank, life["size"], store=store, **settings)

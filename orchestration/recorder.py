@@ -1,165 +1,133 @@
-"""Stage 7, tracking: writes down what trials report – `trials.jsonl`, MLflow – and closes the study with its report."""
+"""Stage 7, tracking: writes down what trials report – journal, `trials.jsonl`, MLflow – and closes the study."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import math
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from experiments.analysis import answer_lines
 from experiments.analysis.metric import StudyMetric
-from experiments.analysis.trial_measures import best_value, curve, time_to_target
-from experiments.plan import Plan, TrialPlan
-from experiments.spec import StudySpec
+from experiments.journal import Journal
+from experiments.plan import TrialPlan
 from experiments.study_folder import StudyFolder
-from orchestration.engine import Engine
-from orchestration.outcomes import Outcome, utc_text
-from orchestration.tracking import Tracker
-from training.records import epoch_metrics, noise_scale_of
+from orchestration.folders import complete_trials
+from orchestration.history import History
+from orchestration.operations import Operations
+from orchestration.outcomes import Outcome
+from orchestration.tracking import Cursor, Tracker
+from orchestration.trial_states import states_of
 
 Event = dict[str, Any]
 
-LONGEST_TAG = 1_000
-"""Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
+SHARE_SECONDS = 10.0
+"""Between two times that `trials.jsonl` goes to an object store."""
 
 
 class Recorder:
-    """Takes the trials' events, each once, in order."""
+    """Takes the study's events, each once, in order. What is written raises OSError where the storage is full or gone.
 
-    def __init__(self, spec: StudySpec, plan: Plan, folder: StudyFolder, tracker: Tracker, engine: Engine) -> None:
-        self._spec, self._folder, self._tracker, self._engine = spec, folder, tracker, engine
-        self._metric = StudyMetric.of(spec.workload)
-        self._trials = {trial.trial_id: trial for trial in plan.trials}
-        self._epochs: dict[str, list[dict[str, Any]]] = {}
-        self._ended: set[str] = set()
+    Attributes:
+        history: what all events so far come to.
+    """
+
+    def __init__(self, folder: StudyFolder, operations: Operations, tracker: Tracker, history: History) -> None:
+        self._folder, self._operations, self._tracker = folder, operations, tracker
+        self._journal = Journal(folder.journal_folder, share=folder.share_new)
+        self._shared_at = -SHARE_SECONDS
+        self._metric = StudyMetric.of(operations.spec.workload)
         self._best: tuple[float, str] | None = None
+        self._states = states_of(folder)
+        self.history = history
+        for record in history.ended.values():
+            self._note_best(record)
 
-    def study_started(self) -> None:
-        """Opens the parent run."""
-        spec = self._spec
-        self._tracker.tell(
-            "study_started",
-            at=utc_text(time.time()),
-            note=spec.description or spec.name,
-            params=flat_params(spec.to_dict(), ("workload", "train", "sweep", "search", "resources", "targets")),
-            files=[str(self._folder.spec_file)],
-        )
+    def begin(self, state: str, cursor: Cursor) -> None:
+        """Opens this run of the study: what earlier runs left undone is done, for MLflow too."""
+        for entry in self._journal.entries(after=cursor.read()):
+            self._tracker.tell(entry.number, self._operations.of(entry))
+        complete_trials(self._folder, self.history)
+        for record in self.history.unjournalled:
+            self._write(record["trial_id"], {"type": "ended", **record})
+        self.study(state)
+
+    def study(self, state: str, **facts: Any) -> None:
+        """Writes down that the study has begun, has been resumed, has ended."""
+        self._write("", {"type": "study", "state": state, **facts})
 
     def take(self, trial_id: str, event: Event) -> list[Event]:
         """Writes down one event; returns the events that it means for those who watch."""
-        if trial_id in self._ended:
+        if not self.history.is_news(trial_id, event):
             return []
         if event["type"] == "lost":
-            event = lost_event(event["error"], self._epochs.get(trial_id, []))
-        trial = self._trials[trial_id]
-        if event["type"] == "running":
-            self._running(trial, event)
-        elif event["type"] == "epoch":
-            self._epoch(trial, event["epoch"])
-        elif event["type"] == "ended":
-            if (event["error"] or {}).get("kind") == "stopped":
-                return []  # the study was stopped under it: it has not ended, and a later run may take it up
-            self._end(trial, event)
+            event = lost_event(event, self.history.order_of(trial_id))
+        if event["type"] == "ended":
+            return self._end(trial_id, event)
+        self._write(trial_id, event)
         return [event]
 
-    def finish(self, wall_seconds: float, *, interrupted: bool) -> dict[str, Any]:
-        """Writes summary and report, closes the parent run, logs the best model last; returns the summary."""
+    def finish(self) -> dict[str, Any]:
+        """Writes summary and report; returns the summary."""
         from experiments.report import write_report
 
-        write_report(self._folder, wall_seconds=wall_seconds)
+        self._folder.share(self._folder.trials_file)
+        write_report(self._folder, wall_seconds=self.wall_seconds)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
-        self._interrupt_open_trials()
-        self._tracker.tell(
-            "study_ended",
-            at=utc_text(time.time()),
-            status="interrupted" if interrupted else "finished",
-            note=note(self._spec, summary),
-            point={"at": utc_text(time.time()), "step": 0, "metrics": {"wall_seconds": wall_seconds}},
-            files=[str(file) for file in self._artifacts() if file.exists()],
-            folders=[(str(self._folder.figures), "figures")],
-        )
-        if self._best and not interrupted:
-            self._log_model(self._best[1])  # last, for it takes longest
         return summary
 
-    def _artifacts(self) -> list[Path]:
-        folder = self._folder
-        return [folder.report_file, folder.summary_file, folder.spec_file, folder.trials_file, folder.plan_file]
+    def close(self, *, interrupted: bool) -> None:
+        """The study's last word: in MLflow its runs end, and with the study the best model is logged."""
+        facts = {"wall_seconds": self.wall_seconds}
+        if interrupted:
+            self.study("stopped", open=list(self.history.open), **facts)
+        else:
+            self.study("finished", best=self._best[1] if self._best else None, **facts)
 
-    def _running(self, trial: TrialPlan, event: Event) -> None:
-        if event["attempt"] == 1:
-            self._epochs[trial.trial_id] = []
-            self._tracker.tell(
-                "trial_started",
-                trial_id=trial.trial_id,
-                name=trial.run_name,
-                at=utc_text(time.time()),
-                params=trial_params(trial),
-            )
+    @property
+    def wall_seconds(self) -> float:
+        """The time that the study has taken up to now, over all of its runs."""
+        return self.history.wall_seconds_at(time.time())
 
-    def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
-        self._epochs[trial.trial_id].append(epoch)
-        point = {"at": epoch["at"], "step": epoch["epoch"], "metrics": epoch_metrics(epoch)}
-        self._tracker.tell("epochs", trial_id=trial.trial_id, points=[point])
+    def _write(self, trial_id: str, event: Event) -> None:
+        entry = self._journal.append(trial_id, event)
+        self.history.take(entry)
+        self._tracker.tell(entry.number, self._operations.of(entry))
 
-    def _end(self, trial: TrialPlan, event: Event) -> None:
-        self._ended.add(trial.trial_id)
-        record = trial_record(trial, event)
+    def _end(self, trial_id: str, event: Event) -> list[Event]:
+        if (event["error"] or {}).get("kind") == "stopped":
+            return []  # the study was stopped under it: it has not ended, and a later run may take it up
+        record = trial_record(self._operations.trials[trial_id], event)
+        self._write(trial_id, {"type": "ended", **record})
         self._folder.append_trial(record)
-        if trial.trial_id not in self._epochs:
-            self._running(trial, {"attempt": 1})  # it never got workers, and still has a run
-        last = record["epochs"][-1] if record["epochs"] else None
-        self._tracker.tell(
-            "trial_ended",
-            trial_id=trial.trial_id,
-            status=record["status"],
-            at=record["ended_at"],
-            point={
-                "at": record["ended_at"],
-                "step": last["epoch"] if last else 0,
-                "metrics": final_metrics(record, self._spec.targets.accuracy, self._metric),
-            },
-            tags=trial_tags(record),
-        )
+        self._share_trials()
         self._keep_best(record)
-        self._forget_checkpoints(record["trial_id"])
+        self._states.forget_checkpoints(trial_id)
+        return [event]
 
-    def _forget_checkpoints(self, trial_id: str) -> None:
-        """An ended trial does not go on; of what its training left, the model may be wanted."""
-        folder = self._folder.checkpoints(trial_id)
-        for left in folder.glob("*/"):
-            shutil.rmtree(left, ignore_errors=True)
-        with suppress(OSError):
-            folder.rmdir()  # unless the model is in it
+    def _share_trials(self) -> None:
+        """An object store can't append: it gets the file whole, which the journal can make again, now and then."""
+        if time.monotonic() - self._shared_at >= SHARE_SECONDS:
+            self._shared_at = time.monotonic()
+            self._folder.share(self._folder.trials_file)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         """Remembers the best finished trial; the models of those before it are no longer needed."""
+        before = self._best
+        if not self._note_best(record):
+            self._states.forget(record["trial_id"])
+        elif before:
+            self._states.forget(before[1])
+
+    def _note_best(self, record: dict[str, Any]) -> bool:
+        """Whether a trial is the best so far, of those whose model is there."""
         value = record["epochs"][-1].get(self._metric.key) if record["epochs"] else None
-        saved = (self._folder.checkpoints(record["trial_id"]) / "model.pt").exists()
-        if record["status"] != "finished" or value is None or not saved:
-            return
-        beaten = record["trial_id"]
-        if self._best is None or self._metric.better(value, self._best[0]):
-            beaten = self._best[1] if self._best else ""
-            self._best = (value, record["trial_id"])
-        if beaten:
-            shutil.rmtree(self._folder.checkpoints(beaten), ignore_errors=True)
-
-    def _interrupt_open_trials(self) -> None:
-        for trial_id in self._epochs.keys() - self._ended:
-            point = {"at": utc_text(time.time()), "step": 0, "metrics": {}}
-            self._tracker.tell(
-                "trial_ended", trial_id=trial_id, status="interrupted", at=point["at"], point=point, tags={}
-            )
-
-    def _log_model(self, trial_id: str) -> None:
-        model_file = self._folder.checkpoints(trial_id) / "model.pt"
-        if model_file.exists():
-            config = self._engine.config_of(trial_id)
-            self._tracker.tell("model", trial_id=trial_id, config=config, model_path=str(model_file))
+        better = value is not None and (self._best is None or self._metric.better(value, self._best[0]))
+        if record["status"] != "finished" or value is None or not better:
+            return False
+        if not self._states.has_model(record["trial_id"]):
+            return False
+        self._best = (value, record["trial_id"])
+        return True
 
 
 def trial_record(trial: TrialPlan, ended: Event) -> dict[str, Any]:
@@ -168,58 +136,20 @@ def trial_record(trial: TrialPlan, ended: Event) -> dict[str, Any]:
     return {"trial_id": trial.trial_id, "kind": trial.kind, "params": dict(trial.params), **facts}
 
 
-def lost_event(error: dict[str, Any], epochs: list[dict[str, Any]]) -> Event:
-    """The `ended` event of a trial that can't report any more; its recorded epochs are kept."""
-    outcome = Outcome(epochs={epoch["epoch"]: epoch for epoch in epochs})
-    facts = outcome.to_dict(status="failed", attempts=1, started_at=None, now=time.time(), error=error)
+def lost_event(lost: Event, left: dict[str, Any] | None) -> Event:
+    """The `ended` event of a trial that can't report any more; what was recorded of it is kept.
+
+    lost: its error, its status (failed where it says nothing) and the last epoch that counts (all where it says
+    nothing). left: `TrialHistory.to_order`.
+    """
+    before = left or {}
+    last = lost.get("last_epoch", math.inf)
+    epochs = [epoch for epoch in before.get("epochs", ()) if epoch["epoch"] <= last]
+    facts = Outcome.of_history({**before, "epochs": epochs}).to_dict(
+        status=lost.get("status", "failed"),
+        attempts=before.get("attempts", 1),
+        started_at=None,
+        now=time.time(),
+        error=lost["error"],
+    )
     return {"type": "ended", **facts}
-
-
-def final_metrics(record: dict[str, Any], targets: tuple[float, ...], metric: StudyMetric) -> dict[str, float]:
-    """What a trial's run gets at its end: best value, times, and the time to each target that it reached."""
-    found = {key: record[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
-    found[metric.best_key] = best_value(record, metric)
-    found["noise_scale"] = noise_scale_of(record["epochs"])
-    for target in targets:
-        seconds = time_to_target(curve(record, metric), target, metric)
-        found[metric.time_key(target)] = seconds if seconds < float("inf") else None
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def trial_tags(record: dict[str, Any]) -> dict[str, str]:
-    """The tags of an ended trial's run beyond its status, among them what training picked by itself."""
-    tags = {f"scalestudy.{name}": _tag_text(value) for name, value in (record.get("details") or {}).items()}
-    tags["scalestudy.attempts"] = str(record["attempts"])
-    if record["flags"]:
-        tags["scalestudy.flags"] = ", ".join(record["flags"])
-    if record["error"]:
-        tags["scalestudy.error"] = str(record["error"]["message"])[:LONGEST_TAG]
-    return tags
-
-
-def _tag_text(value: Any) -> str:
-    return (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
-
-
-def trial_params(trial: TrialPlan) -> dict[str, Any]:
-    """A trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
-    return {**trial.params, **flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))}
-
-
-def flat_params(tree: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
-    """Nested sections as dotted names and values."""
-    return {name: value for section in sections for name, value in _flat(section, tree[section]).items()}
-
-
-def _flat(prefix: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {name: each for key, inner in value.items() for name, each in _flat(f"{prefix}.{key}", inner).items()}
-    return {prefix: value}
-
-
-def note(spec: StudySpec, summary: dict[str, Any]) -> str:
-    """The parent run's note: the question, and the answer as a list, in Markdown."""
-    lines = [f"**{spec.description or spec.name}**", ""]
-    lines.extend(f"- {line}" for line in answer_lines(summary))
-    lines.extend(["", "The whole answer, with figures, is the artifact `report.html`."])
-    return "\n".join(lines)

@@ -3,29 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from experiments.analysis import answer_lines, book_table
+from experiments.analysis import answer_lines, best_rows, book_table
+from experiments.analysis.comparison import comparison_lines, comparison_table
 from experiments.plan import ITEMS, short_name
 from orchestration.errors import ExitCode
+from orchestration.gantt import forecast_lines
 
 if TYPE_CHECKING:
-    from experiments.plan import Estimate, Plan
+    from experiments.estimate import Estimate
+    from experiments.plan import Plan, TrialPlan
     from experiments.spec import StudySpec
-    from orchestration.doctor import Finding
+    from orchestration.findings import Finding
+    from orchestration.forecast import Forecast
     from orchestration.inspect_model import Variant
     from orchestration.study import StudyResult
     from training.inspection import ParameterRow
 
+TABLE_ROWS = 40
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
 
 
-def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate) -> None:
-    """The trials in their order, and what they cost."""
-    names = list(planned.trials[0].params)
+def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expected: Forecast | None = None) -> None:
+    """The trials in their order, what they cost, and when they are expected to run."""
+    columns(console, *(_planned(planned.trials) if planned.trials else _to_suggest(planned)))
+    bound = "at most " if planned.to_suggest else ""
+    totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
+    console.print(Text(f"{spec.name}: {bound}{totals}"))
+    for line in factorised_lines(planned, cost):
+        console.print(Text(line), soft_wrap=True)
+    if cost.seconds is None or cost.gpu_seconds is None:
+        console.print(Text(f"time: not known before a first run ({cost.why})"))
+    else:
+        text = f"about {cost.seconds:.0f} s one trial at a time, {cost.gpu_seconds:.0f} GPU-seconds, by earlier runs"
+        console.print(Text(f"time: {text}"))
+    for line in forecast_lines(expected) if expected else ():
+        console.print(Text(line), soft_wrap=True)
+
+
+def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
+    """What a factorised study runs, in place of what."""
+    parts, grid = planned.factorised, cost.grid
+    if parts is None or grid is None:
+        return []
+    trainings = f"{len(planned.swept)} trainings with num_gpus {parts.train_on}"
+    count = planned.held_out_trials
+    held_out = f"{count} trial{'' if count == 1 else 's'} of held-out cells and " if count else ""
+    after = f"then, one at a time and not in the schedule, {held_out}{cost.timings} timing runs"
+    spent = "" if grid.gpu_seconds is None else f", {grid.gpu_seconds:.0f} GPU-seconds"
+    whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-epochs{spent}"
+    return [f"factorised: {trainings}, {after}", whole]
+
+
+def _planned(trials: Sequence[TrialPlan]) -> tuple[list[str], list[list[str]]]:
+    names = list(trials[0].params)
     header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
     rows = [
         [
@@ -34,45 +70,66 @@ def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate) -> No
             f"{trial.batch_size / trial.num_gpus:g}",
             trial.trial_id,
         ]
-        for number, trial in enumerate(planned.trials, start=1)
+        for number, trial in enumerate(trials, start=1)
     ]
-    columns(console, header, rows)
-    console.print(Text(f"{spec.name}: {cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"))
-    if cost.seconds is None or cost.gpu_seconds is None:
-        console.print(Text(f"time: not known before a first run ({cost.why})"))
-    else:
-        text = f"about {cost.seconds:.0f} s one trial at a time, {cost.gpu_seconds:.0f} GPU-seconds, by earlier runs"
-        console.print(Text(f"time: {text}"))
+    return header, rows
+
+
+def _to_suggest(planned: Plan) -> tuple[list[str], list[list[str]]]:
+    """What a search chooses from."""
+    space = planned.to_suggest.space if planned.to_suggest else {}
+    return ["parameter", "values"], [[name, values] for name, values in space.items()]
 
 
 def result(console: Console, done: StudyResult) -> None:
     """The book's table, the answer, and where everything lies."""
-    table_of(console, done.summary)
-    console.print()
-    for line in answer_lines(done.summary):
-        console.print(Text(line, style="bold"), soft_wrap=True)
-    console.print()
-    for failure in done.summary["failures"] or ():
-        console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
-    console.print(Text(cost_line(done.summary)), soft_wrap=True)
-    places = {"study": done.folder, "report": done.folder / "report.html", "MLflow": done.tracking_uri}
-    for label, place in places.items():
+    if done.summary is not None:
+        _answer(console, done.summary)
+    places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
+    for label, place in ((label, place) for label, place in places.items() if place):
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
     for line in closing_lines(done):
         console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
+def _answer(console: Console, summary: dict[str, Any]) -> None:
+    table_of(console, summary)
+    console.print()
+    for line in answer_lines(summary):
+        console.print(Text(line, style="bold"), soft_wrap=True)
+    console.print()
+    for failure in summary["failures"] or ():
+        console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
+    console.print(Text(cost_line(summary)), soft_wrap=True)
+
+
 def table_of(console: Console, summary: dict[str, Any]) -> None:
-    """The table in the book's form."""
-    columns(console, *book_table(summary))
+    """The table in the book's form; of many cells, the best."""
+    header, rows = book_table(summary)
+    columns(console, header, [rows[position] for position in best_rows(summary, TABLE_ROWS)])
+    if len(rows) > TABLE_ROWS:
+        console.print(Text(f"the {TABLE_ROWS} best of {len(rows)} cells; the report has all of them"))
 
 
 def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
     """Columns flush right, never cut to the width of the terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        console.print(Text(line.rstrip(), style="bold" if row is header else ""), soft_wrap=True)
+    aligned = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
+    head, *lines = map(str.rstrip, aligned)
+    console.print(Text(head, style="bold"), soft_wrap=True)
+    if lines:  # at once: line by line, a plan of 10,000 trials would take most of its time here
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def comparison(console: Console, found: dict[str, Any]) -> None:
+    """Studies side by side; of many cells, those that differ most."""
+    columns(console, *comparison_table(found, TABLE_ROWS // 2))
+    left = len(found["cells"]) - TABLE_ROWS // 2
+    if left > 0:
+        console.print(Text(f"{left} more cells differ less; --json has all of them"))
+    console.print()
+    for line in comparison_lines(found):
+        console.print(Text(line), soft_wrap=True)
 
 
 def cost_line(summary: dict[str, Any]) -> str:
@@ -93,13 +150,16 @@ def failure_text(failure: dict[str, Any]) -> str:
 
 def closing_lines(done: StudyResult) -> list[str]:
     """What is left to do after an end that was not a clean one."""
-    lines = []
+    lines, place = [], quote(done.address)
     if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-        lines.append("stopped: the trials that had ended are kept and in the report")
+        kept = "kept" if done.summary is None else "kept and in the report"
+        lines.append(f"stopped: the trials that had ended are {kept}; to go on: scalestudy resume {place}")
     if done.broken:
         lines.append(f"the sweep broke off: {done.broken.splitlines()[-1]}; see {done.folder / 'driver.log'}")
+        lines.append(f"nothing that was recorded is lost; to go on: scalestudy resume {place}")
     if done.unsent:
-        lines.append(f"MLflow missed {done.unsent} operations; when it is back: scalestudy sync {done.folder}")
+        why = f" ({done.unsent_reason})" if done.unsent_reason else ""
+        lines.append(f"MLflow missed {done.unsent} operations{why}; when it is back: scalestudy sync {place}")
     if done.exit_code == ExitCode.SOME_FAILED:
         lines.append(f"some trials failed; what they printed: {done.folder / 'driver.log'}")
     return lines
@@ -109,11 +169,13 @@ def result_data(done: StudyResult) -> dict[str, Any]:
     """A study's end as plain data, for --json."""
     return {
         "folder": str(done.folder),
-        "report": str(done.folder / "report.html"),
+        "address": done.address,
+        "report": str(done.report) if done.report else None,
         "tracking_uri": done.tracking_uri,
         "exit_code": int(done.exit_code),
         "broken": done.broken,
         "unsent": done.unsent,
+        "unsent_reason": done.unsent_reason,
         "cold_start_seconds": done.cold_starts,
         "summary": done.summary,
     }

@@ -1,67 +1,34 @@
-"""Stages 1 to 9, put together: `run_study` takes a spec to a report."""
+"""Stages 1 to 9, put together: `run_study` takes a spec to a report, `resume_study` a folder."""
 
 from __future__ import annotations
 
-import logging
-import shutil
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
 
-from experiments.analysis.metric import StudyMetric
-from experiments.plan import Plan, make_plan
-from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
 from orchestration import cluster as clusters
-from orchestration.board import Board
+from orchestration import mirror
 from orchestration.environment import Output, prepare_environment
-from orchestration.errors import ExitCode, UnreachableError
-from orchestration.failures import describe
-from orchestration.live import Silent, View
-from orchestration.mlflow_store import MlflowStore, TrackingAddress, check_reachable, resolve_address
+from orchestration.errors import RefusedError, UnreachableError
+from orchestration.folders import lock_study
+from orchestration.lock import StudyLock, lock_of
+from orchestration.mlflow_store import TrackingAddress, check_reachable, resolve_address, same_address
+from orchestration.opening import Opened, open_extended, open_new, open_resumed
 from orchestration.preflight import (
     check_callables,
     check_configs,
     check_data,
+    check_exact,
+    known_trials,
     logical_cpus,
-    new_folder,
-    new_study_id,
     read_spec,
 )
-from orchestration.recorder import Recorder
-from orchestration.tracking import Tracker
+from orchestration.study_end import StudyResult
+from orchestration.study_run import StudyRun, ViewFactory
+from orchestration.versions import check_versions
 
-logger = logging.getLogger(__name__)
-
-ViewFactory = Callable[[Board, TextIO, Callable[[], dict[str, float]]], View]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyResult:
-    """How a study ended.
-
-    Attributes:
-        folder: the study's folder, with `report.html`, `summary.json` and `trials.jsonl`.
-        summary: `summary.json`.
-        exit_code: the command's exit status.
-        tracking_uri: where MLflow has the study, without a password.
-        broken: why the sweep broke off before its end, or None.
-        unsent: operations that MLflow did not get; `scalestudy sync` replays them.
-        cold_starts: seconds from a group's order to its workers being ready, by group.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
-    exit_code: ExitCode
-    tracking_uri: str
-    broken: str | None
-    unsent: int
-    cold_starts: dict[str, float]
+__all__ = ["StudyResult", "ViewFactory", "resume_study", "run_study"]
 
 
 def run_study(
@@ -70,6 +37,7 @@ def run_study(
     *,
     address: str | None = None,
     out: str | Path | None = None,
+    extend: str | Path | None = None,
     view: ViewFactory | None = None,
 ) -> StudyResult:
     """Runs a study and writes its report.
@@ -78,7 +46,8 @@ def run_study(
         source: a spec file, or the name of a study of the catalogue.
         overrides: `key.path=value`, each put in place of what the file says.
         address: of the Ray cluster; see `cluster.connect`.
-        out: the study's folder; by default a new one in the spec's `storage`.
+        out: the study's folder, or its URI; by default a new one in the spec's `storage`.
+        extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
         view: makes what shows the progress; by default nothing is shown.
 
     Returns:
@@ -90,154 +59,80 @@ def run_study(
     """
     prepare_environment()
     spec = read_spec(source, overrides)
-    plan = make_plan(spec)
+    with ExitStack() as held:
+        if extend is None:
+            return _run(open_new(spec, out), held, address, view)
+        lock = held.enter_context(lock_study(extend))
+        return _run(open_extended(spec, extend), held, address, view, lock)
+
+
+def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFactory | None = None) -> StudyResult:
+    """Goes on with a study that was interrupted, however: what has ended is not run again, and nothing is lost.
+
+    Args:
+        folder: the study's, or its URI.
+        address, view: as for `run_study`.
+
+    Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
+    another process runs.
+    """
+    prepare_environment()
+    with ExitStack() as held:
+        lock = held.enter_context(lock_study(folder))
+        return _run(open_resumed(folder), held, address, view, lock)
+
+
+def _run(
+    opened: Opened, held: ExitStack, address: str | None, view: ViewFactory | None, lock: StudyLock | None = None
+) -> StudyResult:
+    """One run of a study. lock: of its folder; None: it has no folder yet."""
+    spec, plan = opened.spec, opened.plan
     data_root = check_data(spec)
     check_callables(spec)
-    check_configs(plan, data_root)
+    check_configs(known_trials(spec, plan), data_root)
+    if opened.state != "resumed":
+        check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
-    study_id = new_study_id(spec)
-    folder = new_folder(spec, study_id, out)
-    with Output() as output:
-        check_reachable(tracking)
-        num_cpus = logical_cpus(plan, spec)
-        cluster = clusters.connect(address, num_cpus=num_cpus)
-        try:
-            return _Run(spec, plan, folder, study_id, tracking, cluster, data_root).execute(output, view)
-        finally:
-            cluster.disconnect()
-
-
-class _Run:
-    """One run of a study, once everything that could refuse it has been asked."""
-
-    def __init__(
-        self,
-        spec: StudySpec,
-        plan: Plan,
-        folder: StudyFolder,
-        study_id: str,
-        tracking: TrackingAddress,
-        cluster: clusters.Cluster,
-        data_root: Path,
-    ) -> None:
-        from orchestration.engine import Engine
-
-        self.spec, self.plan, self.folder, self.study_id, self.tracking = spec, plan, folder, study_id, tracking
-        self.engine = Engine.for_study(spec, plan, cluster, folder, data_root)
-        self.began = time.monotonic()
-        self.trials = {trial.trial_id: trial for trial in plan.trials}
-        self.board = Board(self.trials, StudyMetric.of(spec.workload))
-
-    def execute(self, output: Output, view: ViewFactory | None) -> StudyResult:
-        """Writes the folder, runs the trials, writes the report."""
-        self._write_plan()
-        output.keep_in(self.folder.driver_log)
-        shown = view(self.board, output.screen, self.engine.waiting) if view else Silent()
-        tracker = Tracker(self._open_store, self.folder.path / "spool")
-        recorder = Recorder(self.spec, self.plan, self.folder, tracker, self.engine)
-        stop = threading.Event()
-        try:
-            recorder.study_started()
-            shown.stage(f"{len(self.plan.trials)} trials; study: {self.folder.path}; MLflow: {self.tracking.shown}")
-            with _signals(stop, self.engine) as caught:
-                broken = self._sweep(recorder, shown, stop)
-            shown.stage("writing the report")
-            summary = recorder.finish(time.monotonic() - self.began, interrupted=bool(caught) or broken is not None)
-        finally:
-            self.engine.shut_down()
-            unsent = tracker.close()
-            shown.close()
-        return StudyResult(
-            folder=self.folder.path,
-            summary=summary,
-            exit_code=exit_code(summary, caught, lost=bool(unsent) or broken is not None),
-            broken=broken,
-            tracking_uri=self.tracking.shown,
-            unsent=unsent,
-            cold_starts=self.engine.cold_starts(),
-        )
-
-    def _sweep(self, recorder: Recorder, shown: View, stop: threading.Event) -> str | None:
-        """Runs the trials. A sweep that Ray breaks off keeps the trials that had ended; returns why it broke off."""
-        try:
-            self.engine.run(self._sink(recorder, shown, stop), stop.is_set)
-        except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
-            logger.exception("the sweep broke off")
-            return describe(error)
-        return None
-
-    def _write_plan(self) -> None:
-        """Makes the study's folder, or leaves nothing behind where that fails or not every node can read it."""
-        path = self.folder.path
-        made = [parent for parent in (path, *path.parents) if not parent.exists()]
-        try:
-            self._write_files()
-            self.engine.check_storage()
-        except BaseException:
-            _discard(path, made)
-            raise
-
-    def _write_files(self) -> None:
-        try:
-            self.folder.create()
-            self.folder.write_text(self.folder.spec_file, self.spec.to_yaml())
-            self.folder.write_plan(self.plan, self.study_id)
-        except OSError as error:
-            raise UnreachableError(f"storage: {self.folder.path}: {error}", "name another folder") from error
-
-    def _open_store(self) -> MlflowStore:
-        experiment = self.spec.tracking.experiment or self.spec.name
-        return MlflowStore(self.tracking, experiment, self.study_id)
-
-    def _sink(self, recorder: Recorder, shown: View, stop: threading.Event) -> Callable[[str, dict[str, Any]], None]:
-        def take(trial_id: str, event: dict[str, Any]) -> None:
-            if stop.is_set() and event["type"] == "lost":
-                return  # Tune has ended it because the study stops; a later run may take it up
-            for each in recorder.take(trial_id, event):
-                self.board.take(trial_id, each)
-                shown.event(trial_id, each)
-
-        return take
-
-
-def _discard(path: Path, made: Sequence[Path]) -> None:
-    """Takes a study's new folder away, and the folders made for it, nearest first, that hold nothing else."""
-    shutil.rmtree(path, ignore_errors=True)
-    if path not in made:
-        path.mkdir()  # it was there, empty, before
-    for parent in made[1:]:
-        with suppress(OSError):  # another study has begun in it
-            parent.rmdir()
-
-
-def exit_code(summary: dict[str, Any], caught: Sequence[int], *, lost: bool) -> ExitCode:
-    """The exit status that a study's end means: signals first, then a lost cluster or store, then failed trials."""
-    if caught:
-        return ExitCode.INTERRUPTED if caught[0] == signal.SIGINT else ExitCode.TERMINATED
-    if lost:
-        return ExitCode.UNREACHABLE
-    return ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
-
-
-@contextmanager
-def _signals(stop: threading.Event, engine: Any) -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM once stops the study cleanly; twice gives up at once. Yields the list of those caught."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def handle(number: int, _frame: Any) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-        stop.set()
-        engine.stop_soon()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    if opened.state != "started":
+        tracking = same_address(opened.folder.address_file, tracking)
+    output = held.enter_context(Output())
+    _check_tracking(tracking, spool=spec.tracking.offline == "spool")
+    cluster = clusters.connect(address, num_cpus=logical_cpus(plan, spec))
+    held.callback(cluster.disconnect)
+    if not cluster.started_here:
+        check_versions(cluster.nodes)
+    run = StudyRun(opened, tracking, cluster, data_root)
+    if opened.state != "started":
+        _check_nodes(opened.folder, cluster)
+    if opened.folder.mirror:  # which of two has a name first, only the lock can tell
+        lock = lock or held.enter_context(lock_of(opened.folder))
+    made = opened.write()
     try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            with suppress(TypeError):  # a handler that was not set from Python
-                signal.signal(number, handler)
+        lock = lock or held.enter_context(lock_of(opened.folder))
+        if opened.state == "started":
+            _check_nodes(opened.folder, cluster)
+            same_address(opened.folder.address_file, tracking)
+            opened.folder.share(opened.folder.address_file)
+    except BaseException:
+        opened.discard(made)
+        raise
+    return run.execute(output, view, lock)
+
+
+def _check_nodes(folder: StudyFolder, cluster: clusters.Cluster) -> None:
+    """Raises UnreachableError where the study's storage is out of a node's reach."""
+    if folder.mirror:
+        mirror.check_nodes(folder.address, cluster)
+    else:
+        clusters.check_shared_storage(folder.path, cluster.nodes)
+
+
+def _check_tracking(tracking: TrackingAddress, *, spool: bool) -> None:
+    """Raises UnreachableError where nothing can be tracked, unless the spec says that it may be sent later."""
+    try:
+        check_reachable(tracking)
+    except RefusedError:
+        raise
+    except UnreachableError:
+        if not spool:
+            raise

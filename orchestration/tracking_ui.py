@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,8 @@ from orchestration.errors import RequestError
 from orchestration.mlflow_store import check_reachable, resolve_address
 
 HOST = "127.0.0.1"
+STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
+"""Takes the store's address, which may hold a password: everybody on the machine can read a command line."""
 
 
 def serve_ui(uri: str | None, port: int) -> int:
@@ -33,15 +36,14 @@ def serve_ui(uri: str | None, port: int) -> int:
         raise RequestError(f"--port: {port}: is in use on {HOST}", "name another, such as --port 5001")
     print(f"MLflow: http://{HOST}:{port} over {address.shown} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", address.uri]
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
-    return _run_until_stopped(command)
+    return _run_until_stopped(command, {STORE_VARIABLE: address.uri})
 
 
-def _run_until_stopped(command: list[str]) -> int:
+def _run_until_stopped(command: list[str], variables: Mapping[str, str]) -> int:
     """Runs a server in a process group of its own, which Ctrl-C or SIGTERM ends as a whole: it starts others."""
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, **variables})
     stopped = threading.Event()
 
     def stop(_number: int, _frame: Any) -> None:

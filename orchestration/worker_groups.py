@@ -1,10 +1,14 @@
 """Stage 4, worker groups: the actor that keeps the books of warm groups and the trials that they serve.
 
-One `WorkerGroups` actor a study. Three parties call it, each by long polling, so that nobody is called back:
+One `WorkerGroups` actor a study. Four parties call it, each by long polling, so that nobody is called back:
 
 * a Tune trial asks for workers (`lease`), follows its trial (`events`) and gives the workers back (`release`);
-* the driver starts the groups that are wanted (`next_orders`) and says when one has ended (`group_closed`);
-* every rank of a group announces itself (`register`), takes trials (`next_trial`) and tells how they go (`post`).
+* the driver starts the groups that are wanted (`next_orders`), says when one has ended (`group_closed`), which nodes
+  there are (`nodes_changed`), and what a scheduler stops (`stop`);
+* every rank of a group announces itself (`register`), takes trials (`next_trial`) and tells how they go (`post`);
+  rank 0 also asks whether all are to leave their trial, and how (`asks_to`);
+* a group's Ray Train controller says that it is there (`controller_started`) and that workers have died
+  (`workers_lost`).
 
 No rank waits for another while the group is idle: each takes the next trial by itself, so that the process group's
 timeout never runs. An *incarnation* is one life of a group's workers: Ray Train restarts all of them when one fails,
@@ -15,21 +19,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestration.books import Assignment, Group, GroupLimits, Lease, has_work, overrun, slots_of
-from orchestration.failures import Cause, RankReport, Verdict, judge
-from orchestration.leases import Action, Grant, Node, Request, Start, decide
-from orchestration.outcomes import error_of, worker_flags
+from orchestration.books import GroupLimits, Lease, Way, has_work, holds, trains_on
+from orchestration.failures import Cause
+from orchestration.leases import Node
+from orchestration.ledger import Ledger
 
 POLL_SECONDS = 20.0
 TICK_SECONDS = 0.5
 
 
 class WorkerGroups:
-    """The books: groups, leases, waiting trials. Decisions are made in `leases` and `failures`."""
+    """The books as an actor: what it is told changes the `Ledger`; what it is asked waits until there is an answer."""
 
     def __init__(
         self,
@@ -37,23 +41,23 @@ class WorkerGroups:
         limits: GroupLimits,
         *,
         exclusive: bool,
+        logs: str = "",
         kill: Callable[[Any], None] | None = None,
+        vacate: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._nodes = list(nodes)
-        self._limits = limits
-        self._exclusive = exclusive
-        self._kill = kill or _kill_actor
-        self._clock = clock
-        self._groups: dict[str, Group] = {}
-        self._leases: dict[str, Lease] = {}
-        self._waiting: list[str] = []
-        self._starts: list[dict[str, Any]] = []
-        self._cold_starts: dict[str, float] = {}  # group → seconds from its order to all of its ranks being here
-        self._told: set[str] = set()  # those of them that the driver knows
-        self._started = 0
-        self._best: float | None = None
-        self._closing = False
+        """logs: where the workers' output lies, for messages."""
+        self._ledger = Ledger(
+            nodes,
+            limits,
+            exclusive=exclusive,
+            kill=kill or _kill_actor,
+            vacate=vacate or _remove_placement_groups,
+            clock=clock,
+            logs=logs,
+        )
+        self._told: set[str] = set()  # groups of whose cold start the driver knows
+        self._listening = 0  # calls of `asks_to` that wait
         self._changed = asyncio.Condition()
 
     # --- a Tune trial -------------------------------------------------------------------------------------------
@@ -61,289 +65,207 @@ class WorkerGroups:
     async def lease(self, trial: dict[str, Any]) -> None:
         """Asks for `trial["num_workers"]` workers for a trial; its progress comes through `events`.
 
-        A trial that is leased again, its Tune process having died, gives its first lease back.
+        `trial["history"]`: what earlier engines of the study have left of it (`Outcome.of_history`), with the number
+        of its `attempts`. A trial that is leased again before it was released has lost its Tune process: its training
+        goes on as the next attempt, and all of its events are told again.
         """
-        await self.release(str(trial["trial_id"]))
-        lease = self._leases[str(trial["trial_id"])] = Lease(trial)
-        if self._closing:
-            self._end(lease, "failed", {"kind": "stopped", "message": "the study is stopping", "rank": None})
-        else:
-            self._waiting.append(lease.trial_id)
-        await self._reconcile()
+        self._ledger.take_up(trial)
+        await self._settle()
 
     async def events(self, trial_id: str, after: int) -> list[dict[str, Any]]:
-        """The events of a trial from number `after` on; waits for one, and returns [] when none came in a while."""
-        lease = self._leases[trial_id]
-        await self._wait(lambda: len(lease.events) > after)
-        return lease.events[after:]
+        """The events of a trial from number `after` on; waits for one, and returns [] when none came in a while.
+
+        Raises LookupError for a trial that has no lease, or none any more.
+        """
+        lease = self._lease(trial_id)
+        lease.heard_at = self._ledger.clock()
+        await self._wait(lambda: bool(lease.events_after(after)))
+        lease.heard_at = self._ledger.clock()
+        return lease.events_after(after)
 
     async def release(self, trial_id: str) -> None:
-        """Gives a trial's workers back. A trial that still trains is broken off, which costs its group."""
-        lease = self._leases.pop(trial_id, None)
-        if lease is None:
-            return
-        if trial_id in self._waiting:
-            self._waiting.remove(trial_id)
-        group = self._groups.get(lease.group_id or "")
-        if group and group.trial_id == trial_id:
-            self._restart(group)
-        await self._reconcile()
+        """Gives a trial's workers back; where they still train it, they leave it within a step."""
+        self._ledger.give_back(trial_id)
+        await self._settle()
 
     # --- the driver ---------------------------------------------------------------------------------------------
+
+    async def stop(self, trial_id: str, epoch: int) -> dict[str, Any] | None:
+        """A scheduler stops a trial after an epoch: returns its `ended` event, with no epoch beyond that one.
+
+        The workers leave it within a step. What the trial has done meanwhile is forgotten, even its end; but one that
+        has recorded its last epoch is left to finish. None: it has no lease.
+        """
+        lease = self._ledger.leases.get(trial_id)
+        if lease is None:
+            return None
+        if not lease.is_last(epoch):
+            self._ledger.stop(lease, epoch)
+            await self._settle()
+        while not lease.done:
+            await self._wait(lambda: lease.done)
+        return lease.events[-1]
 
     async def watch(self) -> None:
         """Runs for the life of the actor: ends trials that stall or run over their time."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._enforce_limits():
-                await self._reconcile()
+            if self._ledger.enforce_limits():
+                await self._settle()
 
-    async def prepare(self, num_workers: int) -> None:
-        """Starts a group before the first trial asks, so that Ray Train and Tune start at the same time."""
-        if not self._groups and not self._closing:
-            views = [Request(trial_id="", num_workers=num_workers)]
-            for action in decide(self._nodes, [], views, exclusive=self._exclusive):
-                self._carry_out(action)
-        await self._notify()
+    async def prepare(self, *sizes: int) -> None:
+        """The sizes of the trials to come, in their order: a group of each is started ahead of need, where it can."""
+        self._ledger.sizes_ahead = list(dict.fromkeys(sizes))
+        await self._settle()
+
+    async def set_exclusive(self) -> None:
+        """From now on one trial at a time on a machine; what runs already is not touched."""
+        self._ledger.exclusive = True
+        await self._settle()
 
     async def next_orders(self) -> dict[str, Any] | None:
         """What the driver is to do or know: `start`, the groups to start; `ready`, seconds that their starts took.
 
         Both are empty after a while without news; None when the study has closed the books.
         """
-        await self._wait(lambda: bool(self._starts) or self._cold_starts.keys() > self._told or self._closing)
-        starts, self._starts = self._starts, []
-        ready = {group_id: self._cold_starts[group_id] for group_id in self._cold_starts.keys() - self._told}
+        books = self._ledger
+        await self._wait(lambda: bool(books.starts) or books.cold_starts.keys() > self._told or books.closing)
+        starts, books.starts = books.starts, []
+        ready = {group_id: books.cold_starts[group_id] for group_id in books.cold_starts.keys() - self._told}
         self._told |= ready.keys()
-        return None if self._closing else {"start": starts, "ready": ready}
+        return None if books.closing else {"start": starts, "ready": ready}
 
-    async def group_closed(self, group_id: str, error: str | None) -> None:
-        """A group's `fit()` has returned. If it never served a trial, the trials that wait for its size fail."""
-        group = self._groups.pop(group_id, None)
-        if group is None:
-            return
-        if group.assignment:
-            self._break_attempt(group, "worker_lost")
-        if error and not group.served and group.state != "stopping":
-            self._refuse(group.num_workers, error)
-        await self._reconcile()
+    async def group_closed(self, group_id: str, error: str | None, cause: Cause = "worker_lost") -> None:
+        """A group's `fit()` has returned, or raised `error` for that cause."""
+        self._ledger.closed(group_id, error, cause)
+        await self._settle()
+
+    async def nodes_changed(self, nodes: Sequence[Node]) -> None:
+        """The nodes that the cluster has now, the room on each when it is empty, and which of them drain."""
+        self._ledger.set_nodes(nodes)
+        await self._settle()
 
     async def close(self) -> None:
-        """Tells every idle group to end, breaks off what runs, and answers every waiting trial."""
-        self._closing = True
-        stopped = {"kind": "stopped", "message": "the study was stopped", "rank": None}
-        for lease in self._leases.values():
-            if not lease.done:
-                self._end(lease, "failed", stopped)
-        self._waiting.clear()
-        for group in self._groups.values():
-            group.stop(self._clock())
-        await self._notify()
+        """Tells every group to end, stops what runs, and answers every waiting trial."""
+        self._ledger.close()
+        await self._settle()
+
+    async def abandon(self) -> None:
+        """Ends every group at once, where `close` was not enough."""
+        self._ledger.abandon()
 
     async def snapshot(self) -> dict[str, Any]:
-        """The books in plain data: groups with state and trials served, waiting trials."""
-        groups = [
-            {"group_id": g.group_id, "num_workers": g.num_workers, "state": g.state, "served": g.served}
-            for g in self._groups.values()
-        ]
-        return {"groups": groups, "waiting": list(self._waiting)}
+        """The books in plain data, for who looks at a running study."""
+        books = self._ledger
+        return {
+            "groups": [group.to_dict() for group in books.groups.values()],
+            "leases": [lease.to_dict() for lease in books.leases.values()],
+            "waiting": list(books.waiting),
+            "room": {node.node_id: node.slots for node in books.nodes},
+            "evictions": books.evictions,
+            "cold_starts": dict(books.cold_starts),
+            "listening": self._listening,
+        }
 
-    # --- a rank -------------------------------------------------------------------------------------------------
+    # --- a rank, and its group's controller ---------------------------------------------------------------------
 
     async def register(self, group_id: str, incarnation: str, rank: int, member: dict[str, Any], handle: Any) -> None:
-        """A rank is ready to serve. The group is idle once all ranks of an incarnation are here."""
-        group = self._groups.get(group_id)
-        if group is None or incarnation in group.past_incarnations:
-            return
-        if group.incarnation != incarnation:
-            if group.assignment:
-                self._break_attempt(group, "worker_lost")
-            group.past_incarnations.add(group.incarnation)
-            group.incarnation, group.members, group.handles = incarnation, {}, {}
-            group.state = "stopping" if group.state == "stopping" else "starting"
-        group.members[rank], group.handles[rank] = member, handle
-        if len(group.members) == group.num_workers and group.state == "starting":
-            group.slots = slots_of(group.members)
-            group.state = "idle"
-            self._cold_starts.setdefault(group_id, self._clock() - group.ordered_at)
-        await self._reconcile()
+        """A rank is ready to serve."""
+        group = self._ledger.groups.get(group_id)
+        if group is not None and incarnation not in group.past_incarnations:
+            self._ledger.register(group, incarnation, rank, member, handle)
+            await self._settle()
 
     async def next_trial(self, group_id: str, incarnation: str, after: int) -> dict[str, Any] | None:
         """The next trial for a rank that has served up to number `after`; {"stop": True} to end; None: ask again."""
-        group = self._groups.get(group_id)
+        group = self._ledger.groups.get(group_id)
         if group is None:
             return {"stop": True}
         await self._wait(lambda: has_work(group, incarnation, after) or group.state == "stopping")
         assignment = group.assignment
         if assignment and has_work(group, incarnation, after):
-            head = {"sequence": assignment.sequence, "attempt": assignment.attempt, "best": self._best}
+            head = {"sequence": assignment.sequence, "attempt": assignment.attempt, "best": self._ledger.best}
             return {**head, "trial": assignment.trial}
         return {"stop": True} if group.state == "stopping" else None
 
+    async def asks_to(self, way: Way, group_id: str, incarnation: str, sequence: int) -> bool:
+        """Waits until a group is to leave its trial in that way (True), or has left it by itself (False).
+
+        By "stop" within a step, as nothing of it is wanted any more; by "leave" with a checkpoint, as a node drains.
+        """
+        self._listening += 1
+        try:
+            async with self._changed:
+                await self._changed.wait_for(
+                    lambda: not trains_on(self._ledger.groups.get(group_id), incarnation, sequence, way)
+                )
+        finally:
+            self._listening -= 1
+        return holds(self._ledger.groups.get(group_id), incarnation, sequence)
+
     async def post(self, group_id: str, incarnation: str, rank: int, sequence: int, event: dict[str, Any]) -> None:
-        """A rank reports on its trial: `started`, `progress`, `epoch`, `ended` (rank 0) or `error` (any rank)."""
-        group = self._groups.get(group_id)
-        if group is None or group.incarnation != incarnation:
-            return
-        assignment = group.assignment
-        if assignment is None or assignment.sequence != sequence:
-            return
-        assignment.last_progress = self._clock()
-        lease = self._leases.get(group.trial_id)
-        if event["type"] == "error":
-            self._take_error(group, RankReport(rank=rank, kind=event["kind"], message=event["message"]))
-        elif lease is not None:
-            self._take_progress(group, lease, event)
-        await self._reconcile()
+        """A rank reports on its trial: `started`, `progress`, `epoch`, `ended`, `left` (rank 0), `error`."""
+        group = self._ledger.groups.get(group_id)
+        if group is not None and holds(group, incarnation, sequence):
+            self._ledger.take_post(group, rank, event)
+            await self._settle()
+
+    async def kernel_kills(self, group_id: str) -> dict[int, dict[str, Any]]:
+        """What the ranks of a group counted when they began the trial in their hands (`kernel_kills.kills_so_far`)."""
+        group = self._ledger.groups.get(group_id)
+        return dict(group.assignment.kernel_kills) if group and group.assignment else {}
+
+    async def controller_started(self, group_id: str, controller: Any) -> None:
+        """A group's Ray Train controller is there, with its actor handle."""
+        self._ledger.controller_started(group_id, controller)
+
+    async def workers_lost(
+        self, group_id: str, incarnation: str, out_of_memory: Mapping[int, str], cause: Cause = "worker_lost"
+    ) -> bool:
+        """Ray Train has found workers of a group dead, some of them, by rank, killed for memory.
+
+        Returns whether the group is to be started again.
+        """
+        group = self._ledger.groups.get(group_id)
+        if group is None:
+            return False
+        self._ledger.workers_lost(group, incarnation, out_of_memory, cause)
+        await self._settle()
+        return group.state != "stopping"
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _take_progress(self, group: Group, lease: Lease, event: dict[str, Any]) -> None:
-        if event["type"] == "started":
-            lease.outcome.training_started(self._clock(), lease.started_at, resumed=event["resumed"])
-        elif event["type"] == "epoch" and not lease.done and lease.outcome.new_epoch(event["epoch"]):
-            lease.events.append(event)
-        elif event["type"] == "ended":
-            self._finish(group, lease, event)
+    def _lease(self, trial_id: str) -> Lease:
+        lease = self._ledger.leases.get(trial_id)
+        if lease is None:
+            raise LookupError(f"trial {trial_id} has no lease: it was given back, or its engine is another")
+        return lease
 
-    def _finish(self, group: Group, lease: Lease, event: dict[str, Any]) -> None:
-        group.assignment = None
-        group.served += 1
-        group.state = "idle" if group.state == "leased" else group.state
-        score = event.get("score")
-        if event["status"] == "finished" and score is not None:
-            self._best = score if self._best is None else max(score, self._best)
-        lease.outcome.training_ended(event)
-        message = event.get("message")
-        self._end(lease, event["status"], error_of(event["status"], message) if message else None)
-
-    def _take_error(self, group: Group, report: RankReport) -> None:
-        """Notes what a rank said. The user's own exceptions decide at once; a lost peer waits for the reason."""
-        assert group.assignment is not None
-        group.assignment.reports[report.rank] = report
-        if report.kind != "collective":
-            self._break_attempt(group, "reported")
-
-    def _break_attempt(self, group: Group, cause: Cause) -> None:
-        assignment, group.assignment = group.assignment, None
-        group.served += 1
-        if group.state == "leased":
-            group.state = "starting"  # Ray Train restarts the workers
-        lease = self._leases.get(str(assignment.trial["trial_id"])) if assignment else None
-        if assignment is None or lease is None or lease.done:
-            return
-        budget = self._limits.failures_per_trial
-        verdict = judge(assignment.reports, cause=cause, attempt=assignment.attempt, failures_per_trial=budget)
-        self._apply(lease, verdict)
-
-    def _apply(self, lease: Lease, verdict: Verdict) -> None:
-        if verdict.status != "retry":
-            self._end(lease, verdict.status, verdict.error)
-            return
-        lease.events.append({"type": "retry", "attempt": lease.attempt, "error": verdict.error})
-        lease.attempt += 1
-        lease.group_id = None
-        self._waiting.insert(0, lease.trial_id)
-
-    def _end(self, lease: Lease, status: str, error: dict[str, Any] | None) -> None:
-        if lease.done:  # the study was closed while the trial ran
-            return
-        lease.done = True
-        lease.events.append(
-            {
-                "type": "ended",
-                **lease.outcome.to_dict(
-                    status=status, attempts=lease.attempt, started_at=lease.started_at, now=self._clock(), error=error
-                ),
-            }
-        )
-
-    def _refuse(self, num_workers: int, error: str) -> None:
-        """Fails the trials that wait for a size whose group could not be started."""
-        doomed = [t for t in self._waiting if self._leases[t].trial["num_workers"] == num_workers]
-        for trial_id in doomed:
-            self._waiting.remove(trial_id)
-            self._end(self._leases[trial_id], "failed", error_of("group_start", error))
-
-    def _enforce_limits(self) -> bool:
-        now, leases, limits = self._clock(), self._leases, self._limits
-        causes = [(group, overrun(group, leases.get(group.trial_id), limits, now)) for group in self._groups.values()]
-        broken = [(group, cause) for group, cause in causes if cause]
-        for group, cause in broken:
-            if group.assignment:
-                self._break_attempt(group, cause)
-            self._restart(group)
-        return bool(broken)
-
-    def _restart(self, group: Group) -> None:
-        """Kills a group's workers; Ray Train starts new ones, which end at once if the group is to end."""
-        group.assignment = None
-        if group.state == "stopping":
-            group.stopping_since = self._clock()
-        else:
-            group.state = "starting"
-        for handle in group.handles.values():
-            self._kill(handle)
-
-    async def _reconcile(self) -> None:
-        if not self._closing:
-            views = [group.view(self._limits) for group in self._groups.values()]
-            waiting = [(trial_id, self._leases[trial_id].trial["num_workers"]) for trial_id in self._waiting]
-            requests = [Request(trial_id=trial_id, num_workers=size) for trial_id, size in waiting]
-            for action in decide(self._nodes, views, requests, exclusive=self._exclusive):
-                self._carry_out(action)
-        await self._notify()
-
-    def _carry_out(self, action: Action) -> None:
-        if isinstance(action, Grant):
-            self._grant(self._leases[action.trial_id], self._groups[action.group_id])
-        elif isinstance(action, Start):
-            self._order_start(action)
-        else:
-            self._groups[action.group_id].stop(self._clock())
-
-    def _order_start(self, action: Start) -> None:
-        self._started += 1
-        group_id = f"group-{self._started}-of-{action.num_workers}"
-        slots = dict(action.slots)
-        self._groups[group_id] = Group(group_id, action.num_workers, slots, self._clock())
-        if lease := self._leases.get(action.trial_id):
-            lease.started_at = lease.started_at or self._clock()
-        nodes = [node for node, count in slots.items() for _ in range(count)]  # one a worker
-        self._starts.append({"group_id": group_id, "num_workers": action.num_workers, "nodes": nodes})
-
-    def _grant(self, lease: Lease, group: Group) -> None:
-        now = self._clock()
-        self._waiting.remove(lease.trial_id)
-        lease.group_id = group.group_id
-        lease.started_at = lease.started_at or now
-        group.sequence += 1
-        group.state = "leased"
-        group.assignment = Assignment(group.sequence, lease.trial, lease.attempt, last_progress=now)
-        members = [{"rank": rank, **group.members[rank]} for rank in sorted(group.members)]
-        lease.outcome.granted(now, members, worker_flags(members))
-        self._flag_shared(group)
-        lease.events.append({"type": "running", "attempt": lease.attempt, "world": lease.outcome.world})
-
-    def _flag_shared(self, group: Group) -> None:
-        """Marks this trial and every running one beside it on the same host: their timings disturb each other."""
-        beside = [other for other in self._groups.values() if other is not group and other.hosts & group.hosts]
-        running = [other for other in beside if other.trial_id]
-        for each in [group, *running] if running else []:
-            if lease := self._leases.get(each.trial_id):
-                lease.outcome.flags.add("shared_node")
+    async def _settle(self) -> None:
+        """After every change: does what has become possible, and wakes who waits."""
+        self._ledger.reconcile()
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _wait(self, ready: Callable[[], bool]) -> None:
         async with self._changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(ready), POLL_SECONDS)
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
 
 def _kill_actor(handle: Any) -> None:
     import ray
 
     ray.kill(handle)
+
+
+def _remove_placement_groups(mark: int) -> None:
+    """Ends the workers whose group has this mark. Ray Train names no placement group, nor does it tell of one before
+    its workers are ready: it is known by the memory that its bundles ask for."""
+    import ray
+    from ray.util.placement_group import PlacementGroup
+
+    for key, facts in ray.util.placement_group_table().items():
+        asked = {bundle.get("memory") for bundle in facts["bundles"].values()}
+        if asked == {mark} and facts["state"] != "REMOVED":
+            ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(key))))

@@ -10,6 +10,8 @@ import pytest
 
 from orchestration.environment import prepare_environment
 
+prepare_environment()  # before any test module imports Ray, which reads some of it then
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -30,13 +32,3 @@ def _no_default_store():
     yield
     if "mlflow" in sys.modules:
         sys.modules["mlflow"].set_tracking_uri(None)
-
-
-@pytest.fixture(scope="session")
-def ray_session(_own_environment):
-    """One Ray with four logical CPUs, started for the first test that needs it."""
-    from orchestration.cluster import connect
-
-    cluster = connect("local", num_cpus=4)
-    yield cluster
-    cluster.disconnect()

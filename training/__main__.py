@@ -86,7 +86,8 @@ def _worker(options: argparse.Namespace) -> tuple[Worker, str]:
     from training.distributed import Worker
 
     device, backend = choose_device(options.device, options.devices)
-    threads = torch.get_num_threads() if options.threads is None else options.threads
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = max(1, torch.get_num_threads() // here) if options.threads is None else options.threads
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     return Worker(rank=rank, world_size=world_size, device=device, threads=threads), backend
 
@@ -123,7 +124,7 @@ def _finish(result: TrainResult, options: argparse.Namespace) -> None:
     if not _is_first_rank():
         return
     name = options.metric.rpartition(":")[2]
-    last = result.records[-1].test_metric if result.records else None
+    last = result.records[-1].to_dict()[f"test_{name}"] if result.records else None
     noise = noise_scale_of(record.to_dict() for record in result.records)
     _print_line({"status": result.status, f"last_test_{name}": last, "train_seconds": result.train_seconds,
                  "message": result.message, "noise_scale": noise, "details": dict(result.details)})  # fmt: skip

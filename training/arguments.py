@@ -37,7 +37,7 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
         "model", "model_args", "data", "data_args", "data_root", "loss", "metric", "batch_size", "learning_rate",
         "epochs", "seed", "lr_rule", "base_batch_size", "warmup_epochs", "schedule", "gradient_clip", "precision",
         "channels_last", "compile", "accumulation", "augment", "gradient_sync", "powersgd_rank", "local_steps",
-        "sync_batch_norm", "shards", "warm_up_steps",
+        "sync_batch_norm", "shards", "warm_up_steps", "max_steps",
     )  # fmt: skip
     optimizer = OptimizerConfig(name=options.optimizer, momentum=options.momentum, weight_decay=options.weight_decay)
     return TrainConfig(optimizer=optimizer, **{name: getattr(options, name) for name in names})
@@ -93,9 +93,10 @@ def _add_place(group: Any) -> None:
         metavar="LIST",
         help="a device a worker, such as cuda:0,cpu: so many workers, started here if torchrun started one alone",
     )
-    add("--threads", type=int, help="threads a worker on the CPU (default: PyTorch's own)")
+    add("--threads", type=int, help="threads a worker on the CPU (default: its share of the cores)")
     add("--timeout-seconds", type=float, default=1800.0, help="longest wait for the other workers")
     add("--warm-up-steps", type=int, default=5, help="first steps that samples_per_second leaves out")
+    add("--max-steps", type=int, help="end after so many steps, and never evaluate: to time steps (default: don't)")
     add("--noise-scale", action="store_true", help="measure the gradient noise scale")
     add("--save-model", type=Path, metavar="FILE", help="write the trained parameters there")
     add("--checkpoints", type=Path, metavar="DIR", help="write checkpoints there, and go on from the last one")

@@ -75,15 +75,19 @@ class TrainConfig:
     sync_batch_norm: bool = False  # whether batch normalisation sees the global batch and not this worker's shard
     shards: Literal["even", "speed"] | tuple[float, ...] = "even"  # how a batch is split; or a weight a worker
     warm_up_steps: int = 5  # first steps of the trial that samples_per_second leaves out
+    max_steps: int | None = None  # the training ends after so many steps and never evaluates; None: it does neither
 
     def __post_init__(self) -> None:
         self._check_names()
         for name, least in (("batch_size", 1), ("epochs", 1), ("seed", 0), ("warm_up_steps", 0), ("accumulation", 1),
                             ("base_batch_size", 1)):  # fmt: skip
             require_integer(name, getattr(self, name), least)
-        for name in ("powersgd_rank", "local_steps"):
+        for name in ("powersgd_rank", "local_steps", "max_steps"):
             if getattr(self, name) is not None:
                 require_integer(name, getattr(self, name), 1)
+        if self.max_steps is not None and self.max_steps <= self.warm_up_steps:
+            raise ValueError(f"max_steps: {self.max_steps} leaves no step after {self.warm_up_steps} warm_up_steps; "
+                             "raise it, or lower warm_up_steps")  # fmt: skip
         self._check_rates()
         self._check_switches()
         self._check_shards()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -42,14 +43,15 @@ def start_process_group(
     world_size: int,
     *,
     init_method: str | None = None,
+    store: dist.Store | None = None,
     backend: str = "gloo",
     timeout_seconds: float = 1800.0,
 ) -> None:
     """Join the default process group of `world_size` ranks; nothing to do for world size 1.
 
     `init_method` is a URL such as tcp://10.0.0.1:29500 or file:///shared/file; None reads MASTER_ADDR and MASTER_PORT
-    from the environment. `timeout_seconds` bounds the wait in one collective. Raises ValueError if it is
-    none, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
+    from the environment; a `store` takes its place. `timeout_seconds` bounds the wait in one collective. Raises
+    ValueError if it is none, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
     """
     if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
         raise ValueError(f"timeout_seconds: {timeout_seconds} is not a wait; choose a number above 0, at most "
@@ -59,10 +61,26 @@ def start_process_group(
     dist.init_process_group(
         backend,
         init_method=init_method,
+        store=store,
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=timeout_seconds),
     )
+
+
+def store_at(address: str, port: int, rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
+    """The store by which ranks meet, which rank 0 serves at this address of its own and nowhere else.
+
+    PyTorch's own way, `tcp://…`, would listen on every interface of the machine, and the store does what it is told by
+    whoever connects. Raises OSError where the port is taken, torch.distributed.DistStoreError if the ranks don't meet.
+    """
+    served: int | None = None
+    if rank == 0:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, port), family=family, backlog=max(128, world_size))
+        served = listening.detach()  # the store closes it
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    return dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=timeout, master_listen_fd=served)
 
 
 def stop_process_group() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 _NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
+_NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text where it has no memory for a kernel's code
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that an allocation failed (some come out of C++ as a plain RuntimeError)."""
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):
+        return True
     text = str(error)
-    return "OutOfMemoryError" in _names(error) or isinstance(error, MemoryError) or any(t in text for t in _NO_MEMORY)
+    return text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
 
 
 def is_lost_peer(error: BaseException) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from training.distributed import (
     largest_difference_from_first,
     synchronise_device,
 )
-from training.evaluation import evaluate
+from training.evaluation import Counts, evaluate
 from training.hooks import Hook
 from training.memory import peak_memory_bytes, start_memory_count
 from training.noise_scale import with_required
@@ -31,17 +33,22 @@ from training.timing import EpochStopwatch, PhaseTimer, enough_timed_steps, warm
 from training.trial import Tally, Trial, new_tally, start_trial
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+Status = Literal["finished", "stopped", "diverged", "left"]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a trial ended. Every rank holds the same records, but for their time stamps."""
+    """How a trial ended. Every rank holds the same records, but for their time stamps.
 
-    status: Literal["finished", "diverged"]
-    records: list[EpochRecord]  # of whole epochs; the epoch in which a trial diverged has none
+    A training that one rank has stopped is "stopped" to that rank and "diverged" to the others: NaN was its message.
+    One that is "left" is so to all of them, and goes on from its checkpoint.
+    """
+
+    status: Status
+    records: list[EpochRecord]  # of whole epochs; the one in which a trial stopped, diverged or was left has none
     model: nn.Module  # the bare module, with the parameters of the last update
-    train_seconds: float  # in steps, the diverged epoch's included
-    message: str | None  # where and how it diverged
+    train_seconds: float  # in steps, those of the epoch that was broken off included
+    message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training picked by itself, plain data
 
 
@@ -68,6 +75,8 @@ def train(
 ) -> TrainResult:
     """Train the config's model for its epochs, on this worker's shards; call it on all ranks of the process group.
 
+    With `config.max_steps` for so many steps at most, none of them evaluated: such a training is made to be timed.
+
     `on_epoch` is called on rank 0 with each epoch's reduced record, those of a resumed training first. `picked`: what
     an earlier attempt picked by itself. May be called again and again in one process: nothing is left behind, and a
     trial's losses and accuracies are those of a fresh process (on a CPU, to the bit). Raises ValueError for what does
@@ -81,37 +90,52 @@ def train(
     progress = trial.progress
     for record in progress.records:
         report(record)
-    lost_seconds, message = 0.0, None
-    while progress.epoch <= config.epochs and message is None:
+    lost_seconds = 0.0
+    status: Status = "finished"
+    while trial.epoch_steps and status == "finished":
         done = run_steps(trial, hooks)
         if done.tally.diverged:
             lost_seconds = done.train_seconds
-            at = f"epoch {progress.epoch}, step {done.tally.steps + 1} of {trial.steps}"
-            message = f"loss or gradient is not finite in {at}"
+            status = "stopped" if trial.stopping else "diverged"
+        elif trial.leaving:
+            lost_seconds = done.train_seconds
+            status = "left"
         else:
             report(_finish_epoch(trial, done, hooks))
             _call(hooks, "epoch_ends", trial, progress.records[-1])
+            status = "left" if trial.leaving else "finished"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
-    status: Literal["finished", "diverged"] = "diverged" if message else "finished"
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
+    return TrainResult(status, progress.records, trial.model, train_seconds, _message(trial, status), trial.details())
+
+
+def _message(trial: Trial, status: Status) -> str | None:
+    if status == "left":
+        return f"{len(trial.progress.records)} epochs and {trial.progress.tally.steps} steps of the next are made"
+    return _where_not_finite(trial) if status == "diverged" else None
+
+
+def _where_not_finite(trial: Trial) -> str:
+    epoch, step = trial.progress.epoch, trial.progress.tally.steps + 1
+    return f"loss or gradient is not finite in epoch {epoch}, step {step} of {trial.steps}"
 
 
 def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
-    """The steps of the epoch in progress, up to the first that is not finite on any rank."""
+    """The steps of the epoch in progress, up to the first that is not finite on any rank, or after which all leave."""
     config, device, tally, epoch = trial.config, trial.worker.device, trial.progress.tally, trial.progress.epoch
     if not tally.steps:
         seed_steps(config.seed, trial.worker.rank, epoch)
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
-    plans, shards = trial.plans(), trial.shards(epoch, tally.steps)
+    shards = trial.shards(epoch, tally.steps)
     trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
     timed_from = warm_up_end(config.warm_up_steps, trial.steps, epoch, trial.progress.first)
-    phases = PhaseTimer(device, watched, trial.steps)
+    steps = trial.epoch_steps
+    phases = PhaseTimer(device, watched, steps)
     stopwatch = trial.stopwatch = EpochStopwatch(device, timed_from, tally.samples)
-    while tally.steps < trial.steps and not tally.diverged:
+    while tally.steps < steps and not (tally.diverged or trial.leaving):
         stopwatch.step_starts(tally.steps, tally.samples)
         phases.step_starts(tally.steps)
-        trial.plan = plans[tally.steps]
+        trial.plan_step(tally.steps, steps)
         run_step(trial, shards, tally, phases, hooks)
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
@@ -125,7 +149,7 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
 
     If the loss is not finite on any rank, no rank updates and the tally says `diverged`. No collective is spent on
     that: such a rank runs backward with NaN, so that every rank finds NaN in the sum of the gradients. A sum whose L2
-    norm overflows counts as not finite too.
+    norm overflows counts as not finite too. A rank whose `should_stop` says so ends the training in the same way.
     """
     step, sync, optimizer = tally.steps, trial.sync, trial.optimizer
     optimizer.zero_grad(set_to_none=True)
@@ -168,14 +192,10 @@ def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: 
     parts = max(trial.config.accumulation, 2 if trial.halves_next else 1)
     trial.halves_next = False
     trial.micro_batches = micro_batch_sizes(trial.plan.shard, parts, keep_empty=trial.shard_loss.runs_empty)
-    factor, loss_sums, last = sync.factor(trial.plan), [], len(trial.micro_batches) - 1
+    factor, loss_sums, last = trial.factor(), [], len(trial.micro_batches) - 1
     pieces = zip(*(tensor.split(trial.micro_batches) for tensor in batch), strict=True)
     for index, (inputs, targets) in enumerate(pieces):
-        if index < last:
-            with sync.accumulating():
-                loss_sum = sync.module(inputs, targets)
-                loss_sum.backward(_scale(loss_sum, factor))
-        else:
+        with sync.accumulating() if index < last else nullcontext():
             loss_sum = sync.module(inputs, targets)
             with phases.backward():
                 loss_sum.backward(_scale(loss_sum, factor))
@@ -210,15 +230,18 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> EpochRecord:
-    """Evaluate, compare the replicas, reduce what all ranks measured, and move on to the next epoch."""
+    """Evaluate, compare the replicas, reduce what all ranks measured, and move on to the next epoch.
+
+    A training of `max_steps` is not evaluated: what an evaluation would have told is NaN in its records.
+    """
     worker, progress = trial.worker, trial.progress
     measured: dict[str, float | None] = {}
     for hook in hooks:
         measured.update(hook.epoch_measured(trial))
     started = time.perf_counter()
-    broadcast_from_first(trial.model.buffers(), worker)
-    counts = evaluate(trial.shard_loss, trial.metric, trial.data, worker, trial.picked.weights)
-    synchronise_device(worker.device)
+    counts = _evaluated(trial)
+    eval_seconds = time.perf_counter() - started if counts else math.nan
+    usage = trial.usage.since_last()
     mine = RankMeasurements(
         train_loss_sum=done.tally.loss_sum.item(),
         samples=done.tally.samples,
@@ -226,18 +249,21 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
         timed_samples=done.timed_samples,
         timed_seconds=done.timed_seconds,
         **{f"{phase}_seconds": done.phases[phase] for phase in PHASES},
-        test_loss_sum=counts.loss_sum,
-        test_metric_sum=counts.metric_sum,
-        test_samples=counts.samples,
-        eval_seconds=time.perf_counter() - started,
+        test_loss_sum=counts.loss_sum if counts else math.nan,
+        test_metric_sum=counts.metric_sum if counts else math.nan,
+        test_samples=counts.samples if counts else 0,
+        eval_seconds=eval_seconds,
         peak_memory_bytes=peak_memory_bytes(worker.device),
         replica_difference=largest_difference_from_first(trial.model.parameters(), worker),
         sync_bytes=done.sync_bytes,
+        cpu_cores=usage.cpu_cores,
+        resident_bytes=usage.resident_bytes,
+        gpu_share=usage.gpu_share,
     )
     facts = EpochFacts(
         epoch=progress.epoch,
-        steps=trial.steps,
-        enough_timed=enough_timed_steps(trial.steps, done.timed_steps),
+        steps=done.tally.steps,
+        enough_timed=enough_timed_steps(done.tally.steps, done.timed_steps),
         metric=trial.metric.name,
         learning_rate=trial.optimizer.param_groups[0]["lr"],
         measured=measured,
@@ -246,6 +272,16 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     progress.records.append(record)
     progress.epoch, progress.tally = progress.epoch + 1, new_tally(worker)
     return record
+
+
+def _evaluated(trial: Trial) -> Counts | None:
+    """This worker's counts over the test set, by rank 0's buffers; None where the training is not to be evaluated."""
+    if trial.config.max_steps is not None:
+        return None
+    broadcast_from_first(trial.model.buffers(), trial.worker)
+    counts = evaluate(trial.shard_loss, trial.metric, trial.data, trial.worker, trial.picked.weights)
+    synchronise_device(trial.worker.device)
+    return counts
 
 
 def _call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:

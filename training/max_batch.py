@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import multiprocessing
 import resource
@@ -24,6 +25,8 @@ from training.trial import Trial, start_trial
 RESOLUTION = 64  # the answer is this exact: 1/64 of it
 LARGEST = 2**20  # examples; nobody asks for more, and a search must end
 
+Example = Sequence[torch.Tensor]  # one input and its target, each with a first dimension of 1
+
 
 @dataclass(frozen=True)
 class Try:
@@ -31,7 +34,10 @@ class Try:
 
     batch: int  # examples on one worker
     fits: bool
-    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: largest resident set so far
+    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: largest resident set of the process
+
+
+Attempt = Callable[[Trial, Example, int], Try]  # a trial, an example, how often it is repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +84,7 @@ def find_max_batch(
     """
     if worker.device.type == "cuda":
         total = torch.cuda.get_device_properties(worker.device).total_memory
-        return _search(config, worker, total, most)
+        return _search(config, worker, total, most, _try_here)
     if limit_bytes is None or limit_bytes < 1:
         raise ValueError("memory: on a CPU the limit has to be stated; give the bytes that a worker may use")
     context = multiprocessing.get_context("spawn")
@@ -107,22 +113,22 @@ def _too_little(limit_bytes: int) -> ValueError:
 def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> None:
     """In a process of its own: the limit holds for all that it does from now on."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a forked child of a process with an OpenMP pool would wait for threads it doesn't have
     try:
-        pipe.send(_search(config, worker, limit_bytes, most))
+        pipe.send(_search(config, worker, limit_bytes, most, functools.partial(_try_in_child, threads)))
     except Exception as error:
         pipe.send(_too_little(limit_bytes) if is_out_of_memory(error) else ValueError(str(error)))
 
 
-def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> MaxBatch:
+def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int, attempt: Attempt) -> MaxBatch:
     trial = start_trial(dataclasses.replace(config, batch_size=2, shards="even"), worker)
     example = tuple(tensor[:1] for tensor in next(iter(trial.shards(epoch=1))))
     tries: list[Try] = []
 
     def fits(batch: int) -> bool:
-        start_memory_count(worker.device)
-        done = _step_fits(trial, example, batch)
-        tries.append(Try(batch, done, peak_memory_bytes(worker.device)))
-        return done
+        tries.append(attempt(trial, example, batch))
+        return tries[-1].fits
 
     batch = largest_that_fits(fits, most)
     return MaxBatch(
@@ -130,7 +136,38 @@ def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int) ->
     )
 
 
-def _step_fits(trial: Trial, example: Sequence[torch.Tensor], batch: int) -> bool:
+def _try_here(trial: Trial, example: Example, batch: int) -> Try:
+    start_memory_count(trial.worker.device)
+    fits = _step_fits(trial, example, batch)
+    return Try(batch, fits, peak_memory_bytes(trial.worker.device))
+
+
+def _try_in_child(threads: int, trial: Trial, example: Example, batch: int) -> Try:
+    """Forked for each try: what an earlier one left in the heap, freed but not given back, takes no room here."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send_try, args=(theirs, threads, trial, example, batch))
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+    except EOFError:  # ended without a word, as where no thread could be started for want of memory
+        answer = Try(batch, fits=False, peak_memory_bytes=0)
+    process.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _send_try(pipe: Any, threads: int, trial: Trial, example: Example, batch: int) -> None:
+    torch.set_num_threads(threads)
+    try:
+        pipe.send(_try_here(trial, example, batch))
+    except Exception as error:
+        pipe.send(ValueError(str(error)))
+
+
+def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
     """Whether a whole step over so many copies of the example can be made."""
     try:
         inputs, targets = (tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in example)

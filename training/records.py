@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
+USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
+"""What a record says of the machine; MLflow shows names that begin with `system/` in a tab of their own."""
+SYSTEM = "system/"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ METRICS = (
            "part of epoch_seconds: exposed, from the last local gradient to the sum of all"),
     Metric("phase_optimizer_seconds", "s", "rank with most data + compute",
            "part of epoch_seconds: check, clip, update, gradients reset"),
+    Metric("straggler_ratio", "1", "max / median", "data + compute of the slowest rank over the median rank's; 1: all "
+           "are alike"),
     Metric("sync_bytes", "B", "max", "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
            "over k workers counts 2 (k - 1) / k · n"),
     Metric("grad_sq_norm", "1", "over ranks, see METHODS.md section 3", "squared norm of the true gradient"),
@@ -54,6 +60,12 @@ METRICS = (
            "examples, for its optimizer"),
     Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "
            "resident set since it started, earlier trials included"),
+    Metric("cpu_cores", "1", "sum", "cores that the workers kept busy, mean over an epoch with its evaluation; in "
+           "MLflow system/cpu_cores"),
+    Metric("resident_bytes", "B", "sum", "memory of the workers' processes after the epoch; in MLflow "
+           "system/resident_bytes"),
+    Metric("gpu_share", "1", "mean", "share of time that the workers' GPUs were busy, by NVML, at the epoch's end; in "
+           "MLflow system/gpu_share"),
     Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
     Metric("time_to_<metric>_<target>", "s", "as train_seconds", "training time until the metric's target is reached"),
     Metric("wall_seconds", "s", "driver", "time from the trial's start to its end"),
@@ -77,11 +89,14 @@ class RankMeasurements:
     optimizer_seconds: float
     test_loss_sum: float
     test_metric_sum: float
-    test_samples: float
+    test_samples: float  # 0 where the epoch was not evaluated; the other three are then NaN
     eval_seconds: float
     peak_memory_bytes: float
     replica_difference: float  # from rank 0
     sync_bytes: float
+    cpu_cores: float = math.nan  # kept busy by this process; NaN: not measured
+    resident_bytes: float = math.nan
+    gpu_share: float = math.nan  # of its GPU's time; NaN: no GPU, or no NVML
 
     def to_row(self) -> tuple[float, ...]:
         """The numbers in the order of the fields."""
@@ -95,7 +110,7 @@ class RankMeasurements:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One entry of "epochs" in trials.jsonl (DESIGN.md section 5); None: not measured."""
+    """One entry of "epochs" in trials.jsonl (DESIGN.md section 5); None or NaN: not measured."""
 
     epoch: int  # from 1
     at: str  # UTC, ISO 8601 with milliseconds and Z
@@ -115,6 +130,10 @@ class EpochRecord:
     learning_rate: float
     grad_sq_norm: float | None = None
     grad_trace_cov: float | None = None
+    straggler_ratio: float | None = None  # None: the phases were not measured
+    cpu_cores: float | None = None  # all workers together
+    resident_bytes: float | None = None  # all workers together
+    gpu_share: float | None = None  # mean over the workers; None: no GPU, or no NVML
 
     def to_dict(self) -> dict[str, Any]:
         """Data that JSON can hold: NaN and infinities are None."""
@@ -128,7 +147,7 @@ class EpochRecord:
         """The record behind `to_dict`'s data; what was not finite is NaN now."""
         names = {"test_metric": f"test_{metric}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
-        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov")
+        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", *USAGE)
         given: dict[str, Any] = {
             name: math.nan if value is None and name not in optional else value for name, value in values.items()
         }
@@ -159,9 +178,9 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         at=utc_now(),
         steps=facts.steps,
         train_loss=_total(ranks, "train_loss_sum") / samples,
-        test_loss=_total(ranks, "test_loss_sum") / test_samples,
+        test_loss=_total(ranks, "test_loss_sum") / test_samples if test_samples else math.nan,
         metric=facts.metric,
-        test_metric=_total(ranks, "test_metric_sum") / test_samples,
+        test_metric=_total(ranks, "test_metric_sum") / test_samples if test_samples else math.nan,
         train_seconds=_largest(ranks, "train_seconds"),
         eval_seconds=_largest(ranks, "eval_seconds"),
         samples=int(samples),
@@ -173,16 +192,27 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         replica_max_diff=_largest(ranks, "replica_difference"),
         sync_bytes=int(_largest(ranks, "sync_bytes")),
         learning_rate=facts.learning_rate,
+        straggler_ratio=_straggler_ratio([rank.compute_seconds for rank in ranks]),
+        cpu_cores=_finite_or_none(_total(ranks, "cpu_cores")),
+        resident_bytes=_finite_or_none(_total(ranks, "resident_bytes")),
+        gpu_share=_finite_or_none(_total(ranks, "gpu_share") / len(ranks)),
         **facts.measured,
     )
+
+
+def _straggler_ratio(seconds: Sequence[float]) -> float | None:
+    """The largest over the median; None where they were not measured."""
+    median = statistics.median(seconds)
+    return max(seconds) / median if median > 0 else None
 
 
 def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
     """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
     same = ("train_loss", "eval_seconds", "samples_per_second", "grad_sq_norm", "grad_trace_cov",
-            "peak_memory_bytes", "replica_max_diff", "sync_bytes", "learning_rate")  # fmt: skip
+            "peak_memory_bytes", "replica_max_diff", "sync_bytes", "learning_rate", "straggler_ratio")  # fmt: skip
     values = {name: epoch.get(name) for name in (*same, *(name for name in epoch if name.startswith("test_")))}
     values["epoch_seconds"] = epoch.get("train_seconds")
+    values |= {f"{SYSTEM}{name}": epoch.get(name) for name in USAGE}
     for name, seconds in (epoch.get("phases") or {}).items():
         values[f"phase_{name}_seconds"] = seconds
     return {name: float(value) for name, value in values.items() if value is not None}
@@ -207,6 +237,8 @@ def noise_scale_of(epochs: Iterable[Mapping[str, Any]]) -> float | None:
 def find_metric(name: str) -> Metric:
     """The table's entry for a metric's name. Raises KeyError, with the remedy, for a name that is not in it."""
     for metric in METRICS:
+        if name == f"{SYSTEM}{metric.name}" and metric.name in USAGE:
+            return metric
         stem = metric.name.partition("<")[0]
         if name == metric.name or (stem != metric.name and name.startswith(stem) and name != stem):
             return metric

@@ -17,7 +17,8 @@ class ShardLoss(nn.Module):
     An empty shard gives a zero that depends on every parameter, so that its backward makes zero gradients everywhere,
     DistributedDataParallel's hooks included, and the worker takes part in every collective. Rejected: an empty batch
     through every model, which batch normalisation and some users' models refuse. `runs_empty` says that the model
-    wants it all the same: with collectives inside it (synchronised batch normalisation), every rank has to run it.
+    wants it all the same: with collectives inside it (synchronised batch normalisation), every rank has to run it. The
+    zero is added to its empty loss, so that NaN still has a way into the gradients (`Trial.should_stop`).
     """
 
     def __init__(
@@ -38,10 +39,10 @@ class ShardLoss(nn.Module):
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The scalar loss sum of inputs (N, C, …) and targets (N, …); N may be 0."""
-        if len(inputs) or self.runs_empty:
+        if len(inputs):
             return self.loss(self.predict(inputs), targets).sum()
-        zeros = [(parameter * 0).sum() for parameter in self.trained_parameters()]
-        return torch.stack(zeros).sum()
+        zero = torch.stack([(parameter * 0).sum() for parameter in self.trained_parameters()]).sum()
+        return self.loss(self.predict(inputs), targets).sum() + zero if self.runs_empty else zero
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         """The model's outputs (N, …), computed in its precision and memory order, given in at least float32."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
-from training.batches import batch_bounds, shard_bounds, steps_per_epoch
+from training.batches import batch_bounds, shard_bounds, steps_made, steps_per_epoch
 from training.config import OptimizerConfig, TrainConfig
 from training.data.loading import TrainingData, open_data
 from training.distributed import Worker, check_process_group
@@ -25,6 +27,7 @@ from training.records import EpochRecord
 from training.seeding import epoch_order, seed_steps
 from training.shard_loss import ShardLoss
 from training.timing import EpochStopwatch
+from training.usage import UsageMeter
 
 
 @dataclass
@@ -49,6 +52,11 @@ class Progress:
     first: tuple[int, int] = (1, 0)  # epoch and step at which this process began
 
 
+def never() -> bool:
+    """The answer of who never asks for a trial's end."""
+    return False
+
+
 @dataclass
 class Trial:
     """A trial in progress on one worker."""
@@ -70,8 +78,16 @@ class Trial:
     gradient_norm: torch.Tensor | None = None  # L2, of the step's gradient over all workers, not clipped
     halves_next: bool = False  # set by a hook: the coming step is made in at least two micro-batches
     stopwatch: EpochStopwatch | None = None  # of the epoch in progress; None between epochs
+    usage: UsageMeter = field(init=False)
     bytes_at_start: int = 0  # what the strategy had sent when the epoch in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
+    should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
+    stopping: bool = False  # whether this rank has asked for the training's end
+    should_leave: Callable[[], bool] = never  # asked on rank 0, now and then, by checkpoints that may leave
+    leaving: bool = False  # all ranks end the training here: its checkpoint is written
+
+    def __post_init__(self) -> None:
+        self.usage = UsageMeter(self.worker.device)
 
     @property
     def samples(self) -> int:
@@ -83,14 +99,26 @@ class Trial:
         """Steps an epoch."""
         return steps_per_epoch(self.samples, self.config.batch_size)
 
-    def plans(self, first_step: int = 0) -> list[StepPlan]:
-        """What this worker does in each step of an epoch, from `first_step` on."""
-        return [self._plan(step) for step in range(first_step, self.steps)]
+    @property
+    def epoch_steps(self) -> int:
+        """Steps that the epoch in progress comes to; 0: the training has ended before it."""
+        epoch = self.progress.epoch
+        return steps_made(self.steps, epoch, self.config.max_steps) if epoch <= self.config.epochs else 0
+
+    def plan_step(self, step: int, steps: int) -> None:
+        """Makes `step` the one in progress; the last of the `steps` that are made ends the epoch."""
+        plan = self.plans[step]
+        self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
+
+    @cached_property
+    def plans(self) -> list[StepPlan]:
+        """What this worker does in each step of an epoch, the same in all epochs."""
+        return [self._plan(step) for step in range(self.steps)]
 
     def shards(self, epoch: int, first_step: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """This worker's (inputs, targets), on its device, of each step of the epoch from `first_step` on."""
         order = epoch_order(self.samples, self.config.seed, epoch)
-        bounds = [self._bounds(step) for step in range(first_step, self.steps)]
+        bounds = [(plan.first, plan.first + plan.shard) for plan in self.plans[first_step:]]
         return self.data.shards(order, bounds, epoch)
 
     def details(self) -> dict[str, Any]:
@@ -109,16 +137,16 @@ class Trial:
         """Around what a hook does inside an epoch that is no part of training."""
         return self.stopwatch.paused() if self.stopwatch else nullcontext()
 
+    def factor(self) -> float:
+        """What the step's loss sum is multiplied by before backward: NaN once this rank asks for the end."""
+        self.stopping = self.stopping or self.should_stop()
+        return math.nan if self.stopping else self.sync.factor(self.plan)
+
     def _plan(self, step: int) -> StepPlan:
         first, end = batch_bounds(self.samples, self.config.batch_size, step)
         start, stop = shard_bounds(end - first, self.picked.weights, self.worker.rank)
-        return StepPlan(shard=stop - start, batch=end - first, is_last=step == self.steps - 1)
-
-    def _bounds(self, step: int) -> tuple[int, int]:
-        """First and one-past-last position of this worker's shard in the epoch's permutation."""
-        first, end = batch_bounds(self.samples, self.config.batch_size, step)
-        start, stop = shard_bounds(end - first, self.picked.weights, self.worker.rank)
-        return first + start, first + stop
+        is_last = step == self.steps - 1
+        return StepPlan(shard=stop - start, batch=end - first, is_last=is_last, first=first + start)
 
 
 def new_tally(worker: Worker) -> Tally:
@@ -196,7 +224,9 @@ def _place(config: TrainConfig, worker: Worker, shard_loss: ShardLoss) -> ShardL
 def _sync_options(config: TrainConfig, steps: int) -> SyncOptions:
     chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
     given = {name: value for name, value in chosen.items() if value is not None}
-    return SyncOptions(total_steps=config.epochs * steps, seed=config.seed, **given)
+    total = config.epochs * steps
+    total = total if config.max_steps is None else min(total, config.max_steps)
+    return SyncOptions(total_steps=total, seed=config.seed, **given)
 
 
 def _check_batch(config: TrainConfig, data: TrainingData) -> None:

@@ -2,6 +2,7 @@
 
 from experiments.analysis.recommendation import recommend
 from experiments.analysis.summary import summarise
-from experiments.analysis.words import answer_lines, book_table, recommendation_lines
+from experiments.analysis.tables import best_rows, book_table
+from experiments.analysis.words import answer_lines, recommendation_lines
 
-__all__ = ["answer_lines", "book_table", "recommend", "recommendation_lines", "summarise"]
+__all__ = ["answer_lines", "best_rows", "book_table", "recommend", "recommendation_lines", "summarise"]

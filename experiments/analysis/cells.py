@@ -4,37 +4,54 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.analysis import timing_runs
 from experiments.analysis.metric import StudyMetric
-from experiments.analysis.parts import Part, missing, spread
+from experiments.analysis.parts import Part, missing, positive, spread
+from experiments.analysis.records import STATUSES, usable
 from experiments.analysis.trial_measures import (
     COUNTED,
     PHASES,
     TIMED,
+    WITHOUT_FIRST,
     Trial,
     best_value,
+    curve,
     epoch_phases,
+    epochs_of,
     final_value,
     samples_per_second,
     timed_epochs,
 )
 from experiments.plan import Plan, cell_of, label
+from experiments.search_space import Factorised
+from experiments.timing_runs import DISTURBED, step_key
 
-STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipped")
+OF_TIMINGS = frozenset({"shared_node", "warm_up_included"})
+"""Flags that say something about a trial's timings and nothing else."""
+WARMING_UP = "its trials were stopped within their first epoch, in which they warmed up"
+NO_TIMES = "its trials have recorded no time"
+NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """The trials of one cell. params: without the seed. planned: how many trials the plan has for it. metric: what
-    the study compares its trials by.
+    the study compares its trials by. timing: the run by which its steps were timed undisturbed; None: its trials were
+    not disturbed, or have the only timings that there are. inferred: it has no trials of its own, and these are the
+    same trainings with another num_gpus, whose epochs count and whose times do not (METHODS §7). not_lent: of an
+    inferred cell, how many of these ran out of memory, which says nothing of more workers.
     """
 
     params: Mapping[str, Any]
     planned: int
     trials: tuple[Trial, ...]
     metric: StudyMetric
+    timing: Trial | None = None
+    inferred: bool = False
+    not_lent: int = 0
 
     @property
     def label(self) -> str:
@@ -66,9 +83,38 @@ class Cell:
         return self.with_status(COUNTED)
 
     @property
+    def own(self) -> tuple[Trial, ...]:
+        """Its trials, but for those of another num_gpus."""
+        return () if self.inferred else self.trials
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there is any time to be had of it: an inferred cell needs a timing run."""
+        return not self.inferred or self.undisturbed_epoch_seconds is not None
+
+    @property
     def flags(self) -> list[str]:
-        """Every flag that some trial of the cell carries, sorted."""
-        return sorted({flag for trial in self.trials for flag in trial.get("flags") or ()})
+        """Every flag that some trial of the cell carries, sorted; with a timing run, those of timings are its own."""
+        flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
+        if self.timing is not None:
+            flags = (flags - OF_TIMINGS) | set(self.timing.get("flags") or ())
+        return sorted(flags)
+
+    @property
+    def undisturbed_epoch_seconds(self) -> float | None:
+        """Seconds an epoch by the timing run: those of a step times the steps of an epoch; None without such a run."""
+        seconds = timing_runs.step_seconds(self.timing) if self.timing is not None else None
+        return None if seconds is None or self.steps is None else seconds * self.steps
+
+    @property
+    def steps(self) -> float | None:
+        """Of a whole epoch; None where none was recorded."""
+        epochs = [epoch for trial in self.trials for epoch in epochs_of(trial)]
+        return max((count for epoch in epochs if (count := positive(epoch.get("steps")))), default=None)
+
+    def curve(self, trial: Trial) -> list[tuple[float, float]]:
+        """`trial_measures.curve` of one of its trials, each epoch taking what it takes undisturbed."""
+        return curve(trial, self.metric, self.undisturbed_epoch_seconds) if self.is_timed else []
 
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
@@ -77,18 +123,50 @@ def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
 
 
 def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
-    """The cells of a study, in the plan's order. Trials that the plan does not have make cells of their own, last."""
+    """The cells of a study, in the plan's order, each with its timing run where there is one that ended well.
+
+    Trials that the plan does not have make cells of their own, last. Of a factorised study all cells of its grid:
+    inferred ones from the trainings, and those that were held out as they were measured. Of the trials those that can
+    be used (`records.usable`).
+    """
+    trials = usable(trials)
+    timings = timing_runs.by_step(trials)
     planned = Counter(key_of(trial.cell) for trial in plan.trials)
-    params = {key_of(trial.cell): trial.cell for trial in plan.trials}
+    params = {key_of(cell): cell for cell in plan.cells}
     members: dict[str, list[Trial]] = {}
-    for trial in trials:
+    for trial in timing_runs.without(trials):
         cell = cell_of(trial["params"])
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
-    return [
-        Cell(params=cell, planned=planned[key], trials=tuple(members.get(key, ())), metric=metric)
-        for key, cell in params.items()
-    ]
+    found = []
+    for key, cell in params.items():
+        own = tuple(members.get(key, ()))
+        made = Cell(params=cell, planned=planned[key], trials=own, metric=metric, timing=timings.get(step_key(cell)))
+        found.append(_factorised(made, plan.factorised, members) if plan.factorised else made)
+    return found
+
+
+def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Trial]]) -> Cell:
+    """A cell as a factorised study has it. members: trials by the key of their cell."""
+    if cell.num_gpus == parts.train_on:
+        return cell
+    if not cell.counted:
+        return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
+    disturbed = any(DISTURBED in (trial.get("flags") or ()) for trial in cell.trials)
+    return cell if disturbed else replace(cell, timing=None)  # what was measured stands
+
+
+def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
+    """The cell as it is by the same trainings with another num_gpus.
+
+    One that ran out of memory tells nothing of a cell with more workers, each of which has fewer examples.
+    """
+    lent = [trial for trial in trainings if trial["status"] != "out_of_memory" or _has_less(cell, trial)]
+    return replace(cell, planned=0, trials=tuple(lent), inferred=True, not_lent=len(trainings) - len(lent))
+
+
+def _has_less(cell: Cell, trial: Trial) -> bool:
+    return cell.num_gpus <= trial["params"]["num_gpus"]
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
@@ -96,22 +174,60 @@ def cell_row(cell: Cell) -> dict[str, Any]:
 
     test_accuracy (or test_ and the name of another metric) is the one after the last epoch, as in the book;
     best_test_accuracy the best after any epoch; both over finished and stopped trials. epoch_seconds: median over a
-    trial's epochs, evaluation not included. details: what training picked by itself, only where it picked something.
+    trial's epochs, evaluation not included. timed_apart: whether times are those of a timing run. kind: factorised
+    where the cell is inferred from trainings with another num_gpus. details: what training picked by itself, only where
+    it picked something. stopped_after: of each trial that a scheduler stopped, the epochs that it had made: its metric
+    after the last of them is not that of a whole training. repeats: epoch_seconds and samples_per_second over
+    the single epochs of all trials, or of the run that timed it apart.
     """
     untimed, metric = why_untimed(cell), cell.metric
     return {
         "label": cell.label,
         "params": dict(cell.params),
-        "trials": {"planned": cell.planned, **count_statuses(cell.trials)},
+        "kind": "factorised" if cell.inferred else "measured",
+        "trials": {"planned": cell.planned, **count_statuses(cell.own)},
         metric.key: spread((final_value(trial, metric) for trial in cell.timed), untimed),
         metric.best_key: spread((best_value(trial, metric) for trial in cell.timed), untimed),
-        "epoch_seconds": spread((epoch_seconds(trial) for trial in cell.timed), untimed),
-        "samples_per_second": spread((throughput(trial) for trial in cell.timed), untimed),
-        "step_seconds": step_seconds(cell.timed),
+        **_times(cell),
         **worker_device(cell.trials),
         "flags": cell.flags,
-        **picked(cell.trials),
+        "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(("stopped",))),
+        **picked(cell.own),
     }
+
+
+def _times(cell: Cell) -> dict[str, Any]:
+    """Seconds an epoch, samples/s and seconds a step: of the cell's trials, or of the run that timed it apart."""
+    timing = cell.timing if cell.timed else None
+    untimed = why_no_time(cell)
+    if timing is not None:
+        return {
+            "epoch_seconds": spread([cell.undisturbed_epoch_seconds], untimed),
+            "samples_per_second": spread([timing_runs.rate(timing)], untimed),
+            "step_seconds": timing_runs.phase_seconds(timing),
+            "timed_apart": True,
+            "repeats": _repeats(timing_runs.repeats(timing, cell.steps)),
+        }
+    timed = cell.timed if cell.is_timed else []
+    if timed and not any(timed_epochs(trial) for trial in timed):
+        untimed = WARMING_UP if any(trial.get(WITHOUT_FIRST) for trial in timed) else NO_TIMES
+    return {
+        "epoch_seconds": spread((epoch_seconds(trial) for trial in timed), untimed),
+        "samples_per_second": spread((throughput(trial) for trial in timed), untimed),
+        "step_seconds": step_seconds(timed),
+        "timed_apart": False,
+        "repeats": _repeats([_repeat(epoch) for trial in timed for epoch in timed_epochs(trial)]),
+    }
+
+
+def _repeat(epoch: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    return positive(epoch.get("train_seconds")), samples_per_second(epoch)
+
+
+def _repeats(found: Sequence[tuple[float | None, float | None]]) -> dict[str, Part]:
+    """Seconds an epoch and samples/s over every epoch of every trial: their median, range and number."""
+    seconds, rates = zip(*found, strict=True) if found else ((), ())
+    return {"epoch_seconds": spread(seconds, NO_TIMES), "samples_per_second": spread(rates, NO_TIMES)}
 
 
 def picked(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -129,8 +245,18 @@ def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:
     return {status: counts[status] for status in STATUSES}
 
 
+def why_no_time(cell: Cell) -> str:
+    """Why a cell has no times, in words."""
+    return NO_TIMING_RUN if cell.trials and not cell.is_timed else why_untimed(cell)
+
+
 def why_untimed(cell: Cell) -> str:
     """Why a cell has no figures, in words."""
+    if cell.not_lent and not cell.trials:
+        return (
+            "its trainings ran out of memory with fewer workers, which tells nothing of this cell: train it with its "
+            "own num_gpus"
+        )
     ended = [f"{count} {status.replace('_', ' ')}" for status, count in count_statuses(cell.trials).items() if count]
     return f"no trial of this cell finished ({', '.join(ended)})" if ended else "no trial of this cell was run"
 

@@ -22,9 +22,12 @@ BEYOND_MEASURE = 1e18
 """Nothing a study measures is as large; what is, is damage, and its sums would overflow."""
 
 
+NUMBERS = (int, float)
+
+
 def finite(value: Any) -> float | None:
     """A finite float, or None for what is absent, infinite, not a number, or no number at all."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
+    if isinstance(value, bool) or not isinstance(value, NUMBERS) or not abs(value) < BEYOND_MEASURE:
         return None
     return float(value)
 

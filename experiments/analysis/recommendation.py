@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from experiments.analysis.cells import Cell, cell_row, gather
+from experiments.analysis.choice_caveats import caveats_of, rate_edges
+from experiments.analysis.intervals import over_seeds, scaled
 from experiments.analysis.metric import ACCURACY, StudyMetric
 from experiments.analysis.parts import Part, missing, present
+from experiments.analysis.scaling import STRONG, timing_rows
 from experiments.analysis.targets import ENOUGH_SEEDS, target_row
-from experiments.analysis.trial_measures import Trial
-from experiments.plan import Plan
+from experiments.analysis.ties import SHOWN_TIES, Contender, tied
+from experiments.analysis.trial_measures import Trial, final_value
+from experiments.plan import Plan, cell_of
+from experiments.plan import label as label_of
 
 Option = Mapping[str, Any]
 """A row of `targets.target_row` whose seconds are known."""
@@ -62,9 +67,11 @@ def recommend(
     whether `choice` is the fastest or the cheapest.
 
     The result has metric, target, choice, fastest, cheapest, knee, best_accuracy (each `{label, params, num_gpus,
-    batch_size, learning_rate, seconds, gpu_seconds, cost, interval, n_seeds, test_accuracy, flags, …}`, or null with a
-    why), pareto (labels) and provisional. For another metric than accuracy its name stands in best_accuracy and
-    test_accuracy.
+    batch_size, learning_rate, seconds, gpu_seconds, cost, interval, n_seeds, test_accuracy, flags, evidence, ties,
+    caveats, strong_speedup, …}`, or null with a why), pareto (labels) and provisional. For another metric than accuracy
+    its name stands in best_accuracy and test_accuracy. evidence: `{cells (labels), seeds, kind}`. ties: labels of the
+    cells that it can't be told apart from, `tie_count` in all. caveats: sentences. strong_speedup: of its workers over
+    one at the same batch; null where that was not timed.
     """
     cells = [cell for cell in gather(plan, trials, metric) if max_gpus is None or cell.num_gpus <= max_gpus]
     wanted = (accuracy,) if accuracy is not None else tuple(targets)
@@ -81,16 +88,18 @@ def choose(
     by: Literal["time", "cost"] = "time",
 ) -> Part:
     """`recommend` on figures that are there already. rows: target to its `target_row`s, in the cells' order."""
-    by_label = {row["label"]: row for row in cell_rows}
     reached = {target: [row for row in options if row["seconds"] is not None] for target, options in rows.items()}
     hardest_first = metric.hardest_first(rows)
     target = next((target for target in hardest_first if reached[target]), None)
-    front = pareto(reached[target]) if target is not None else []
+    options = reached[target] if target is not None else []
+    front = pareto(options)
     none = _why_none(cells, hardest_first, metric)
-    fastest = _choice(front[0], by_label, metric) if front else missing(none)
-    cheapest = _choice(front[-1], by_label, metric) if front else missing(none)
+    choosing = _Choosing(cells, cell_rows, metric)
+    fastest = choosing.choice(front[0], options, ("seconds",)) if front else missing(none)
+    cheapest = choosing.choice(front[-1], options, ("gpu_seconds",)) if front else missing(none)
     bend = knee(front)
-    best = _best_cell(cell_rows, metric)
+    middle = choosing.choice(bend, options, ("seconds", "gpu_seconds")) if bend else None
+    best = choosing.best()
     used = [part for part in (fastest, cheapest, best) if present(part)]
     return {
         "metric": metric.to_dict(),
@@ -99,7 +108,7 @@ def choose(
         "choice": (fastest if by == "time" else cheapest) if front else best,
         "fastest": fastest,
         "cheapest": cheapest,
-        "knee": _choice(bend, by_label, metric) if bend else missing(NO_KNEE if front else none),
+        "knee": middle or missing(NO_KNEE if front else none),
         metric.choice_key: best,
         "pareto": [option["label"] for option in front],
         "provisional": any(part["n_seeds"] < ENOUGH_SEEDS for part in used) or not used,
@@ -114,28 +123,81 @@ def _why_none(cells: Sequence[Cell], hardest_first: Sequence[float], metric: Stu
     return f"no cell reached a {metric.title} of {hardest_first[-1]:g}"
 
 
-def _choice(option: Option, by_label: Mapping[str, Mapping[str, Any]], metric: StudyMetric) -> Part:
-    row = by_label[option["label"]]
-    return {
-        "label": option["label"],
-        "params": option["params"],
-        **{key: option["params"][key] for key in ("num_gpus", "batch_size", "learning_rate")},
-        **{key: option.get(key) for key in ("seconds", "gpu_seconds", "cost", "interval", "n_seeds", "reached")},
-        metric.key: row[metric.key],
-        "device": row["device"],
-        "flags": row["flags"],
-    }
+class _Choosing:
+    """Turns options into rows of the recommendation, with their evidence, ties and caveats."""
+
+    def __init__(self, cells: Sequence[Cell], cell_rows: Sequence[Mapping[str, Any]], metric: StudyMetric) -> None:
+        self._cells = {cell.label: cell for cell in cells}
+        self._rows = {row["label"]: row for row in cell_rows}
+        self._metric = metric
+        self._edges = rate_edges(cells)
+        timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in cell_rows})
+        self._timings = {label: row for row in timings for label in row["cells"]}
+
+    def choice(self, option: Option, options: Sequence[Option], figures: Sequence[str]) -> Part:
+        """One of the options, chosen for its figures of these names (seconds, gpu_seconds)."""
+        contenders = {each["label"]: _contender(each, figures) for each in options}
+        return self._row(option, tied(contenders[option["label"]], list(contenders.values())))
+
+    def best(self) -> Part:
+        """The cell of the best median after the last epoch; of equals the one with fewer GPU-seconds an epoch."""
+        ranked = [row for row in self._rows.values() if present(row[self._metric.key])]
+        if not ranked:
+            return missing("no trial finished")
+
+        def order(row: Mapping[str, Any]) -> tuple[float, float]:
+            seconds = row["epoch_seconds"]["value"] or math.inf
+            return self._metric.order(row[self._metric.key]["value"]), seconds * row["params"]["num_gpus"]
+
+        best = min(ranked, key=order)
+        ties = tied(self._by_metric(best), [self._by_metric(row) for row in ranked])
+        return self._row({**best, "n_seeds": best[self._metric.key]["n"]}, ties)
+
+    def _by_metric(self, row: Mapping[str, Any]) -> Contender:
+        values = [final_value(trial, self._metric) for trial in self._cells[row["label"]].timed]
+        known = [value for value in values if value is not None]
+        figure = self._metric.order(row[self._metric.key]["value"])
+        interval = over_seeds(known, logarithms=False)
+        return Contender(label=row["label"], figures=(figure,), intervals=(interval,), n_seeds=len(known))
+
+    def _trained(self, label: str) -> dict[str, Any]:
+        """Whose trainings a cell's figures are from: its own, or those of the cells that it was inferred from."""
+        cell = self._cells[label]
+        if not cell.inferred:
+            return {"cells": [label], "kind": "measured"}
+        names = dict.fromkeys(label_of(cell_of(trial["params"])) for trial in cell.trials)
+        return {"cells": list(names), "kind": "factorised"}
+
+    def _strong_speedup(self, label: str) -> float | None:
+        """Of several workers over one at the same batch, whatever the rate; None where that was not timed."""
+        timing = self._timings[label]
+        return timing["speedup"] if timing["scaling"] == STRONG else None
+
+    def _row(self, option: Option, ties: Sequence[str]) -> Part:
+        label, row, params = option["label"], self._rows[option["label"]], option["params"]
+        known = ("seconds", "gpu_seconds", "cost", "interval", "n_seeds", "reached", "stopped", "upper_bound")
+        choice = {
+            "label": label,
+            "params": params,
+            **{key: params[key] for key in ("num_gpus", "batch_size", "learning_rate")},
+            **{key: option.get(key) for key in known},
+            self._metric.key: row[self._metric.key],
+            "device": row["device"],
+            "flags": row["flags"],
+            "stopped_after": row["stopped_after"],
+            "evidence": {**self._trained(label), "seeds": option["n_seeds"]},
+            "ties": list(ties[:SHOWN_TIES]),
+            "tie_count": len(ties),
+            "strong_speedup": self._strong_speedup(label),
+        }
+        return {**choice, "caveats": caveats_of(choice, self._edges.get(label), ties)}
 
 
-def _best_cell(cell_rows: Sequence[Mapping[str, Any]], metric: StudyMetric) -> Part:
-    """The cell of the best median after the last epoch; of equals the one with fewer GPU-seconds an epoch."""
-    ranked = [row for row in cell_rows if present(row[metric.key])]
-    if not ranked:
-        return missing("no trial finished")
-
-    def order(row: Mapping[str, Any]) -> tuple[float, float]:
-        seconds = row["epoch_seconds"]["value"] or math.inf
-        return metric.order(row[metric.key]["value"]), seconds * row["params"]["num_gpus"]
-
-    best = min(ranked, key=order)
-    return _choice({**best, "n_seeds": best[metric.key]["n"]}, {best["label"]: best}, metric)
+def _contender(option: Option, figures: Sequence[str]) -> Contender:
+    of_figure = {"seconds": 1.0, "gpu_seconds": float(option["params"]["num_gpus"])}
+    return Contender(
+        label=option["label"],
+        figures=tuple(option[figure] for figure in figures),
+        intervals=tuple(scaled(option["interval"], of_figure[figure]) for figure in figures),
+        n_seeds=option["n_seeds"],
+    )

@@ -6,59 +6,103 @@ from typing import Any
 
 from experiments.analysis.cells import Cell, cell_row, count_statuses, gather
 from experiments.analysis.cost import study_cost
+from experiments.analysis.factorised import caveats as factorised_caveats
+from experiments.analysis.factorised import factorised_part
+from experiments.analysis.lr_rule import lr_rule
 from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import missing, present
+from experiments.analysis.predictions import predictions_part
 from experiments.analysis.recommendation import choose
-from experiments.analysis.scaling import scaling_part, timing_rows
+from experiments.analysis.records import caveat as records_caveat
+from experiments.analysis.records import stopped_caveat, usable
+from experiments.analysis.scaling import Bases, scaling_part, timing_rows
+from experiments.analysis.scaling_laws import usl_part
+from experiments.analysis.statistical_efficiency import statistical_efficiency, tunings
 from experiments.analysis.targets import ENOUGH_SEEDS, target_row
+from experiments.analysis.throughput import throughput_part
+from experiments.analysis.timed_steps import timed_steps
+from experiments.analysis.timing_runs import caveat as timing_caveat
+from experiments.analysis.timing_runs import timing_counts, without
 from experiments.analysis.trial_measures import Trial
 from experiments.analysis.verdicts import scaling_answer, verdicts
-from experiments.plan import Plan, label
+from experiments.plan import Plan, name_of
 from experiments.spec import StudySpec
 
 SUMMARY_VERSION = 1
 SHOWN_FAILURES = 20
-NOT_YET = "this version does not fit laws; the figures a cell are in `cells` and `timings`"
 
 
 def summarise(
-    spec: StudySpec, plan: Plan, trials: Sequence[Trial], wall_seconds: float | None = None
+    spec: StudySpec,
+    plan: Plan,
+    trials: Sequence[Trial],
+    wall_seconds: float | None = None,
+    *,
+    include_flagged: bool = False,
 ) -> dict[str, Any]:
     """Everything the trials say, as strict JSON data: no NaN, no infinity, what can't be had null with a why.
 
     trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None where
-    it is not known.
+    it is not known. include_flagged: fit laws to timings too that were disturbed, by their flags.
     """
+    cells = gather(plan, trials, StudyMetric.of(spec.workload))
+    return summarise_cells(spec, plan, trials, cells, wall_seconds, include_flagged=include_flagged)
+
+
+def summarise_cells(
+    spec: StudySpec,
+    plan: Plan,
+    trials: Sequence[Trial],
+    cells: Sequence[Cell],
+    wall_seconds: float | None = None,
+    *,
+    include_flagged: bool = False,
+) -> dict[str, Any]:
+    """`summarise`, for who has the cells already. cells: of `gather`."""
+    lines, trials = trials, usable(trials)
     metric = StudyMetric.of(spec.workload)
-    cells = gather(plan, trials, metric)
     rows = _cell_rows(cells)
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
     by_target = {target: [target_row(cell, target, price) for cell in cells] for target in spec.targets.accuracy}
-    counts = {"planned": len(plan.trials), **count_statuses(trials), "not_run": _not_run(plan, trials)}
+    factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
+    recommendation = choose(cells, rows, by_target, metric)
+    steps = timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation)
+    throughput = throughput_part(steps)
+    found = tunings(spec, cells, recommendation)
+    efficiency = statistical_efficiency(spec, found)
+    counts = {"planned": len(plan.trials), **count_statuses(without(trials)), "not_run": _not_run(plan, lines)}
     return {
         "version": SUMMARY_VERSION,
         "study": _study(spec, rows, metric),
         "trials": counts,
+        "timing_runs": timing_counts(trials),
         "cost": study_cost(trials, wall_seconds, price),
         "cells": rows,
         "timings": timings,
         "scaling": scaling_answer(timings) or missing(_why_no_scaling(rows)),
-        "throughput_model": missing(NOT_YET),
-        "usl": missing(NOT_YET),
-        "statistical_efficiency": missing(NOT_YET),
-        "lr_rule": missing(NOT_YET),
+        "throughput_model": throughput,
+        "usl": usl_part(steps),
+        "statistical_efficiency": efficiency,
+        "lr_rule": lr_rule(spec, found),
+        "predictions": predictions_part(throughput, efficiency, price),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target]],
-        "verdicts": verdicts([row for row in timings if present(row["epoch_seconds"])]),
-        "recommendation": choose(cells, rows, by_target, metric),
+        "factorised": factorised,
+        "verdicts": verdicts([row for row in timings if present(row["epoch_seconds"])], throughput, efficiency),
+        "recommendation": recommendation,
         "failures": failures(trials),
-        "caveats": caveats(rows, counts, metric),
+        "caveats": [
+            *(sentence for sentence in (records_caveat(lines, trials), stopped_caveat(trials)) if sentence),
+            *caveats(rows, counts, metric),
+            *factorised_caveats(spec, plan, rows, factorised),
+        ],
     }
 
 
 def _cell_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     rows = [cell_row(cell) for cell in cells]
-    return [{**row, **scaling_part(row, rows)} for row in rows]
+    bases = Bases(rows)
+    return [{**row, **scaling_part(row, bases)} for row in rows]
 
 
 def _study(spec: StudySpec, rows: Sequence[Mapping[str, Any]], metric: StudyMetric) -> dict[str, Any]:
@@ -78,7 +122,8 @@ def _study(spec: StudySpec, rows: Sequence[Mapping[str, Any]], metric: StudyMetr
 
 
 def _not_run(plan: Plan, trials: Sequence[Trial]) -> int:
-    return len({trial.trial_id for trial in plan.trials} - {trial["trial_id"] for trial in trials})
+    ended = {trial.get("trial_id") for trial in trials if isinstance(trial, Mapping)}
+    return sum(trial.trial_id not in ended for trial in plan.trials)
 
 
 def _why_no_scaling(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -97,7 +142,7 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         if trial["status"] not in ("finished", "stopped"):
             error: Mapping[str, Any] = trial.get("error") or {}
             key = (trial["status"], error.get("kind"), error.get("message"), error.get("rank"))
-            groups.setdefault(key, []).append(label(trial["params"]))
+            groups.setdefault(key, []).append(name_of(trial.get("kind", "training"), trial["params"]))
     names = ("status", "kind", "message", "rank")
     ranked = sorted(groups.items(), key=lambda item: -len(item[1]))[:SHOWN_FAILURES]
     return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]
@@ -105,7 +150,8 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def caveats(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], metric: StudyMetric) -> list[str]:
     """What a reader must know before believing the figures, as sentences."""
-    found = [_device_caveat(rows), _seed_caveat(rows, metric), _ending_caveat(counts), *_flag_caveats(rows)]
+    found = [_device_caveat(rows), _seed_caveat(rows, metric), _ending_caveat(counts), timing_caveat(rows)]
+    found.extend(_flag_caveats(rows))
     return [caveat for caveat in found if caveat]
 
 

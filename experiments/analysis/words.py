@@ -1,19 +1,37 @@
-"""Stage 8, analysis: the summary in words and as the book's table, the same for terminal, MLflow and report."""
+"""Stage 8, analysis: the summary in words, the same for terminal, MLflow and report."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import Part, present
-from experiments.analysis.scaling import NEITHER, WEAK
+from experiments.analysis.reading import NOTHING, part_of, why_of
 from experiments.plan import short_name
 
-NOTHING = "–"
-MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor weak scaling"}
-"""How a speed-up is marked whose comparison is not strong scaling."""
+MOST_LINES, LONGEST_LINE = 5, 900
+"""Of an answer: lines, and characters of a line; so that it fits MLflow's note however many cells it names."""
+DOUBTS = {"oversubscribed": "oversubscribed", "disturbed": "shared_node"}
+"""Verdicts on the timings themselves, with the flag that each of them names the cells of."""
+
+FLAGGED = "†"
+"""Behind a number that comes from timings with a flag."""
 
 Summary = Mapping[str, Any]
+
+
+def clipped(text: str, longest: int = LONGEST_LINE) -> str:
+    """A text that is not longer than that, cut between words."""
+    return text if len(text) <= longest else f"{text[: longest - 2].rsplit(' ', 1)[0].rstrip(',;:')} …"
+
+
+LONG_LIST = re.compile(r"\(([^(),;]+, [^(),;]+, [^(),;]+)((?:, [^(),;]+){2,})\)")
+
+
+def few_named(text: str) -> str:
+    """A text in which a list of many cells in brackets names three of them: `(a, b, c and 9 more)`."""
+    return LONG_LIST.sub(lambda found: f"({found[1]} and {found[2].count(', ')} more)", text)
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -28,12 +46,21 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def range_text(interval: Part | None) -> str:
-    """`2.1–2.4 s over seeds`; nothing where low and high are the same."""
+    """`2.1 s to 2.4 s over seeds`, of more than their range `… at 90%`; nothing where low and high are the same."""
     if interval is None or interval["low"] is None or interval["low"] == interval["high"]:
         return ""
     if interval["high"] is None:
         return f"from {seconds_text(interval['low'])}, some seeds missed it"
-    return f"{seconds_text(interval['low'])} to {seconds_text(interval['high'])} over seeds"
+    of = "over seeds" if interval.get("kind", "range") == "range" else "at 90%"
+    return f"{seconds_text(interval['low'])} to {seconds_text(interval['high'])} {of}"
+
+
+def brief_seconds(seconds: float) -> str:
+    """Seconds that may be far below one: `13.2 ms`, `315 µs`."""
+    for least, factor, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")):
+        if abs(seconds) >= least:
+            return seconds_text(seconds) if unit == "s" else f"{three_digits(seconds * factor)} {unit}"
+    return seconds_text(seconds)
 
 
 def three_digits(value: float) -> str:
@@ -69,17 +96,21 @@ def headline(summary: Summary) -> str:
 
 
 def _configuration(choice: Part, summary: Summary) -> str:
-    noun = "worker" if summary["study"]["device"] == "cpu" else "GPU"
-    count = choice["num_gpus"]
-    others = "".join(f", {short_name(key)} {_plain(choice['params'][key])}" for key in other_parameters(summary))
-    workers = f"{count} {noun}{'' if count == 1 else 's'}"
-    return f"{workers}, batch {choice['batch_size']}, rate {choice['learning_rate']:g}{others}"
+    others = "".join(f", {short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary))
+    usual = f"batch {choice['batch_size']}, rate {choice['learning_rate']:g}"
+    return f"{_workers(choice['num_gpus'], summary)}, {usual}{others}"
 
 
 def answer_lines(summary: Summary) -> list[str]:
-    """The answer in at most five lines: fastest, cheapest, whether more workers were faster, why, how sure."""
-    lines = [*_recommended(summary["recommendation"]), _scaling_line(summary), _verdict_line(summary), _sure(summary)]
-    return [line for line in lines if line]
+    """The answer in at most five lines: fastest, cheapest, whether more workers were faster and why not, what more than
+    were measured would bring, how sure.
+    """
+    chosen, scaling = _recommended(summary["recommendation"]), [scaling_words(summary), _verdict_line(summary)]
+    end = [line for line in (_beyond_line(summary), _sure(summary)) if line]
+    scaling = [line for line in scaling if line]
+    if len(chosen) + len(scaling) + len(end) > MOST_LINES:
+        scaling = [" ".join(clipped(line, LONGEST_LINE // 2) for line in scaling)]
+    return [clipped(line) for line in (*chosen, *scaling, *end)]
 
 
 def recommendation_lines(recommendation: Part) -> list[str]:
@@ -115,7 +146,7 @@ def _cell_words(choice: Part) -> str:
         spent.append(f"cost {money_text(choice['cost'])}")
     extent = range_text(choice["interval"])
     inside = ", ".join([*([extent] if extent else []), *spent])
-    return f"{choice['label']}, {seconds_text(choice['seconds'])} ({inside})"
+    return f"{choice['label']}, {seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''} ({inside})"
 
 
 def money_text(cost: float) -> str:
@@ -126,21 +157,123 @@ def money_text(cost: float) -> str:
 def _best_words(best: Part, metric: StudyMetric) -> str:
     if not present(best):
         return ""
-    return f"Best {metric.title}: {best['label']}, {metric.text(best[metric.key]['value'])} after the last epoch."
+    value = metric.text(best[metric.key]["value"])
+    return f"Best {metric.title}: {best['label']}, {value} {measured_when(best)}."
 
 
-def _scaling_line(summary: Summary) -> str:
-    scaling = summary["scaling"]
-    return scaling["words"] if present(scaling) else f"Whether more workers are faster can't be told: {scaling['why']}."
+def measured_when(best: Part) -> str:
+    """After which epoch the metric of a choice was measured: the last, but of trials that a scheduler has stopped."""
+    epochs = best["stopped_after"]
+    if not epochs:
+        return "after the last epoch"
+    span = f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]} to {epochs[-1]}"
+    return f"after the last epoch, or where trials were stopped (epoch {span})"
+
+
+def scaling_words(summary: Summary) -> str:
+    """Whether more workers were faster than one; marked where they, or what they are compared with, have flags."""
+    scaling, timings = summary["scaling"], summary["timings"]
+    if not present(scaling):
+        return f"Whether more workers are faster can't be told: {why_of(scaling)}."
+    spoken_of = [scaling[pair]["label"] for pair in ("best", "worst")]
+    told = [row for row in timings if row["label"] in spoken_of or _names(scaling["words"], row["label"])]
+    bases = {row["base"] for row in told}
+    return _marked(scaling["words"], [*told, *(row for row in timings if row["label"] in bases)])
+
+
+def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
+    """A verdict with few of its cells named; marked where those have flags, unless it is a verdict on them."""
+    words = few_named(verdict["words"])
+    if verdict["cause"] in DOUBTS:
+        return words
+    return _marked(words, [row for row in summary["timings"] if _names(words, row["label"])])
+
+
+def _marked(words: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Words with the mark at their end where the timings that they rest on have flags."""
+    return f"{words.rstrip('. ')} {FLAGGED}." if any(row["flags"] for row in rows) else words
+
+
+def _names(words: str, label: str) -> bool:
+    """Whether a label stands in words, and not as the beginning of a longer one."""
+    return label in words and re.search(rf"{re.escape(label)}(?![\w.]*\w| \w+=)", words) is not None
 
 
 def _verdict_line(summary: Summary) -> str:
-    found = summary["verdicts"]
-    return f"{found[0]['words']} {found[0]['remedy']}" if found else ""
+    """What the timings are in doubt for, and the first cause that scaling stops by."""
+    doubts = _doubts(summary)
+    causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in DOUBTS]
+    doubt = clipped(few_named(doubts[0]["words"]), LONGEST_LINE // 4) if doubts else ""
+    told = (causes or doubts)[:1]
+    cause = [f"{clipped(verdict_words(each, summary), LONGEST_LINE // 2)} {each['remedy']}" for each in told]
+    return " ".join([*([doubt] if doubt and causes else []), *cause])
+
+
+def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
+    return [verdict for verdict in summary["verdicts"] if verdict["cause"] in DOUBTS]
+
+
+def _beyond_line(summary: Summary) -> str:
+    """What more workers than were measured would bring, and up to where that can be told."""
+    part, recommendation = part_of(summary, "predictions"), summary["recommendation"]
+    if "predictions" not in summary or not present(recommendation["fastest"]):
+        return ""
+    measured = f"{_workers(max(summary['study']['num_gpus']), summary)} measured"
+    if not present(part):
+        return f"What more than the {measured} would bring can't be told: {why_of(part)}."
+    broken, best = part.get("breaks_at"), (part.get("best") or {}).get("fastest")
+    ends = f" The prediction ends at {broken['num_gpus']}: {why_of(broken)}." if broken else ""
+    if not any(row["beyond"] and row["valid"] for row in part["rows"]):
+        return f"Beyond the {measured} nothing can be predicted.{ends}"
+    other = "".join(f" {each}" for each in (_other_target(part, recommendation["target"]), steps_doubt(part)) if each)
+    if best is None or not present(best) or not best["beyond"]:
+        return f"Beyond the {measured} no time to {part['target']:g} is predicted to be shorter.{other}{ends}"
+    return f"Beyond the {measured}: {_prediction(best, part, work_unit(summary))}.{other}{ends}"
+
+
+def _other_target(part: Part, target: float) -> str:
+    """That a prediction is not for the target that the recommendation is for, and why."""
+    if part["target"] == target:
+        return ""
+    return f"That is not the {target:g} above: too few batch sizes tell the steps to it."
+
+
+def steps_doubt(part: Mapping[str, Any]) -> str:
+    """What the steps to the target of a prediction that is there stand in doubt for, as a sentence; else nothing."""
+    return f"Of the steps to {part['target']:g}: {why_of(part)}." if part.get("why") else ""
+
+
+def _prediction(best: Part, part: Part, unit: str) -> str:
+    """The soonest beyond the measured sizes, against what the same laws say of the soonest within them: a measured
+    time would bring in how far the laws are off.
+    """
+    known = best["low"] is not None and best["high"] is not None
+    interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if known else ""
+    mark = FLAGGED if part.get("flagged") else ""
+    words = (
+        f"{best['num_gpus']} at batch {best['batch_size']:g} are predicted to reach {part['target']:g} in "
+        f"{seconds_text(best['seconds_to_target'])}{mark}{interval}"
+    )
+    within = [row for row in part["rows"] if row["valid"] and not row["beyond"] and row["seconds_to_target"]]
+    if not within:
+        return words
+    least = min(within, key=lambda row: float(row["seconds_to_target"]))
+    faster = least["seconds_to_target"] / best["seconds_to_target"]
+    dearer = best["gpu_seconds"] / least["gpu_seconds"]
+    return (
+        f"{words}, {faster:.2f}× as fast as predicted of {least['num_gpus']} at batch {least['batch_size']:g}, for "
+        f"{dearer:.2f}× the {unit}"
+    )
+
+
+def _workers(count: int, summary: Summary) -> str:
+    noun = "worker" if summary["study"]["device"] == "cpu" else "GPU"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _sure(summary: Summary) -> str:
-    caveats = [caveat for caveat in summary["caveats"] if not caveat.startswith("Marked")]
+    told = [f"Marked {DOUBTS[verdict['cause']]} " for verdict in _doubts(summary)[:1]]  # by the line of verdicts
+    caveats = [caveat for caveat in summary["caveats"] if not caveat.startswith(tuple(told))]
     ratio = summary["cost"]["overhead_ratio"]
     overhead = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
     return " ".join([*overhead, *(caveat.partition(". Below")[0].rstrip(".") + "." for caveat in caveats)])
@@ -156,47 +289,8 @@ def other_parameters(summary: Summary) -> list[str]:
     return [key for key in (summary["cells"][0]["params"] if summary["cells"] else {}) if key not in fixed]
 
 
-def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """The table in the book's form, a row a cell: header and rows of text.
-
-    num_gpus, batch, lr, other swept parameters, epoch s, test acc, speed-up, efficiency, where a target was reached the
-    training seconds to it, and notes: comparisons that are not strong scaling, trials that did not finish, flags. On
-    CPU the first column says so.
-    """
-    cpu = "cpu" in (summary["study"]["device"] or "")
-    others, metric = other_parameters(summary), metric_of(summary["study"])
-    header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
-    header += ["epoch s", metric.heading, "speed-up", "efficiency"]
-    target = summary["recommendation"]["target"]
-    times = {row["label"]: [_seconds(row["seconds"])] for row in summary["time_to_target"] if row["target"] == target}
-    header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
-    rows = summary["cells"]
-    return header, [[*_book_row(row, others, metric), *times.get(row["label"], []), _notes(row)] for row in rows]
-
-
-def _book_row(row: Mapping[str, Any], others: Sequence[str], metric: StudyMetric) -> list[str]:
-    params = row["params"]
-    return [
-        str(params["num_gpus"]),
-        str(params["batch_size"]),
-        f"{params['learning_rate']:g}",
-        *(_plain(params[key]) for key in others),
-        _seconds(row["epoch_seconds"]["value"]),
-        metric.text(row[metric.key]["value"]) if present(row[metric.key]) else NOTHING,
-        NOTHING if row["speedup"] is None else f"{row['speedup']:.2f}",
-        NOTHING if row["efficiency"] is None else f"{row['efficiency']:.2f}",
-    ]
-
-
-def _seconds(seconds: float | None) -> str:
-    return NOTHING if seconds is None else three_digits(seconds)
-
-
-def _notes(row: Mapping[str, Any]) -> str:
-    return ", ".join(row_notes(row))
-
-
-def _plain(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A swept value, a number without needless zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -207,15 +301,3 @@ def setting_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def row_notes(row: Mapping[str, Any]) -> list[str]:
-    """What marks a cell: a comparison that is not strong scaling, trials that did not finish, flags."""
-    trials = row["trials"]
-    ended = [
-        f"{trials[status]} {status.replace('_', ' ')}"
-        for status in ("diverged", "out_of_memory", "failed", "skipped")
-        if trials[status]
-    ]
-    kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS else []
-    return [*(kind if row["speedup"] is not None else []), *ended, *row["flags"]]

@@ -1,49 +1,92 @@
 """Stage 9, report: `report.html`, `summary.json` and the figures, rebuilt from a study's folder alone."""
 
+import gc
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from experiments.analysis.cells import gather
+from experiments.analysis.cells import Cell, gather
 from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import finite
-from experiments.analysis.summary import summarise
+from experiments.analysis.summary import summarise_cells
 from experiments.report.curves import metric_over_epochs, metric_over_seconds
+from experiments.report.drawing import Drawn
 from experiments.report.page import render_page
-from experiments.report.scaling_figures import efficiency_figure, pareto_figure, phases_figure, speedup_figure
+from experiments.report.phase_figure import phases_figure
+from experiments.report.prediction_figure import predictions_figure
+from experiments.report.rate_figure import rate_map_figure
+from experiments.report.speedup_figures import efficiency_figure, speedup_figure
+from experiments.report.steps_figure import steps_figure
+from experiments.report.styles import Styles
+from experiments.report.target_figures import pareto_figure, time_map_figure
 from experiments.spec import StudySpec
 from experiments.study_folder import StudyFolder
 from experiments.yaml_lines import read_yaml
 
-__all__ = ["write_report"]
+__all__ = ["draw", "write_report"]
 
 
-def write_report(folder: StudyFolder, wall_seconds: float | None = None) -> Path:
+def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
     """Reads spec.yaml, plan.json and trials.jsonl; writes summary.json, figures/*.png and report.html, its result.
 
     wall_seconds: of the whole study; None keeps what an earlier summary.json says, else it is taken from the trials'
-    own times. Raises OSError where a file is not there, ValueError where one can't be read.
+    own times. include_flagged: laws are fitted to timings too that were disturbed, by their flags. Raises OSError where
+    a file is not there, ValueError where one can't be read.
     """
+    with _without_sweeping():
+        return _write_report(folder, wall_seconds, include_flagged)
+
+
+@contextmanager
+def _without_sweeping() -> Iterator[None]:
+    """Keeps the garbage collector from going through the records of a large study again and again, which are millions
+    of objects and hold no cycles: a quarter of the report's time.
+    """
+    swept = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if swept:
+            gc.enable()
+
+
+def _write_report(folder: StudyFolder, wall_seconds: float | None, include_flagged: bool) -> Path:
     spec_yaml = folder.spec_file.read_text("utf-8")
     spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
     plan, trials = folder.read_plan(), folder.read_trials()
     wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
-    summary = summarise(spec, plan, trials, wall)
-    summary["study"]["study_id"] = folder.study_id
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    figures = [
-        metric_over_epochs(cells, summary),
-        metric_over_seconds(cells, summary),
-        speedup_figure(summary),
-        efficiency_figure(summary),
-        pareto_figure(summary),
-        phases_figure(summary),
-    ]
+    summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged)
+    summary["study"]["study_id"] = folder.study_id
+    figures = draw(cells, summary)
     for figure in figures:
         if figure.png is not None:
             folder.write_bytes(folder.figure_file(figure.name), figure.png)
+        else:
+            folder.delete(folder.figure_file(figure.name))  # of an earlier report, which had more to go by
     folder.write_json(folder.summary_file, summary)
     folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml))
     return folder.report_file
+
+
+def draw(cells: Sequence[Cell], summary: Mapping[str, Any]) -> list[Drawn]:
+    """Every figure, in the page's order; one that can't be drawn has only its reason."""
+    styles = Styles.of(summary)
+    return [
+        speedup_figure(summary),
+        efficiency_figure(summary),
+        phases_figure(summary),
+        time_map_figure(summary),
+        rate_map_figure(summary),
+        steps_figure(summary),
+        metric_over_epochs(cells, summary, styles),
+        metric_over_seconds(cells, summary, styles),
+        pareto_figure(summary, styles),
+        predictions_figure(summary),
+    ]
 
 
 def _earlier_wall_seconds(folder: StudyFolder) -> float | None:

@@ -7,7 +7,7 @@ ink, rules and muted lines become CSS variables, so that the page's light and da
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,8 +22,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 HATCHES = ("", "", "///", "")
 
-INK, RULE, MUTED = "#16181c", "#d9dce1", "#8d939c"
-_CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)"}
+INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
+_CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
 
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """One panel; small enough that its text is still readable on a telephone."""
@@ -45,7 +45,7 @@ STYLE: dict[Any, Any] = {
     "hatch.linewidth": 0.6,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
-    "legend.handlelength": 3.2,
+    "legend.handlelength": 2.8,
     "lines.linewidth": 1.7,
     "lines.markersize": 4.5,
     "svg.fonttype": "none",
@@ -72,6 +72,16 @@ class Drawn:
     caption: str
     svg: str = ""
     png: bytes | None = None
+
+
+def not_drawn(name: str, title: str, why: str) -> Drawn:
+    """A figure of which only the reason is there."""
+    return Drawn(name=name, title=title, caption=f"Not drawn: {why.rstrip('. ')}.")
+
+
+def sentences(*parts: str) -> str:
+    """The parts of a caption that say something, one after the other."""
+    return " ".join(part for part in parts if part)
 
 
 @contextmanager
@@ -119,7 +129,21 @@ def _attribute(text: str) -> str:
     return "".join(escapes.get(character, character) for character in text)
 
 
-LEGEND_CHARACTERS = 64
+def line_handle(**looks: Any) -> Any:
+    """A legend's entry for a line or a marker."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **looks)
+
+
+def patch_handle(**looks: Any) -> Any:
+    """A legend's entry for an area."""
+    from matplotlib.patches import Patch
+
+    return Patch(**looks)
+
+
+LEGEND_CHARACTERS = 68
 """How many characters of labels, with some for each handle, one row of a legend has room for."""
 
 
@@ -128,7 +152,7 @@ def legend_below(figure: "Figure", handles: list[Any]) -> None:
     if not handles:
         return
     longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(3, len(handles), LEGEND_CHARACTERS // (longest + 8)))
+    columns = max(1, min(3, len(handles), LEGEND_CHARACTERS // (longest + 7)))
     rows = -(-len(handles) // columns)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.2 * rows)
@@ -147,6 +171,18 @@ def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
+def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:
+    """A logarithmic x axis with a tick a size that was tried; of many, every other one or fewer."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    ticks = sorted(set(sizes))
+    ticks = ticks[:: max(1, -(-len(ticks) // MOST_TICKS))]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+MOST_TICKS = 13
 TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
 
 

@@ -9,29 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis.parts import present
+from experiments.analysis.reading import NOTHING
+from experiments.analysis.tables import best_rows, book_table
 from experiments.analysis.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from experiments.analysis.words import (
-    NOTHING,
     answer_lines,
-    book_table,
+    clipped,
     headline,
     metric_of,
-    money_text,
-    range_text,
     seconds_text,
     setting_text,
-    three_digits,
-    work_unit,
+    verdict_words,
 )
+from experiments.report.choices import ROLES, choices, cost_words
 from experiments.report.drawing import Drawn
+from experiments.report.law_tables import factorised_table, law_tables, prediction_table
+from experiments.report.styles import DAGGER, flag_words
 
 HERE = Path(__file__).parent
 Summary = Mapping[str, Any]
-ROLES = ("fastest", "cheapest", "knee")
+TABLE_ROWS = 40
+"""Cells that are shown at once; of more, the best, and all of them where the reader asks."""
+LONGEST_TABLE = 1_400_000
+"""Characters of text in a table of every cell; of more, the best cells are in it, the rest in summary.json."""
+TAGS = 9
+"""Characters that a table's cell takes beside its text."""
+LONGEST_VERDICT, LONGEST_LEAD_IN = 600, 60
 
 
 def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
-    """The report as one HTML text: no script, nothing outside it."""
+    """The report as one HTML text, nothing outside it; its one script sorts tables and is not needed to read it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -39,24 +46,52 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     header, rows = book_table(summary)
+    cards, notes = choices(summary)
+    ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
+    table = [_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)]
     return environment.get_template("template.html").render(
         study=summary["study"],
         metric=metric_of(summary["study"]),
         counts=summary["trials"],
         headline=headline(summary),
-        answer=answer_lines(summary),
-        merits=merits(summary),
+        answer=[lead_in(line) for line in answer_lines(summary)],
+        choices=cards,
+        notes=notes,
+        cost=cost_words(summary),
         header=header,
-        rows=[_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)],
-        details=details_table(summary),
-        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures],
-        verdicts=summary["verdicts"],
+        rows=[table[position] for position in best_rows(summary, TABLE_ROWS)],
+        cells=len(table),
+        every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
+        flags=flag_words(summary["cells"]),
+        details=(ranges[0], [ranges[1][position] for position in listed(summary, ranges[1])]),
+        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures if figure.png is not None],
+        undrawn=[figure for figure in figures if figure.png is None],
+        verdicts=[
+            {**each, "words": clipped(verdict_words(each, summary), LONGEST_VERDICT)} for each in summary["verdicts"]
+        ],
         no_verdict=no_verdict(summary),
+        laws=[law for law in laws if law.rows],
+        unfitted=[law for law in [*laws, predictions] if not law.rows],
+        predictions=predictions,
+        factorised=factorised_table(summary),
         caveats=summary["caveats"],
         failures=summary["failures"],
         style=Markup((HERE / "style.css").read_text("utf-8")),
+        script=Markup((HERE / "sort.js").read_text("utf-8")),
         spec_yaml=spec_yaml,
     )
+
+
+def lead_in(line: str) -> tuple[str, str]:
+    """A line of the answer as what it is about, which is set in bold, and the rest."""
+    head, colon, rest = line.partition(": ")
+    return (f"{head}:", rest) if colon and ". " not in head and len(head) <= LONGEST_LEAD_IN else ("", line)
+
+
+def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Positions of the rows that a table of every cell has room for: all, or the best."""
+    length = max(1, sum(len(text) + TAGS for row in rows for text in row))
+    return best_rows(summary, int(len(rows) * min(1.0, LONGEST_TABLE / length)))
 
 
 def no_verdict(summary: Summary) -> str:
@@ -68,38 +103,6 @@ def no_verdict(summary: Summary) -> str:
         f"{SYNC_SHARE:.0%}, and an example costs at most {SMALL_BATCH_RATIO} times as much in small batches as in the "
         "largest."
     )
-
-
-def merits(summary: Summary) -> list[dict[str, str]]:
-    """Three figures of merit: fastest, cheapest, overhead; each name, value, detail."""
-    recommendation = summary["recommendation"]
-    return [
-        _merit("Fastest", recommendation, "fastest", "seconds"),
-        _merit("Cheapest", recommendation, "cheapest", work_unit(summary)),
-        _overhead(summary["cost"]),
-    ]
-
-
-def _merit(name: str, recommendation: Mapping[str, Any], role: str, unit: str) -> dict[str, str]:
-    choice = recommendation[role]
-    if not present(choice):
-        return {"name": name, "value": NOTHING, "detail": choice["why"], "more": ""}
-    more = [f"to {recommendation['target']:g} {metric_of(recommendation).title}"]
-    if unit == "seconds":
-        value = seconds_text(choice["seconds"])
-        more += [extent] if (extent := range_text(choice["interval"])) else []
-    else:
-        value = three_digits(choice["gpu_seconds"])
-        more = [f"{unit} {more[0]}", *([f"cost {money_text(choice['cost'])}"] if choice["cost"] is not None else [])]
-    return {"name": name, "value": value, "detail": choice["label"], "more": "; ".join(more)}
-
-
-def _overhead(cost: Mapping[str, Any]) -> dict[str, str]:
-    if cost["overhead_ratio"] is None:
-        return {"name": "Overhead", "value": NOTHING, "detail": cost["why"], "more": ""}
-    detail = f"{seconds_text(cost['wall_seconds'])} wall for {seconds_text(cost['critical_path_seconds'])} of training"
-    more = "start-up, evaluation and recording are the difference"
-    return {"name": "Overhead", "value": f"{cost['overhead_ratio']:.2f}×", "detail": detail, "more": more}
 
 
 def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
@@ -122,8 +125,8 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
         [
-            row["label"],
-            f"{row['trials']['finished'] + row['trials']['stopped']} of {row['trials']['planned']}",
+            f"{row['label']}{f' {DAGGER}' if row['flags'] else ''}",
+            _seeds_text(row),
             _ranged(row[metric.key], metric.text),
             _ranged(row[metric.best_key], metric.text),
             _ranged(row["epoch_seconds"], "{:.3f}".format),
@@ -134,6 +137,14 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
         for row in summary["cells"]
     ]
     return header, rows
+
+
+def _seeds_text(row: Mapping[str, Any]) -> str:
+    if row.get("kind") == "factorised":
+        return "inferred"
+    trials = row["trials"]
+    stopped = f", {trials['stopped']} stopped early" if trials["stopped"] else ""
+    return f"{trials['finished'] + trials['stopped']} of {trials['planned']}{stopped}"
 
 
 def _picked_text(details: Mapping[str, Sequence[Any]]) -> str:

@@ -5,8 +5,8 @@
 #   infra/local/cluster.sh status
 #   infra/local/cluster.sh stop
 #
-# The head listens on 127.0.0.1: Ray on PORT (6379), the dashboard and job server on DASHBOARD_PORT (8265), the raylets'
-# agents on AGENT_PORT and the ports after it (52365 …).
+# Ray listens on PORT (6379) of this machine's address, closed by the token; the dashboard and job server on DASHBOARD_PORT
+# (8265) of 127.0.0.1, the raylets' agents on AGENT_PORT and the ports after it (52365 …).
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")/../.." && pwd)"
@@ -67,7 +67,7 @@ start() {
     is_count "$cpus" || die "CPUS: $cpus: give a whole number, 1 or more"
     [ -x "$bin/ray" ] || die "$bin/ray is not there; run make test or make demo first, or set BIN"
     [ ! -d "$state" ] || die "a cluster on port $port is there already ($state); stop it first"
-    [ -n "${RAY_AUTH_TOKEN:-}" ] || "$bin/ray" get-auth-token --generate >/dev/null
+    [ -n "${RAY_AUTH_TOKEN:-}" ] || (umask 077; "$bin/ray" get-auth-token --generate >/dev/null)
     mkdir -p "$state"
     raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
         --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" \

@@ -8,7 +8,7 @@ from tests.experiments.support import DATASETS, MODELS
 
 
 def test_the_catalogue():
-    assert catalogue() == ["d2l-lenet", "digits-quick"]
+    assert catalogue() == ["d2l-lenet", "digits-quick", "fashion-factorised", "fashion-grid"]
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -45,3 +45,13 @@ def test_neither_file_nor_study_lists_the_catalogue(name, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match="digits-quick"):
         find_study(name)
+
+
+def test_the_factorised_study_is_the_grid_but_for_the_search():
+    grid, factorised = (
+        load_study(find_study(f"fashion-{name}"), models=MODELS, datasets=DATASETS) for name in ("grid", "factorised")
+    )
+    sections = ("workload", "train", "sweep", "targets", "resources")
+    assert all(getattr(grid, section) == getattr(factorised, section) for section in sections)
+    assert make_plan(factorised).cells == make_plan(grid).cells
+    assert (len(make_plan(grid).trials), len(make_plan(factorised).trials)) == (48, 24)

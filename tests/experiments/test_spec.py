@@ -128,8 +128,8 @@ BAD = [
     ("sweep: {points: [{num_gpus: 1}], num_gpus: [1]}", "sweep.num_gpus", 2, "in points"),
     ("sweep: {points: [{num_gpus: 3, batch_size: 2}]}", "sweep.points", 2, "smaller than num_gpus 3"),
     ("sweep: null", "sweep", 2, "not a mapping"),
-    ("search: {method: random}", "search.method", 2, "not available in this version; choose grid"),
-    ("search: {scheduler: asha}", "search.scheduler", 2, "not available"),
+    ("search: {method: factored}", "search.method", 2, 'did you mean "factorised"? choose grid, random, tpe or'),
+    ("search: {scheduler: median}", "search.scheduler", 2, "is not none or asha"),
     ("resources: {exclusive: 1}", "resources.exclusive", 2, "1 is not auto, true or false"),
     ("resources: {gpus_per_worker: 0}", "resources.gpus_per_worker", 2, "greater than 0"),
     ("targets: {accuracy: [0]}", "targets.accuracy", 2, "greater than 0"),
@@ -149,12 +149,15 @@ BAD = [
     ("workload: {data: imagenet}", "workload.data", 2, "choose digits, fashion_mnist, mnist, synthetic"),
     ("workload: {model: 'a b:c'}", "workload.model", 2, "package.module:callable"),
     ("storage: ''", "storage", 2, "is empty"),
-    ("storage: s3://bucket/x", "storage", 2, "not available"),
+    ("storage: ftp://host/x", "storage", 2, "unknown kind; name a folder, or a URI that starts with one of s3://"),
+    ("storage: s3://", "storage", 2, "is not a place in a bucket"),
+    ("storage: s3://bucket/a/../../b", "storage", 2, "is not a place in a bucket"),
+    ("storage: s3://me:secret@bucket/x", "storage", 2, "AWS_SECRET_ACCESS_KEY"),
     ("tracking: {uri: ''}", "tracking.uri", 2, "is empty"),
     ("tracking: {uri: 'file:./mlruns'}", "tracking.uri", 2, "retired"),
     ("tracking: {uri: ./mlruns}", "tracking.uri", 2, "retired"),
     ("tracking: {experiment: ' '}", "tracking.experiment", 2, "is empty"),
-    ("tracking: {offline: spool}", "tracking.offline", 2, "not available"),
+    ("tracking: {offline: queue}", "tracking.offline", 2, "is not refuse or spool"),
     ("workload: {model: !!python/object/apply:os.system [ls]}", "workload.model", 2, "refused"),
 ]
 
@@ -169,7 +172,7 @@ def test_bad_input_names_file_line_field_value_and_remedy(text, field, line, pie
     assert found[0].remedy
 
 
-@pytest.mark.parametrize("name", ["a/b", "../x", "", ".hidden", "-x", "a b", "x" * 65, "näme", "a\n", "a\0"])
+@pytest.mark.parametrize("name", ["a/b", "../x", "..", "", ".hidden", "-x", "a b", "x" * 65, "näme", "a\n", "a\0"])
 def test_names_that_are_unfit_for_a_folder(name):
     with pytest.raises(ValidationError):
         StudySpec(name=name)

@@ -5,7 +5,6 @@ import pytest
 from tests.support.books_study import (
     STALLED,
     TRIAL_SECONDS,
-    check,
     no_waiting,
     study_run,
     trials,
@@ -152,6 +151,7 @@ def test_progress_keeps_a_slow_trial_alive_until_its_time_is_up():
         while study.clock.now - began < TRIAL_SECONDS - STALLED:
             study.clock.now += STALLED - 1
             await study.ray.step(fit.workers[0])
+            await study.follow("t0")
             await study.tick()
         assert fit.workers[0].alive
         study.clock.now += STALLED - 1
@@ -180,51 +180,35 @@ def test_a_group_that_never_starts_fails_the_trials_of_its_size_only():
     assert study.ended("t2")["status"] == "finished"
 
 
-def test_a_released_trial_frees_its_workers_at_once_and_records_nothing_more():
+def test_a_released_trial_is_left_within_a_step_and_records_nothing_more():
     async def prepare(study):
-        await study.lease("t0", 1, "hangs")
-        await study.lease("t1", 1)
+        await study.lease("t0", 2, "hangs")
         await until_training(study, "t0")
-        (old,) = study.ray.history
-        await study.stop("t0")
-        assert not old.alive
-        await study.ray.post(old, {"type": "epoch", "epoch": epoch_record(1)})
+        await study.lease("t1", 2)
+        await study.release("t0")
+        leader, peer = study.ray.history
+        await study.ray.step(leader)  # it has only just begun, and asks
+        await study.tick()
+        await study.ray.step(leader)
+        assert (leader.order, leader.alive, peer.alive) == (None, True, True)
+        assert study.events["t0"] == []
 
-    study = study_run(prepare, slots={"a": 1})
+    study = study_run(prepare, slots={"a": 2})
     assert study.ended("t1")["status"] == "finished"
+    assert [worker.served for worker in study.ray.history] == [2, 2]  # the group stayed warm
 
 
 def test_a_waiting_trial_can_be_released():
     async def prepare(study):
         await study.lease("t0", 1, "hangs")
         await study.lease("t1", 1)
-        await study.stop("t1")
-        await study.stop("t0")
+        await study.release("t1")
+        await study.release("t0")
         await study.lease("t2", 1)
 
     study = study_run(prepare, slots={"a": 1})
     taken = {trial for worker in study.ray.history for _, trial, _ in worker.taken}
     assert taken == {"t2"}
-
-
-def test_a_trial_that_is_leased_again_takes_the_place_of_its_first_lease():
-    """A Tune trial that starts anew after its process died."""
-
-    async def prepare(study):
-        await study.lease("t0", 1)
-        await study.lease("t1", 1)
-        await study.settle()
-        await study.lease("t2", 1, "hangs")
-        study.open.remove("t2")
-        await until_training(study, "t2")
-        await study.lease("t2", 1)
-        for _ in range(9):
-            for action in study.ray.actions():
-                await action()
-            check(study)
-
-    study = study_run(prepare, slots={"a": 2})
-    assert study.ended("t2")["status"] == "finished"
 
 
 def test_two_trials_at_a_time_on_one_host_are_flagged():
@@ -296,15 +280,6 @@ def test_a_rank_of_an_unknown_group_is_told_to_stop():
     study_run(prepare, slots={"a": 1})
 
 
-def test_the_books_can_be_looked_at():
-    async def then(study):
-        shown = await study.groups.snapshot()
-        assert shown["waiting"] == []
-        assert shown["groups"] == [{"group_id": "group-1-of-1", "num_workers": 1, "state": "idle", "served": 1}]
-
-    study_run(trials(1), then, slots={"a": 1})
-
-
 def test_the_best_metric_so_far_goes_with_the_next_trial():
     async def prepare(study):
         await study.lease("t0", 1)
@@ -313,6 +288,6 @@ def test_the_best_metric_so_far_goes_with_the_next_trial():
         await until_training(study, "t1")
         (worker,) = study.ray.history
         assert worker.order["best"] == 0.5
-        await study.stop("t1")
+        await study.release("t1")
 
     study_run(prepare, slots={"a": 1})

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from collections import Counter
 
 import pytest
 
@@ -85,10 +86,50 @@ def check_end(study):
         assert trial_id in study.released or kinds[-1] == "ended"
         epochs = [event["epoch"]["epoch"] for event in events if event["type"] == "epoch"]
         assert len(epochs) == len(set(epochs))
-        assert kinds.count("retry") <= study.failures
+        assert [event["attempt"] for event in events if event["type"] == "retry"] == list(
+            range(1, 1 + kinds.count("retry"))
+        )
+        lost = Counter(event["error"]["kind"] for event in events if event["type"] == "retry")
+        assert max((lost[kind] for kind in lost if kind != "preempted"), default=0) <= study.failures
     for _, workers in itertools.groupby(study.ray.history, key=lambda worker: worker.incarnation):
         taken = sorted((worker.taken for worker in workers), key=len)
         assert all(shorter == taken[-1][: len(shorter)] for shorter in taken)
+
+
+async def fault(study, chance):
+    """Something that goes wrong, or that somebody does."""
+    nodes, fits = list(study.ray.slots), list(study.ray.fits.values())
+    kinds = ["worker", "worker", "release", "come back", "stop", "tune process", "controller", "node", "drain"]
+    kind = chance.choice(kinds)
+    if kind == "worker":
+        study.ray.harm(chance)
+    elif kind == "release" and study.open:
+        await study.release(chance.choice(study.open))
+    elif kind == "come back" and study.open:
+        trial_id = chance.choice(study.open)
+        size = study.sizes[trial_id]
+        await study.release(trial_id)
+        study.released.discard(trial_id)
+        await study.lease(trial_id, size)
+    elif kind == "stop" and study.open:
+        await stop_after_what_was_seen(study, chance.choice(study.open))
+    elif kind == "tune process" and study.open:
+        await study.follow_anew(chance.choice(study.open))
+    elif kind == "controller" and fits:
+        await study.ray.give_up(chance.choice(fits), "ActorDiedError", "controller_lost")
+    elif kind == "node" and len(nodes) > 1 and chance.random() < 0.2:
+        await study.ray.lose_node(chance.choice(nodes))
+    elif kind == "drain" and len(nodes) > 1 and chance.random() < 0.4:
+        await study.ray.drain_node(chance.choice(nodes))
+
+
+async def stop_after_what_was_seen(study, trial_id):
+    """As a scheduler does, at the last epoch that it has heard of; before the first it has nothing to say."""
+    epochs = [event["epoch"]["epoch"] for event in study.events[trial_id] if event["type"] == "epoch"]
+    if epochs:
+        ended = await study.stop(trial_id, epochs[-1])
+        assert ended["status"] in ("stopped", "finished")
+        assert [epoch["epoch"] for epoch in ended["epochs"]] == epochs
 
 
 async def explore(seed):
@@ -113,13 +154,11 @@ async def explore(seed):
     while planned or study.open:
         roll = chance.random()
         if planned and len(study.open) < at_a_time and roll < 0.2:
-            await study.lease(*planned.pop(0))
+            await study.lease(*planned.pop(0), checkpoints={"every_epochs": chance.randint(0, 1)})
         elif study.open and roll < 0.4:
             await study.follow(chance.choice(study.open))
-        elif study.open and roll > 1 - faults / 2:
-            await study.stop(chance.choice(study.open))
-        elif roll > 1 - 2 * faults:
-            study.ray.harm(chance)
+        elif roll > 1 - 3 * faults:
+            await fault(study, chance)
         elif chance.random() < 0.002:
             study.clock.now += STALLED + 1
             await study.tick()

@@ -6,7 +6,7 @@ import resource
 import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from orchestration.byte_store import ArrowByteStore, open_byte_store
+from orchestration.byte_store import ArrowByteStore, open_byte_store, storage_reason
 from orchestration.errors import RequestError, UnreachableError
 from tests.training.checkpoints import LENET, NAMES, origins, save
 from training.checkpoint.byte_store import LocalByteStore
@@ -34,6 +34,12 @@ def store(request, tmp_path):
     return KINDS[request.param](tmp_path)
 
 
+@pytest.fixture(params=[name for name in KINDS if name not in ("training's own", "top of memory")])
+def remote(request, tmp_path):
+    """A store of pyarrow's, below its top."""
+    return KINDS[request.param](tmp_path)
+
+
 def test_bytes_under_names(store):
     assert store.names() == []
     store.write("b/two", b"2")
@@ -45,6 +51,53 @@ def test_bytes_under_names(store):
     assert store.names("../") == []
     assert [store.read(name) for name in ("one", "b/two")] == [b"", b"22"]
     assert store.read("b/two.pt") == bytes(range(256)) * 1000
+
+
+def test_a_name_is_given_once(remote):
+    remote.create("a/b", b"1")
+    with pytest.raises(FileExistsError):
+        remote.create("a/b", b"2")
+    assert remote.read("a/b") == b"1"
+
+
+def test_what_shows_a_change(remote):
+    remote.write("a/b", b"1")
+    before = remote.stamps()
+    assert (list(before), before["a/b"].size_bytes) == (["a/b"], 1)
+    remote.write("a/b", b"22")
+    remote.write("c", b"")
+    after = remote.stamps()
+    assert list(after) == ["a/b", "c"] == remote.names()
+    assert after["a/b"] != before["a/b"]
+    assert remote.folders() == ["a"]
+    assert remote.has_top()
+
+
+def test_all_but_one_name_is_cleared(remote):
+    remote.clear()
+    for name in ("00000001/part-0.pt", "00000002/part-0.pt", "model.pt", "more"):
+        remote.write(name, b"1")
+    remote.clear(keep="model.pt")
+    assert remote.names() == ["model.pt"]
+    remote.clear()
+    assert remote.names() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "When initiating multiple part upload for key 'x' in bucket 'none': AWS Error NO_SUCH_BUCKET during "
+            "CreateMultipartUpload operation: The specified bucket does not exist (Request ID: lzapq0h1)",
+            "no such bucket: The specified bucket does not exist",
+        ),
+        ("AWS Error ACCESS_DENIED during HeadObject operation: No response body.", "access denied: No response body."),
+        ("disk\nfull", "disk"),
+        ("", "OSError"),
+    ],
+)
+def test_why_a_storage_failed_in_one_line(said, shown):
+    assert storage_reason(OSError(said)) == shown
 
 
 def test_nothing_under_a_name(store):

@@ -18,8 +18,8 @@ from orchestration.cluster import (
 from orchestration.errors import ExitCode, RequestError, UnreachableError
 
 
-def node(name="a", cpus=4.0, gpus=0.0):
-    return ClusterNode(node_id=name, host=name, cpus=cpus, gpus=gpus)
+def node(name="a", cpus=4.0, gpus=0.0, draining=False):
+    return ClusterNode(node_id=name, host=name, cpus=cpus, gpus=gpus, draining=draining)
 
 
 def fit(*nodes, device="cpu", cpus=1, gpus=1.0):
@@ -56,6 +56,13 @@ def test_more_workers_than_the_cluster_has_room_for():
         check_capacity([1, 3, 2], room, device="cpu")
     assert caught.value.exit_code == ExitCode.BAD_REQUEST
     assert "up to 2" in caught.value.remedy
+
+
+def test_a_node_that_drains_is_there_but_has_no_room():
+    room = slots([node("a"), node("b", draining=True)], device="cpu", cpus_per_worker=1, gpus_per_worker=1)
+    assert [(each.node_id, each.slots, each.draining) for each in room] == [("a", 4, False), ("b", 0, True)]
+    with pytest.raises(RequestError, match="room for 4 CPU workers"):
+        check_capacity([5], room, device="cpu")
 
 
 def test_whether_something_listens():

@@ -94,6 +94,37 @@ def test_a_command_that_fails_at_the_start_leaves_nothing_behind(tmp_path):
     assert (out, err, files) == ("refused\n", "", {})
 
 
+def test_no_secret_comes_into_the_log(tmp_path):
+    """Printed, logged – also by a handler that kept the stream from before – or in a traceback."""
+    out, err, files = run(
+        tmp_path,
+        """
+        import logging
+        os.environ["MY_TOKEN"] = "tok-en-42"
+        logging.basicConfig()
+        with Output() as output:
+            output.keep_in(Path("driver.log"))
+            print("print http://ann:s3cr3t@h tok-en-42")
+            sys.stderr.writelines(["error http://ann:s3cr3t@h\\n"])
+            logging.getLogger("a").warning("log %s %d", "http://ann:s3cr3t@h", 7)
+            try:
+                raise ValueError("raised with http://ann:s3cr3t@h")
+            except ValueError:
+                logging.getLogger("a").exception("caught")
+                sys.excepthook(*sys.exc_info())
+        logging.getLogger("a").warning("after %s", "http://ann:s3cr3t@h")
+        """,
+    )
+    log = files["driver.log"]
+    assert "s3cr3t" not in log
+    assert "tok-en-42" not in log
+    for expected in ("print http://ann:***@h ***", "error http://ann:***@h", "WARNING:a:log http://ann:***@h 7"):
+        assert expected in log
+    assert log.count("ValueError: raised with http://ann:***@h") == 2
+    assert err == "WARNING:a:after http://ann:s3cr3t@h\n", "outside, logging is the user's own again"
+    assert out == ""
+
+
 def test_file_descriptors_are_given_back(tmp_path):
     out, _, _ = run(
         tmp_path,

@@ -1,8 +1,10 @@
 """Stage 4: what the reports of a broken attempt mean."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from orchestration.failures import RankReport, classify, describe, judge
+from orchestration.failures import CAUSE_TEXT, Failure, RankReport, classify, describe, judge, over_budget
 
 
 class OutOfMemoryError(RuntimeError):
@@ -48,8 +50,15 @@ def reports(**said):
     }
 
 
-def verdict(said, cause="reported", attempt=1, failures=2):
-    return judge(said, cause=cause, attempt=attempt, failures_per_trial=failures)
+def earlier(**counts):
+    """Lost attempts, so many of each kind."""
+    kinds = [kind for kind, count in counts.items() for _ in range(count)]
+    return [Failure(attempt=number, kind=kind, message="m") for number, kind in enumerate(kinds, start=1)]
+
+
+def verdict(said, cause="reported", failures=2, logs="", **lost):
+    before = earlier(**lost)
+    return judge(said, cause=cause, attempt=len(before) + 1, earlier=before, failures_per_trial=failures, logs=logs)
 
 
 def test_an_exception_is_final_with_rank_and_message():
@@ -75,20 +84,56 @@ def test_an_exception_that_a_stall_made_visible_is_final():
     assert verdict(reports(r0=("exception", "bad")), cause="stalled").status == "failed"
 
 
-@pytest.mark.parametrize("cause", ["worker_lost", "stalled", "reported"])
-def test_a_lost_attempt_is_tried_again_within_the_budget(cause):
+LOST = ["worker_lost", "stalled", "controller_lost", "node_lost", "tune_trial"]
+
+
+@pytest.mark.parametrize("cause", [*LOST, "reported"])
+def test_a_lost_attempt_is_tried_again_within_the_budget_of_its_cause(cause):
     said = reports(r0=("collective", "Connection closed by peer"))
-    statuses = [verdict(said, cause, attempt, failures=2).status for attempt in (1, 2, 3)]
+    kind = "worker_lost" if cause == "reported" else cause
+    others = {other: 9 for other in LOST if other != kind}
+    statuses = [verdict(said, cause, failures=2, **{kind: lost}, **others).status for lost in range(3)]
     assert statuses == ["retry", "retry", "failed"]
-    assert verdict(said, cause, 1, failures=0).status == "failed"
-    error = verdict(said, cause, 3).error
-    assert error["kind"] == ("stalled" if cause == "stalled" else "worker_lost")
-    assert error["rank"] is None
-    assert "attempt 3" in error["message"]
-    assert "rank 0: Connection closed by peer" in error["message"]
+    assert verdict(said, cause, failures=0).status == "failed"
+    found = verdict(said, cause, **{kind: 2})
+    assert (found.error["kind"], found.error["rank"]) == (kind, None)
+    assert CAUSE_TEXT[kind] in found.error["message"]
+    assert "attempt 3" in found.error["message"]
+    assert "rank 0: Connection closed by peer" in found.error["message"]
+    assert found.failure == Failure(attempt=3, kind=kind, message=found.error["message"])
 
 
-def test_a_time_limit_is_final():
-    found = verdict({}, "time_limit", attempt=1, failures=9)
-    assert (found.status, found.error["kind"]) == ("failed", "time_limit")
+def test_a_time_limit_is_final_and_no_lost_attempt():
+    found = verdict({}, "time_limit", failures=9)
+    assert (found.status, found.error["kind"], found.failure) == ("failed", "time_limit", None)
     assert "limits.trial_minutes" in found.error["message"]
+
+
+@pytest.mark.parametrize("kind", ["interrupted", "preempted"])
+def test_what_is_nobodys_fault_is_on_no_budget(kind):
+    failures = [Failure(attempt=number, kind=kind, message="x") for number in range(1, 6)]
+    assert over_budget(failures, 0) is None
+
+
+def test_an_attempt_that_left_a_node_is_followed_by_another_and_says_how_far_it_was():
+    found = verdict(
+        reports(r0=("left", "3 epochs and 2 steps of the next are made")), "preempted", failures=0, preempted=9
+    )
+    assert (found.status, found.error["kind"]) == ("retry", "preempted")
+    assert found.failure is not None
+    assert found.failure.message.endswith("(attempt 10); rank 0: 3 epochs and 2 steps of the next are made")
+
+
+def test_a_message_ends_with_the_place_of_the_logs():
+    assert verdict({}, "stalled", logs="x/driver.log").error["message"].endswith("; logs: x/driver.log")
+    assert verdict({}, "stalled").error["message"].endswith("(attempt 1)")
+    said = {1: RankReport(rank=1, kind="exception", message="ValueError: bad", log="x/t-rank-1.log")}
+    assert verdict(said, logs="x/driver.log").error["message"] == "ValueError: bad; logs: x/t-rank-1.log"
+
+
+@given(st.lists(st.sampled_from(LOST)), st.integers(0, 3))
+def test_a_budget_is_spent_by_one_cause_alone(kinds, allowed):
+    failures = [Failure(attempt=number, kind=kind, message="m") for number, kind in enumerate(kinds, start=1)]
+    spent = over_budget(failures, allowed)
+    assert (spent is not None) == any(kinds.count(kind) > allowed for kind in kinds)
+    assert spent is None or kinds.count(spent.kind) > allowed

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.leases import Grant, GroupView, Node, Request, Start, Stop, decide
+from orchestration.leases import Grant, GroupView, Node, Request, Start, Stop, ahead, decide
 
 ONE_NODE = [Node(node_id="a", slots=2)]
 TWO_NODES = [Node(node_id="a", slots=2), Node(node_id="b", slots=2)]
@@ -198,3 +198,41 @@ def test_held_back_requests_do_not_overtake(case):
             starting[request.num_workers] -= 1
             continue
         assert not served & {later.trial_id for later in requests[position:]}
+
+
+# --- ahead of need -----------------------------------------------------------------------------------------------
+
+
+def test_the_next_size_is_started_where_there_is_room():
+    groups = [group("g", 1, "leased")]
+    assert ahead(TWO_NODES, groups, [1, 2], exclusive=False) == Start(trial_id="", num_workers=2, slots={"b": 2})
+    assert ahead(ONE_NODE, groups, [1, 2], exclusive=False) is None
+
+
+def test_never_two_at_once():
+    assert ahead(TWO_NODES, [group("g", 1, "starting")], [1, 2], exclusive=False) is None
+
+
+def test_nothing_is_left_to_start():
+    assert ahead(TWO_NODES, [group("g", 1, "idle"), group("h", 2, "leased", {"b": 2})], [1, 2], exclusive=False) is None
+    assert ahead(TWO_NODES, [], [], exclusive=False) is None
+
+
+def test_a_size_that_does_not_fit_yet_does_not_let_later_ones_take_its_room():
+    assert ahead(TWO_NODES, [group("g", 1, "leased")], [1, 4, 2], exclusive=False) is None
+
+
+@given(SITUATION)
+def test_a_start_ahead_disturbs_nobody(case):
+    """It takes room that is free, and with `exclusive` only on nodes without a group."""
+    nodes, views, requests = situation(*case)
+    start = ahead(nodes, views, [request.num_workers for request in requests], exclusive=case[3])
+    if start is None:
+        return
+    held = Counter(start.slots)
+    for view in views:
+        held.update(view.slots)
+        assert not case[3] or not view.slots.keys() & start.slots.keys()
+    assert all(held[node.node_id] <= node.slots for node in nodes)
+    assert not any(view.state == "starting" for view in views)
+    assert sum(start.slots.values()) == start.num_workers

@@ -63,7 +63,7 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
     store.apply([told])
     store.apply([told])
     assert mlflow.get_tracking_uri() == before
-    run = store.client.get_run(store.run_id("trial", "good"))
+    run = store.client.get_run(store.runs["good"])
     (output,) = run.outputs.model_outputs
     logged = store.client.get_logged_model(output.model_id)
     assert logged.source_run_id == run.info.run_id
@@ -91,8 +91,8 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
 def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):
     told = operation(store, tmp_path, "tests.orchestration.test_mlflow_model:Branching", "branching")
     with caplog.at_level(logging.WARNING):
-        log_best_model(store.client, store.run_id("trial", "branching"), told)
-    run = store.client.get_run(store.run_id("trial", "branching"))
+        log_best_model(store.client, store.runs["branching"], told)
+    run = store.client.get_run(store.runs["branching"])
     assert run.data.tags["scalestudy.model"].startswith("state_dict only; torch.export refused")
     assert [file.path for file in store.client.list_artifacts(run.info.run_id, "model")] == ["model/model.pt"]
     assert "parameters alone" in caplog.text

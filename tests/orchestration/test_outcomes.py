@@ -122,3 +122,37 @@ def test_the_first_record_of_an_epoch_wins(told):
     record = outcome.to_dict(**END)
     assert [(e["epoch"], e["train_seconds"]) for e in record["epochs"]] == sorted(first.items())
     assert abs(record["train_seconds"] - sum(first.values())) < 1e-5
+
+
+def test_what_earlier_engines_have_left():
+    failure = {"attempt": 1, "kind": "node_lost", "message": "m", "rank": None}
+    history = {
+        "epochs": [epoch(1)], "started_at": 50.0, "wall_seconds": 30.0, "startup_seconds": 3.0, "flags": ["resumed"],
+        "failures": [failure], "world": {"device": "cpu", "nodes": 1, "workers": []}, "attempts": 1,
+    }  # fmt: skip
+    outcome = Outcome.of_history(history)
+    assert not outcome.new_epoch(epoch(1, seconds=9.0))
+    outcome.training_started(101.0, 100.0, resumed=False)
+    record = outcome.to_dict(**{**END, "attempts": 2})
+    assert record["started_at"] == "1970-01-01T00:00:50.000Z"
+    assert record["wall_seconds"] == 40.5  # 30 before, and 10.5 since 100
+    assert (record["startup_seconds"], record["train_seconds"]) == (3.0, 2.0)
+    assert (record["flags"], record["failures"]) == (["resumed"], [failure])
+    assert list(record)[list(record).index("flags") + 1] == "failures"
+    json.dumps(record, allow_nan=False)
+
+
+def test_an_empty_history_changes_nothing():
+    assert Outcome.of_history({}) == Outcome()
+    assert Outcome.of_history(dict.fromkeys(["epochs", "flags", "failures", "world", "wall_seconds"])) == Outcome()
+
+
+def test_what_comes_after_the_rung_is_forgotten():
+    outcome = Outcome()
+    for number in (1, 2, 3):
+        outcome.new_epoch(epoch(number))
+    outcome.training_ended({"status": "diverged", "lost_seconds": 0.5})
+    outcome.forget_after(2)
+    record = outcome.to_dict(**END)
+    assert [each["epoch"] for each in record["epochs"]] == [1, 2]
+    assert record["train_seconds"] == 4.0

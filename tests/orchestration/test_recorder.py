@@ -5,44 +5,12 @@ import json
 import pytest
 
 from experiments.analysis.metric import ACCURACY
-from experiments.study_folder import StudyFolder
+from orchestration.operations import final_metrics, flat_params, note, trial_tags
 from orchestration.outcomes import Outcome, error_of
-from orchestration.recorder import Recorder, final_metrics, flat_params, lost_event, note, trial_record, trial_tags
-from orchestration.trials import train_config
+from orchestration.recorder import lost_event, trial_record
 from tests.experiments.support import study_of, summary_of
+from tests.support.recordings import SPEC, begin, events_of, play, recorded
 from training.records import find_metric
-
-SPEC = """
-name: tiny
-description: A small one
-workload: {model: lenet, data: digits}
-train: {epochs: 2}
-sweep: {num_gpus: [1], batch_size: [32], learning_rate: [0.1, 0.2]}
-targets: {accuracy: [0.3, 0.99]}
-"""
-
-
-class FakeTracker:
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def tell(self, operation, **facts):
-        self.told.append((operation, json.loads(json.dumps(facts, allow_nan=False))))
-
-    def of(self, operation):
-        return [facts for name, facts in self.told if name == operation]
-
-
-class FakeEngine:
-    """Knows each trial's configuration."""
-
-    def __init__(self, plan):
-        self._configs = {trial.trial_id: train_config(trial, "data") for trial in plan.trials}
-
-    def config_of(self, trial_id):
-        return self._configs[trial_id]
 
 
 @pytest.fixture
@@ -50,41 +18,13 @@ def study(tmp_path):
     return recorded(tmp_path, SPEC)
 
 
-def recorded(tmp_path, text):
-    """A recorder with nothing recorded, its folder and tracker, and the trials to record."""
-    spec, plan, trials = study_of(text)
-    folder = StudyFolder(tmp_path / "tiny-20260131")
-    folder.create()
-    folder.write_text(folder.spec_file, spec.to_yaml())
-    folder.write_json(folder.plan_file, plan.to_dict())
-    tracker = FakeTracker()
-    return Recorder(spec, plan, folder, tracker, FakeEngine(plan)), folder, tracker, trials
-
-
-def events_of(trial):
-    """A synthetic trial as the engine tells it."""
-    facts = {key: value for key, value in trial.items() if key not in ("trial_id", "kind", "params")}
-    return [
-        {"type": "running", "attempt": 1, "world": trial["world"]},
-        *({"type": "epoch", "epoch": epoch} for epoch in trial["epochs"]),
-        {"type": "ended", **facts},
-    ]
-
-
-def play(recorder, trial):
-    model = recorder._folder.checkpoints(trial["trial_id"]) / "model.pt"
-    model.parent.mkdir(parents=True)
-    model.touch()
-    for event in events_of(trial):
-        assert recorder.take(trial["trial_id"], event) == [event]
-
-
 def test_a_study_from_its_start_to_its_report(study):
     recorder, folder, tracker, trials = study
-    recorder.study_started()
+    begin(recorder, folder)
     for trial in trials:
         play(recorder, trial)
-    summary = recorder.finish(12.5, interrupted=False)
+    summary = recorder.finish()
+    recorder.close(interrupted=False)
     assert folder.read_trials() == trials
     assert [name for name, _ in tracker.told] == [
         "study_started",
@@ -96,7 +36,8 @@ def test_a_study_from_its_start_to_its_report(study):
     assert folder.report_file.exists()
     (ended,) = tracker.of("study_ended")
     assert ended["status"] == "finished"
-    assert ended["point"]["metrics"] == {"wall_seconds": 12.5}
+    assert 0 < ended["point"]["metrics"]["wall_seconds"] < 60
+    assert ended["note"] == note(recorder._operations.spec, summary)
     assert str(folder.report_file) in ended["files"]
     assert str(folder.trials_file) in ended["files"]
     best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
@@ -155,7 +96,8 @@ def test_a_trial_that_never_got_workers_has_a_run_and_a_record(study):
         status="failed", attempts=1, started_at=None, now=100.0, error=error_of("group_start", "no room")
     )
     recorder.take(trials[0]["trial_id"], {"type": "ended", **facts})
-    assert [name for name, _ in tracker.told] == ["trial_started", "trial_ended"]
+    assert [name for name, _ in tracker.told] == ["trial_ended"]
+    assert tracker.told[0][1]["params"]["num_gpus"] == 1  # MLflow's part makes the run
     assert folder.read_trials()[0]["error"]["message"] == "no room"
 
 
@@ -163,20 +105,22 @@ def test_a_second_attempt_opens_no_second_run(study):
     recorder, _, tracker, trials = study
     events = events_of(trials[0])
     retry = {"type": "retry", "attempt": 1, "error": error_of("worker_lost", "died")}
-    for event in (events[0], events[1], retry, {**events[0], "attempt": 2}, *events[2:]):
+    for event in (events[0], events[1], retry, {**events[0], "attempt": 2}, events[1], *events[2:]):
         recorder.take(trials[0]["trial_id"], event)
-    assert [name for name, _ in tracker.told] == ["trial_started", "epochs", "epochs", "trial_ended"]
+    told = ["trial_started", "epochs", "trial_started", "epochs", "trial_ended"]  # one run: it goes on
+    assert [name for name, _ in tracker.told] == told
 
 
 def test_an_interrupted_study_leaves_its_open_trials_to_a_later_run(study):
     recorder, folder, tracker, trials = study
-    recorder.study_started()
+    begin(recorder, folder)
     play(recorder, trials[0])
     trial_id = trials[1]["trial_id"]
     recorder.take(trial_id, events_of(trials[1])[0])
     stopped = {"type": "ended", **trials[1], "status": "failed", "error": error_of("stopped", "the study was stopped")}
     assert recorder.take(trial_id, stopped) == []
-    recorder.finish(1.0, interrupted=True)
+    recorder.finish()
+    recorder.close(interrupted=True)
     assert [trial["trial_id"] for trial in folder.read_trials()] == [trials[0]["trial_id"]]
     assert tracker.of("trial_ended")[-1]["status"] == "interrupted"
     assert tracker.of("study_ended")[0]["status"] == "interrupted"
@@ -193,7 +137,7 @@ def test_a_line_of_trials_jsonl():
 
 
 def test_a_lost_event_without_epochs():
-    ended = lost_event(error_of("tune_trial", "gone"), [])
+    ended = lost_event({"error": error_of("tune_trial", "gone")}, None)
     assert (ended["status"], ended["epochs"], ended["train_seconds"]) == ("failed", [], 0)
 
 
@@ -212,7 +156,8 @@ def test_of_an_error_the_smallest_is_the_best(tmp_path):
     recorder, _, tracker, trials = recorded(tmp_path, text.replace("0.3", "0.8"))
     for trial in trials:
         play(recorder, trial)
-    recorder.finish(1.0, interrupted=False)
+    recorder.finish()
+    recorder.close(interrupted=False)
     best = min(trials, key=lambda trial: trial["epochs"][-1]["test_mse"])
     assert [facts["trial_id"] for facts in tracker.of("model")] == [best["trial_id"]]
     for trial, ended in zip(trials, tracker.of("trial_ended"), strict=True):

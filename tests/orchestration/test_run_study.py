@@ -22,7 +22,7 @@ TRIAL_KEYS = [
 EPOCH_KEYS = {
     "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
     "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
-    "sync_bytes", "learning_rate",
+    "sync_bytes", "learning_rate", "straggler_ratio", "cpu_cores", "resident_bytes", "gpu_share",
 }  # fmt: skip
 
 
@@ -78,7 +78,8 @@ def test_the_folder_holds_what_the_design_names_and_nothing_lies_elsewhere(done,
     names = {path.name for path in done.folder.iterdir()}
     assert names >= {"spec.yaml", "plan.json", "trials.jsonl", "summary.json", "report.html", "figures", "driver.log"}
     assert {path.suffix for path in (done.folder / "figures").iterdir()} == {".png"}
-    assert not (done.folder / "spool").exists()
+    assert int((done.folder / "spool" / "written").read_text()) == len(list((done.folder / "journal").iterdir()))
+    assert not (done.folder / "lock").exists()
     assert {path.name for path in place.iterdir()} == {"study.yaml", "runs", "mlflow.db", "mlartifacts"}
     assert not (Path.home() / "ray_results").exists()
 
@@ -118,6 +119,22 @@ def test_mlflow_metrics_equal_the_records_exactly(client, runs, trials):
         best = max(epoch["test_accuracy"] for epoch in trial["epochs"])
         assert run.data.metrics["best_test_accuracy"] == best
         assert all(find_metric(name) for name in run.data.metrics)
+
+
+def test_what_the_workers_took_of_their_machines_is_in_mlflow(runs, trials):
+    """In the tab of system metrics, which shows the names that begin with system/."""
+    by_trial = {run.data.tags.get("scalestudy.trial_id"): run.data.metrics for run in runs}
+    for trial in trials:
+        metrics, last = by_trial[trial["trial_id"]], trial["epochs"][-1]
+        assert metrics["system/cpu_cores"] == last["cpu_cores"] > 0
+        assert metrics["system/resident_bytes"] == last["resident_bytes"] > 1e8 * trial["params"]["num_gpus"]
+
+
+def test_the_log_has_each_trials_start_and_end_with_its_id(done, trials):
+    lines = [json.loads(line) for line in (done.folder / "log.jsonl").read_text("utf-8").splitlines()]
+    assert {line["study_id"] for line in lines} == {done.folder.name}
+    told = [(line["trial_id"], line["event"]) for line in lines if "trial_id" in line]
+    assert sorted(told) == sorted((trial["trial_id"], event) for trial in trials for event in ("running", "ended"))
 
 
 def test_mlflow_params_are_the_spec_s(runs, trials):

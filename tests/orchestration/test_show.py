@@ -1,11 +1,12 @@
 """What commands print."""
 
+import dataclasses
 import io
 from pathlib import Path
 
 from rich.console import Console
 
-from experiments.plan import estimate
+from experiments.estimate import estimate
 from orchestration import show
 from orchestration.doctor import Finding
 from orchestration.errors import ExitCode
@@ -31,6 +32,7 @@ def printed(draw, *arguments, width=80):
 def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
     return StudyResult(
         folder=FOLDER,
+        address=str(FOLDER),
         summary=summary_of(SPEC, **keywords),
         exit_code=exit_code,
         broken=broken,
@@ -53,6 +55,17 @@ def test_a_plan():
     first = plan.trials[0]
     known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
     assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
+
+
+def test_a_plan_of_a_factorised_grid():
+    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 1}")
+    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
+    assert "tiny: 3 trials, 24 epochs, 32 worker-epochs" in text
+    assert "factorised: 2 trainings with num_gpus 1, then, one at a time and not in the schedule, 1 trial of" in text
+    assert "held-out cells and 2 timing runs\nin place of a grid of 4 trials, 48 worker-epochs\n" in text
+    assert "(no earlier timing for 2 of 2 trials)" in text
+    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 0}")
+    assert "schedule, 2 timing runs" in printed(show.plan, spec, plan, estimate(plan, []), width=120)
 
 
 def test_a_result():
@@ -79,13 +92,31 @@ def test_the_line_of_costs():
 def test_what_is_left_to_do():
     assert show.closing_lines(done()) == []
     (line,) = show.closing_lines(done(ExitCode.INTERRUPTED))
-    assert "stopped" in line
+    assert "stopped: the trials that had ended are kept and in the report" in line
+    assert f"scalestudy resume {FOLDER}" in line
     (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
     assert f"scalestudy sync {FOLDER}" in line
-    (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
+    line, way_on = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
     assert "the head is gone" in line
+    assert f"scalestudy resume {FOLDER}" in way_on
     (line,) = show.closing_lines(done(ExitCode.SOME_FAILED))
     assert str(FOLDER / "driver.log") in line
+
+
+def test_an_end_without_time_for_a_report():
+    cut = dataclasses.replace(done(ExitCode.TERMINATED), summary=None)
+    text = printed(show.result, cut, width=200)
+    assert "report:" not in text
+    assert f"stopped: the trials that had ended are kept; to go on: scalestudy resume {FOLDER}" in text
+    assert show.result_data(cut)["report"] is None
+
+
+def test_of_many_cells_the_best_are_shown():
+    rates = [round(0.01 * number, 2) for number in range(1, 51)]
+    summary = summary_of(f"name: x\nsweep: {{num_gpus: [1], batch_size: [32], learning_rate: {rates}}}")
+    lines = printed(show.table_of, summary, width=200).splitlines()
+    assert len(lines) == 1 + 40 + 1
+    assert lines[-1] == "the 40 best of 50 cells; the report has all of them"
 
 
 def test_a_result_as_data():

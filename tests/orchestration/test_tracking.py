@@ -1,13 +1,12 @@
-"""Stage 7: the tracker's queue, its thread and its spool."""
+"""Stage 7: the tracker's queue, its thread, and how far MLflow has come."""
 
-import json
 import threading
 import time
 
 import pytest
 
 from orchestration import tracking
-from orchestration.tracking import SPOOL_FILE, Tracker, replay
+from orchestration.tracking import Cursor, Numbered, Tracker, replay
 
 
 @pytest.fixture(autouse=True)
@@ -40,54 +39,63 @@ class FakeStore:
             self.written.setdefault(operation["number"], operation)
 
 
-def tell(tracker, count, start=0):
+def operation(number):
+    return {"op": "epochs", "number": number}
+
+
+def tell(tracker, count, start=1):
     for number in range(start, start + count):
-        tracker.tell("epochs", number=number)
+        tracker.tell(number, [operation(number)])
 
 
-def test_everything_is_written_once_in_order_by_a_thread_of_its_own(tmp_path):
+@pytest.fixture
+def cursor(tmp_path):
+    return Cursor(tmp_path / "spool" / "written")
+
+
+def test_everything_is_written_once_in_order_by_a_thread_of_its_own(cursor):
     store = FakeStore()
-    tracker = Tracker(lambda: store, tmp_path / "spool")
+    tracker = Tracker(lambda: store, cursor)
     tell(tracker, 500)
     assert tracker.close() == 0
-    assert list(store.written) == list(range(500))
-    assert store.written[3] == {"op": "epochs", "number": 3}
+    assert list(store.written) == list(range(1, 501))
+    assert store.written[3] == operation(3)
     assert store.threads == {"tracking"}
-    assert not (tmp_path / "spool").exists()
+    assert cursor.read() == 500
 
 
-def test_operations_gather_into_batches(tmp_path):
+def test_operations_gather_into_batches(cursor):
     store = FakeStore()
-    tracker = Tracker(lambda: store, tmp_path)
+    tracker = Tracker(lambda: store, cursor)
     tell(tracker, 100)
     tracker.close()
     assert len(store.batches) < 10
 
 
-def test_operations_are_written_while_the_study_runs(tmp_path):
+def test_operations_are_written_while_the_study_runs(cursor):
     store = FakeStore()
-    tracker = Tracker(lambda: store, tmp_path)
+    tracker = Tracker(lambda: store, cursor)
     tell(tracker, 1)
     deadline = time.monotonic() + 5
-    while not store.written and time.monotonic() < deadline:
+    while not cursor.read() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert list(store.written) == [0]
+    assert (list(store.written), cursor.read()) == ([1], 1)
     tracker.close()
 
 
 @pytest.mark.parametrize("part", [0, 3])
-def test_a_store_that_comes_back_gets_all_in_order(tmp_path, part):
+def test_a_store_that_comes_back_gets_all_in_order(cursor, part):
     store = FakeStore(failures=5, written_before_failing=part)
-    tracker = Tracker(lambda: store, tmp_path / "spool")
-    for start in range(0, 50, 10):
+    tracker = Tracker(lambda: store, cursor)
+    for start in range(1, 51, 10):
         tell(tracker, 10, start)
         time.sleep(0.01)
     assert tracker.close() == 0
-    assert list(store.written) == list(range(50))
-    assert not (tmp_path / "spool").exists()
+    assert list(store.written) == list(range(1, 51))
+    assert cursor.read() == 50
 
 
-def test_a_store_that_can_not_be_opened_at_first_is_opened_later(tmp_path):
+def test_a_store_that_can_not_be_opened_at_first_is_opened_later(cursor):
     store, tries = FakeStore(), []
 
     def open_store():
@@ -96,34 +104,30 @@ def test_a_store_that_can_not_be_opened_at_first_is_opened_later(tmp_path):
             raise ConnectionError("away")
         return store
 
-    tracker = Tracker(open_store, tmp_path)
+    tracker = Tracker(open_store, cursor)
     tell(tracker, 10)
     assert tracker.close() == 0
-    assert list(store.written) == list(range(10))
+    assert list(store.written) == list(range(1, 11))
     assert len(tries) == 4
 
 
-def test_what_is_never_written_is_spooled_and_replayed_in_order(tmp_path):
+def test_what_is_never_written_is_counted_and_the_cursor_stays(cursor):
     away = FakeStore(failures=10**9)
-    tracker = Tracker(lambda: away, tmp_path / "spool")
-    tell(tracker, 20)
+    tracker = Tracker(lambda: away, cursor)
+    tell(tracker, 19)
+    tracker.tell(20, [operation(20), operation(21)])
     began = time.monotonic()
-    assert tracker.close(seconds=0.3) == 20
+    assert tracker.close(seconds=0.3) == 21
     assert time.monotonic() - began < 2
-    back = FakeStore()
-    assert replay(back, tmp_path / "spool") == 20
-    assert list(back.written) == list(range(20))
-    assert replay(back, tmp_path / "spool") == 0
+    assert cursor.read() == 0
 
 
-def test_a_second_run_of_the_study_spools_behind_the_first(tmp_path):
-    for start in (0, 5):
-        tracker = Tracker(lambda: FakeStore(failures=10**9), tmp_path)
-        tell(tracker, 5, start)
-        tracker.close(seconds=0)
-    store = FakeStore()
-    replay(store, tmp_path)
-    assert list(store.written) == list(range(10))
+def test_an_entry_counts_as_written_with_all_of_its_operations(cursor):
+    store = FakeStore(failures=10**9, written_before_failing=1)
+    tracker = Tracker(lambda: store, cursor)
+    tracker.tell(1, [operation(1), operation(2)])
+    assert tracker.close(seconds=0) == 2
+    assert cursor.read() == 0
 
 
 class BlockingStore(FakeStore):
@@ -141,63 +145,73 @@ class BlockingStore(FakeStore):
         super().apply(operations)
 
 
-def test_close_does_not_wait_for_a_server_that_never_answers(tmp_path):
+def test_close_does_not_wait_for_a_server_that_never_answers(cursor):
     store = BlockingStore()
-    tracker = Tracker(lambda: store, tmp_path)
+    tracker = Tracker(lambda: store, cursor)
     tell(tracker, 3)
     assert store.entered.wait(5)
-    tell(tracker, 2, start=3)
+    tell(tracker, 2, start=4)
     began = time.monotonic()
     assert tracker.close(seconds=0.1) == 5
     assert time.monotonic() - began < 2
     store.answer.set()
-    late = FakeStore()
-    assert replay(late, tmp_path) == 5
-    assert list(late.written) == list(range(5))
 
 
-def test_what_was_told_during_a_last_failing_try_is_spooled_too(tmp_path):
+def test_what_was_told_during_a_last_failing_try_is_left_too(cursor):
     store = BlockingStore(failing=True)
-    tracker = Tracker(lambda: store, tmp_path)
+    tracker = Tracker(lambda: store, cursor)
     tell(tracker, 1)
     assert store.entered.wait(5)
-    tell(tracker, 4, start=1)
+    tell(tracker, 4, start=2)
     threading.Timer(0.05, store.answer.set).start()
     assert tracker.close(seconds=0.05) == 5
 
 
-def test_a_replay_that_fails_keeps_the_spool(tmp_path):
-    (tmp_path / SPOOL_FILE).write_text('{"op": "epochs", "number": 1}\n', encoding="utf-8")
+def test_an_abandoned_study_leaves_the_cursor_to_its_new_owner(cursor):
+    store = BlockingStore()
+    tracker = Tracker(lambda: store, cursor)
+    tell(tracker, 3)
+    assert store.entered.wait(5)
+    tracker.abandon()
+    store.answer.set()
+    tracker.close(seconds=1)
+    assert cursor.read() == 0
+
+
+def entries(count, start=1):
+    return [Numbered(number, [operation(number)]) for number in range(start, start + count)]
+
+
+def test_a_replay_goes_on_where_it_broke_off(cursor, monkeypatch):
+    monkeypatch.setattr(tracking, "A_BATCH", 4)
+    store = FakeStore()
+    assert replay(store, entries(6), cursor) == 6
+    assert (store.batches, cursor.read()) == ([4, 2], 6)
+    store.failures = 1
     with pytest.raises(ConnectionError):
-        replay(FakeStore(failures=1), tmp_path)
+        replay(store, entries(4, start=7), cursor)
+    assert cursor.read() == 6
+    assert replay(store, entries(4, start=7), cursor) == 4
+    assert (list(store.written), cursor.read()) == (list(range(1, 11)), 10)
+
+
+def test_a_replay_of_nothing(cursor):
+    assert replay(FakeStore(failures=1), [], cursor) == 0
+
+
+@pytest.mark.parametrize("content", ["", "seven", "\x00\x00"])
+def test_a_cursor_that_can_not_be_read_has_all_written_again(cursor, content):
+    cursor.write(7)
+    assert cursor.read() == 7
+    cursor.file.write_text(content, encoding="utf-8")
+    assert cursor.read() == 0
+
+
+def test_a_full_disk_does_not_keep_mlflow_from_its_part(cursor):
+    cursor.file.parent.parent.mkdir(exist_ok=True)
+    cursor.file.parent.write_text("a file where the folder should be", encoding="utf-8")
     store = FakeStore()
-    assert replay(store, tmp_path) == 1
-    assert list(store.written) == [1]
-
-
-def test_odd_text_survives_the_spool(tmp_path):
-    odd = "line\u2028separator\x1c é \n end"
-    tracker = Tracker(lambda: FakeStore(failures=10**9), tmp_path)
-    tracker.tell("study_ended", number=0, note=odd)
-    tracker.close(seconds=0)
-    assert len((tmp_path / SPOOL_FILE).read_text(encoding="utf-8").splitlines()) == 1
-    store = FakeStore()
-    replay(store, tmp_path)
-    assert store.written[0]["note"] == odd
-
-
-def test_an_infinite_parameter_of_a_user_does_not_stop_the_spool(tmp_path):
-    tracker = Tracker(lambda: FakeStore(failures=10**9), tmp_path)
-    tracker.tell("trial_started", number=0, params={"workload.model_args.bound": float("inf")})
-    assert tracker.close(seconds=0) == 1
-    store = FakeStore()
-    replay(store, tmp_path)
-    assert store.written[0]["params"] == {"workload.model_args.bound": float("inf")}
-
-
-def test_points_keep_their_value_exactly_through_the_spool(tmp_path):
-    value = 0.1 + 0.2
-    tracker = Tracker(lambda: FakeStore(failures=10**9), tmp_path)
-    tracker.tell("epochs", number=0, points=[value])
-    tracker.close(seconds=0)
-    assert json.loads((tmp_path / SPOOL_FILE).read_text())["points"] == [value]
+    tracker = Tracker(lambda: store, cursor)
+    tell(tracker, 3)
+    assert tracker.close() == 0
+    assert list(store.written) == [1, 2, 3]

@@ -1,8 +1,6 @@
 """A real MLflow server that goes away in the middle of a study: nothing is lost, and `sync` sends what it missed."""
 
-import socket
 import subprocess
-import sys
 
 import pytest
 from mlflow import MlflowClient
@@ -10,54 +8,27 @@ from mlflow import MlflowClient
 from experiments.study_folder import StudyFolder
 from tests.support.groups import wait_until
 from tests.support.studies import command, environment, scalestudy, write_spec
+from tests.support.tracking_server import TrackingServer
 
 SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.05}}
 RATES = [0.05, 0.1, 0.15, 0.2]
 
 
 @pytest.fixture
-def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def server(tmp_path):
+    server = TrackingServer(tmp_path)
+    yield server
+    server.stop()
 
 
-def start_server(place, port):
-    server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    server += ["--backend-store-uri", f"sqlite:///{place / 'server.db'}"]
-    process = subprocess.Popen(
-        server,
-        cwd=place,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    wait_until(lambda: _answers(port), seconds=90)
-    return process
-
-
-def _answers(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def stop_server(process):
-    import os
-    import signal
-
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
-
-
-def test_a_server_lost_in_the_middle(tmp_path, port):
+def test_a_server_lost_in_the_middle(tmp_path, server):
     spec = write_spec(
         tmp_path,
         workload=SLOW,
         sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": RATES},
-        tracking={"uri": f"http://127.0.0.1:{port}"},
+        tracking={"uri": server.uri},
     )
-    server = start_server(tmp_path, port)
+    server.start()
     study = subprocess.Popen(
         command("run", spec, "--address", "local", "--out", "out"),
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -65,7 +36,7 @@ def test_a_server_lost_in_the_middle(tmp_path, port):
     folder = StudyFolder(tmp_path / "out")
     try:
         wait_until(lambda: folder.trials_file.exists() and folder.read_trials(), seconds=90)
-        stop_server(server)
+        server.stop()
         printed, errors = study.communicate(timeout=120)
     finally:
         study.kill()
@@ -76,14 +47,40 @@ def test_a_server_lost_in_the_middle(tmp_path, port):
 
     away = scalestudy("sync", "out", cwd=tmp_path)
     assert (away.returncode, away.stdout) == (3, "")
-    server = start_server(tmp_path, port)
+    server.start()
     try:
         done = scalestudy("sync", "out", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert scalestudy("sync", "out", cwd=tmp_path).stdout.startswith("0 operations")
     finally:
-        stop_server(server)
-    assert_recorded_once(f"sqlite:///{tmp_path / 'server.db'}", folder.read_trials())
+        server.stop()
+    assert_recorded_once(server.store, folder.read_trials())
+
+
+def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
+    workload = {"model": "tests.support.user_models:linear", "data": "digits"}
+    sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}
+    tracking = {"uri": server.uri, "offline": "refuse"}
+    refused = scalestudy("run", write_spec(tmp_path, workload=workload, sweep=sweep, tracking=tracking), cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["study.yaml"]
+
+    spec = write_spec(tmp_path, workload=workload, sweep=sweep, tracking={**tracking, "offline": "spool"})
+    study = scalestudy("run", spec, "--address", "local", "--out", "out", cwd=tmp_path)
+    assert study.returncode == 3, study.stdout + study.stderr
+    assert f"scalestudy sync {tmp_path / 'out'}" in study.stdout
+    folder = StudyFolder(tmp_path / "out")
+    assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]
+    assert "MLflow has not got" in scalestudy("status", "out", cwd=tmp_path).stdout
+
+    server.start()
+    try:
+        done = scalestudy("sync", "out", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.stop()
+    assert "MLflow has not got" not in scalestudy("status", "out", cwd=tmp_path).stdout
+    assert_recorded_once(server.store, folder.read_trials())
 
 
 def assert_recorded_once(store, trials):

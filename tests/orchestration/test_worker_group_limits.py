@@ -1,26 +1,10 @@
 """Limits of worker groups: each test has groups of its own, so that it can set them."""
 
-import os
-import signal
 import time
 
 from tests.support.groups import losses, wait_until, worker_groups
 
 SLOW = "tests.support.user_models:Slow"
-
-
-def test_a_frozen_worker_is_found_by_its_stall(ray_session, tmp_path):
-    pids = tmp_path / "pids"
-    pids.mkdir()
-    with worker_groups(tmp_path / "logs", stalled_seconds=4.0, failures_per_trial=0) as desk:
-        trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=30)
-        desk.events(trial_id, until=lambda event: event["type"] == "epoch")
-        victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
-        os.kill(int(victim.name.split("-")[1]), signal.SIGSTOP)
-        ended = desk.events(trial_id)[-1]
-        assert (ended["status"], ended["error"]["kind"]) == ("failed", "stalled")
-        desk.groups.release.remote(trial_id)
-        assert desk.train(2, epochs=1)["status"] == "finished"
 
 
 def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_path):

@@ -40,6 +40,8 @@ class Study:
     events: dict[str, list[dict]] = field(default_factory=dict)  # of every trial that was leased
     released: set[str] = field(default_factory=set)  # before their end
     open: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    vacated: list[int] = field(default_factory=list)  # marks of groups whose workers the books have ended
 
     def __post_init__(self):
         limits = GroupLimits(
@@ -48,16 +50,27 @@ class Study:
             failures_per_trial=self.failures,
             trials_per_group=self.trials_per_group,
         )
-        self.hosts = {node: self.hosts.get(node, node) for node in self.slots}
-        nodes = [Node(node_id=node, slots=count, host=self.hosts[node]) for node, count in self.slots.items()]
-        self.groups = WorkerGroups(nodes, limits, exclusive=self.exclusive, kill=FakeRayTrain.kill, clock=self.clock)
+        self.hosts |= {node: self.hosts.get(node, node) for node in self.slots}
+        self.groups = WorkerGroups(
+            self.nodes(**self.slots),
+            limits,
+            exclusive=self.exclusive,
+            kill=FakeRayTrain.kill,
+            vacate=self.vacated.append,
+            clock=self.clock,
+        )
         self.ray = FakeRayTrain(self.groups, self.slots, self.hosts)
         self.watching = asyncio.ensure_future(self.groups.watch())
 
-    async def lease(self, trial_id, num_workers, fate="finished"):
+    def nodes(self, **slots):
+        """A cluster's nodes with their room."""
+        return [Node(node_id=node, slots=count, host=self.hosts[node]) for node, count in slots.items()]
+
+    async def lease(self, trial_id, num_workers, fate="finished", **order):
         self.events[trial_id] = []
+        self.sizes[trial_id] = num_workers
         self.open.append(trial_id)
-        await self.groups.lease({"trial_id": trial_id, "num_workers": num_workers, "fate": fate})
+        await self.groups.lease({"trial_id": trial_id, "num_workers": num_workers, "fate": fate, **order})
 
     async def follow(self, trial_id):
         seen = self.events[trial_id]
@@ -66,11 +79,25 @@ class Study:
             self.open.remove(trial_id)
             await self.groups.release(trial_id)
 
-    async def stop(self, trial_id):
-        """A scheduler ends the trial before its time."""
+    async def release(self, trial_id):
+        """The trial's Tune process goes before its time."""
         self.open.remove(trial_id)
         self.released.add(trial_id)
         await self.groups.release(trial_id)
+
+    async def stop(self, trial_id, epoch):
+        """A scheduler ends the trial after an epoch."""
+        self.open.remove(trial_id)
+        ended = await self.groups.stop(trial_id, epoch)
+        told = [event for event in self.events[trial_id] if event["type"] != "ended"]
+        self.events[trial_id] = [*told, ended]
+        await self.groups.release(trial_id)
+        return ended
+
+    async def follow_anew(self, trial_id):
+        """The trial's Tune process has died, and another takes its place."""
+        self.events[trial_id] = []
+        await self.groups.lease({"trial_id": trial_id, "num_workers": 1})
 
     async def tick(self):
         for _ in range(3):
@@ -134,12 +161,24 @@ async def until_training(study, trial_id):
             await action()
 
 
+async def until_epoch(study, trial_id, number):
+    """Follows a trial until it has told an epoch."""
+    while not any(e["type"] == "epoch" and e["epoch"]["epoch"] == number for e in study.events[trial_id]):
+        for action in study.ray.actions():
+            await action()
+        await study.follow(trial_id)
+
+
+def lost(ended):
+    """Attempt and kind of every lost attempt."""
+    return [(failure["attempt"], failure["kind"]) for failure in ended.get("failures", [])]
+
+
 def check(study):
     """What must hold at every moment."""
     assert not study.ray.overbooked, study.ray.overbooked
     for trial_id, groups in study.ray.training().items():
         assert len(groups) == 1, f"{trial_id} is in {groups}"
-        assert trial_id not in study.released
     if study.exclusive:
         for host in study.hosts.values():
             busy, starting = study.ray.busy(host), study.ray.starting(host)

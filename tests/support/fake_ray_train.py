@@ -6,11 +6,15 @@ scheduler can try any order of events. The books themselves run unmodified.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestration.books import Way
+from orchestration.failures import Cause
+from orchestration.leases import Node
 from orchestration.worker_groups import WorkerGroups
 
 RESTARTS = 2  # as in orchestration.group_host: starts beyond the first before `fit()` gives up
@@ -40,7 +44,10 @@ class FakeWorker:
     ended: bool = False
     served: int = 0
     order: dict[str, Any] | None = None
+    stop: asyncio.Future[bool] | None = None  # rank 0's question whether it is to end its trial
+    leave: asyncio.Future[bool] | None = None  # the same, with a checkpoint
     taken: list[tuple[int, str, int]] = field(default_factory=list)  # (sequence, trial, attempt)
+    orders: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def trains(self) -> str | None:
@@ -50,14 +57,16 @@ class FakeWorker:
 
 @dataclass(eq=False)
 class FakeFit:
-    """One group's `fit()`: its workers, and how often they have failed."""
+    """One group's `fit()`: its workers, and how often they have failed; the object is its controller's handle."""
 
     group_id: str
     num_workers: int
     nodes: list[str]
+    mark: int = 0
     workers: list[FakeWorker] = field(default_factory=list)
     lives: int = 0
     failures: int = 0
+    alive: bool = True
 
     @property
     def first_start(self) -> bool:
@@ -76,6 +85,7 @@ class FakeRayTrain:
         """slots: room by node. hosts: the machine of each node."""
         self.groups = groups
         self.slots, self.hosts = dict(slots), dict(hosts)
+        self.draining: dict[str, dict[str, str | None]] = {}  # node → the trial of each group when it began to drain
         self.epochs = 2
         self.fits: dict[str, FakeFit] = {}
         self.history: list[FakeWorker] = []  # every worker that ever was
@@ -86,13 +96,13 @@ class FakeRayTrain:
         self.unstartable: set[int] = set()  # sizes whose groups never start
 
     @staticmethod
-    def kill(handle: FakeWorker) -> None:
+    def kill(handle: FakeWorker | FakeFit) -> None:
         """What `ray.kill` does."""
         handle.alive = False
 
     def free(self, node: str) -> int:
         """Room on a node."""
-        return self.slots[node] - sum(fit.on(node) for fit in self.fits.values())
+        return self.slots[node] - sum(fit.on(node) for fit in self.fits.values() if fit.alive)
 
     async def driver(self) -> None:
         """Takes the books' orders, as `GroupHost` does."""
@@ -102,8 +112,9 @@ class FakeRayTrain:
             return
         self.cold_starts.update(orders["ready"])
         for order in orders["start"]:
-            fit = FakeFit(order["group_id"], order["num_workers"], order["nodes"])
+            fit = FakeFit(order["group_id"], order["num_workers"], order["nodes"], order["mark"])
             self.fits[fit.group_id] = fit
+            await self.groups.controller_started(fit.group_id, fit)
             self._live(fit)
 
     def _live(self, fit: FakeFit) -> None:
@@ -112,6 +123,7 @@ class FakeRayTrain:
         name = f"{fit.group_id}-life-{fit.lives}"
         fit.workers = [FakeWorker(fit, name, rank, node) for rank, node in enumerate(fit.nodes)]
         self.overbooked.extend(f"{fit.group_id} on {node}" for node in set(fit.nodes) if self.free(node) < 0)
+        self.overbooked.extend(f"{fit.group_id} on {node}, which drains" for node in fit.nodes if node in self.draining)
         self.history.extend(fit.workers)
 
     # --- a rank ------------------------------------------------------------------------------------------------
@@ -120,7 +132,9 @@ class FakeRayTrain:
         """Everything that could happen next, but for faults."""
         found: list[Callable[[], Awaitable[None]]] = [self.driver]
         for fit in self.fits.values():
-            if fit.num_workers in self.unstartable:
+            if not fit.alive:
+                found.append(lambda fit=fit: self.give_up(fit, "ActorDiedError", "controller_lost"))
+            elif fit.num_workers in self.unstartable:
                 found.append(lambda fit=fit: self.give_up(fit, "RuntimeError: no workers"))
             elif any(not worker.alive for worker in fit.workers):
                 found.append(lambda fit=fit: self.restart(fit))
@@ -151,6 +165,11 @@ class FakeRayTrain:
                 await self.give_up(worker.fit, None)
             return
         worker.order, worker.served = order, order["sequence"]
+        before = [trials for node, trials in self.draining.items() if node in worker.fit.nodes]
+        trial_id = order["trial"]["trial_id"]
+        if any(trials.get(worker.fit.group_id) != trial_id for trials in before):
+            self.overbooked.append(f"{trial_id} was given to {worker.fit.group_id}, whose node drains")
+        worker.orders.append(order)
         worker.taken.append((order["sequence"], order["trial"]["trial_id"], order["attempt"]))
 
     async def _train(self, worker: FakeWorker, order: dict[str, Any]) -> None:
@@ -170,18 +189,31 @@ class FakeRayTrain:
     async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
         done = self.progress.get(key, 0)
         if done == 0:
+            worker.stop, worker.leave = (self._ask(way, worker, key[1]) for way in ("stop", "leave"))
             await self.post(worker, {"type": "started", "resumed": False})
+        elif _says_yes(worker.stop):
+            await self._leave(worker, "stopped")
+            done = self.epochs + 1
+        elif _says_yes(worker.leave):
+            await self.post(worker, {"type": "left", "message": f"{done - 1} epochs"})
+            worker.order, done = None, self.epochs + 1
         elif done <= self.epochs:
             await self.post(worker, {"type": "epoch", "epoch": epoch_record(done)})
         elif fate == "hangs":
             await self.post(worker, {"type": "progress"})
             return
         else:
-            status = "diverged" if fate == "diverged" else "finished"
-            ended = {"type": "ended", "status": status, "score": 0.5, "lost_seconds": 0.0, "message": None}
-            await self.post(worker, ended)
-            worker.order = None
+            await self._leave(worker, "diverged" if fate == "diverged" else "finished")
         self.progress[key] = done + 1
+
+    def _ask(self, way: Way, worker: FakeWorker, sequence: int) -> asyncio.Future[bool]:
+        """Rank 0's open question."""
+        return asyncio.ensure_future(self.groups.asks_to(way, worker.fit.group_id, worker.incarnation, sequence))
+
+    async def _leave(self, worker: FakeWorker, status: str) -> None:
+        ended = {"type": "ended", "status": status, "score": 0.5, "lost_seconds": 0.0, "message": None}
+        await self.post(worker, ended)
+        worker.order = None
 
     async def post(self, worker: FakeWorker, event: dict[str, Any]) -> None:
         """A rank tells the books how its trial goes."""
@@ -201,17 +233,49 @@ class FakeRayTrain:
             if worker.alive and worker.order and not worker.frozen:
                 await self.fail(worker, "collective", "RuntimeError: Connection closed by peer")
         fit.failures += 1
-        if fit.failures > RESTARTS:
+        life = fit.workers[0].incarnation
+        if not await self.groups.workers_lost(fit.group_id, life, {}):
+            await self.give_up(fit, "ControllerError: not wanted")
+        elif fit.failures > RESTARTS:
             await self.give_up(fit, "WorkerGroupError: a worker died")
         else:
             self._live(fit)
 
-    async def give_up(self, fit: FakeFit, error: str | None) -> None:
+    async def give_up(self, fit: FakeFit, error: str | None, cause: Cause = "worker_lost") -> None:
         """`fit()` returns, or raises `error`."""
         del self.fits[fit.group_id]
         for worker in fit.workers:
             worker.alive = False
-        await self.groups.group_closed(fit.group_id, error)
+        await self.groups.group_closed(fit.group_id, error, cause)
+
+    async def lose_node(self, node: str) -> None:
+        """A node goes with all that is on it; the books hear of it, and Ray Train finds no place for a new start."""
+        del self.slots[node]
+        lost = [fit for fit in self.fits.values() if node in fit.nodes]
+        for fit in lost:
+            for worker in fit.workers:
+                worker.alive = worker.alive and worker.node != node
+        self.draining.pop(node, None)
+        await self.groups.nodes_changed(self.nodes())
+        kept = [worker for fit in lost for worker in fit.workers if worker.alive and worker.registered]
+        self.overbooked.extend(f"{worker.fit.group_id} is still on {worker.node}" for worker in kept)
+        self.overbooked.extend(f"{fit.group_id} waits for {node}" for fit in lost if fit.alive)
+        for fit in lost:
+            await self.give_up(fit, "ActorDiedError", "controller_lost")
+
+    async def drain_node(self, node: str) -> None:
+        """Ray is to take a node away: what runs there runs on, and nothing new is to start there."""
+        self.draining[node] = {group["group_id"]: group["trial"] for group in (await self.groups.snapshot())["groups"]}
+        await self.groups.nodes_changed(self.nodes())
+        for fit in [fit for fit in self.fits.values() if not fit.alive]:
+            await self.give_up(fit, "ActorDiedError", "controller_lost")
+
+    def nodes(self) -> list[Node]:
+        """The cluster's nodes as `GroupHost` tells of them."""
+        return [
+            Node(node_id=name, slots=0 if drains else count, host=self.hosts[name], draining=drains)
+            for name, count, drains in ((name, count, name in self.draining) for name, count in self.slots.items())
+        ]
 
     def harm(self, chance: random.Random) -> None:
         """Kills a random worker, or freezes one that trains."""
@@ -252,7 +316,15 @@ class FakeRayTrain:
     def member(self, worker: FakeWorker) -> dict[str, Any]:
         """What a rank says of itself when it registers."""
         facts = {"pid": 1, "cores": 8, "device": "cpu", "threads": 1}
-        return {"node": worker.node, "host": self.hosts[worker.node], **facts}
+        return {
+            "node": worker.node,
+            "host": self.hosts[worker.node],
+            **facts,
+        }
+
+
+def _says_yes(asked: asyncio.Future[bool] | None) -> bool:
+    return asked is not None and asked.done() and asked.result()
 
 
 def epoch_record(number: int) -> dict[str, Any]:

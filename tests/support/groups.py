@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import ray
 
 from orchestration import cluster as clusters
 from orchestration.books import GroupLimits
+from orchestration.engine import books_actor
 from orchestration.group_host import GroupHost, GroupResources
-from orchestration.worker_groups import WorkerGroups
 
 LIMITS = {"trial_seconds": 120.0, "stalled_seconds": 60.0, "failures_per_trial": 2, "trials_per_group": 200}
 CONFIG = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "batch_size": 256}
@@ -46,13 +46,21 @@ class Desk:
             seen.extend(ray.get(self.groups.events.remote(trial_id, len(seen)), timeout=120))
         return seen
 
+    def release(self, trial_id: str) -> None:
+        """Gives a trial's workers back."""
+        ray.get(self.groups.release.remote(trial_id))
+
+    def look(self) -> dict[str, Any]:
+        """The books in plain data."""
+        return ray.get(self.groups.snapshot.remote())
+
     def train(self, num_workers: int, **config: Any) -> dict[str, Any]:
         """Trains a trial to its end and gives the workers back; returns its `ended` event."""
         trial_id = self.lease(num_workers, **config)
         try:
             return self.events(trial_id)[-1]
         finally:
-            ray.get(self.groups.release.remote(trial_id))
+            self.release(trial_id)
 
     def served_by(self, num_workers: int) -> dict[str, int]:
         """Trials served by each group of one size."""
@@ -60,7 +68,7 @@ class Desk:
 
     def served(self) -> dict[str, int]:
         """Trials served by each group that is alive."""
-        return {group["group_id"]: group["served"] for group in ray.get(self.groups.snapshot.remote())["groups"]}
+        return {group["group_id"]: group["served"] for group in self.look()["groups"]}
 
 
 @contextmanager
@@ -68,8 +76,7 @@ def worker_groups(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any)
     """Worker groups on the Ray that the test session has started, for a while."""
     nodes = clusters.connect(None).nodes
     room = clusters.slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1)
-    actor = ray.remote(WorkerGroups).options(num_cpus=0, max_concurrency=1_000)
-    groups = actor.remote(room, GroupLimits(**{**LIMITS, **limits}), exclusive=True)
+    groups = books_actor().remote(room, GroupLimits(**{**LIMITS, **limits}), exclusive=True, logs=str(folder))
     resources = GroupResources(device="cpu", cpus_per_worker=1, gpus_per_worker=0, timeout_seconds=timeout_seconds)
     host = GroupHost(groups, resources, folder)
     groups.watch.remote()
@@ -77,9 +84,9 @@ def worker_groups(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any)
     try:
         yield Desk(groups, host)
     finally:
-        ray.get(groups.close.remote())
-        host.join(20)
-        ray.kill(groups)
+        with suppress(ray.exceptions.RayActorError):  # a test has killed them
+            assert host.close(20)
+            ray.kill(groups)
 
 
 def losses(ended: dict[str, Any]) -> list[tuple[float, float, float]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from orchestration.cluster import LOOPBACK_ONLY
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 SMALL: dict[str, Any] = {
@@ -30,7 +32,7 @@ def write_spec(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
 
 
 def scalestudy(
-    *arguments: str | Path, cwd: Path, seconds: float = 120.0, **variables: str
+    *arguments: str | Path, cwd: Path, seconds: float = 240.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command line in a folder; variables are added to its environment."""
     return subprocess.run(
@@ -51,7 +53,8 @@ def command(*arguments: str | Path) -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     """The session's environment with some variables added; no cluster of the session is found by it."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RAY_TMPDIR", "RAY_ADDRESS")}
+    session = ("RAY_TMPDIR", "RAY_ADDRESS", LOOPBACK_ONLY)
+    kept = {name: value for name, value in os.environ.items() if name not in session}
     return {**kept, "PYTHONPATH": str(REPOSITORY), **variables}
 
 

@@ -8,7 +8,7 @@ them. With noise 0 every figure can be computed by hand.
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,6 +35,7 @@ class Law:
     noise: float = 0.0
     between_trials: float = 0.3
     eval_seconds: float = 0.02
+    straggler: float | None = 1.0  # compute of the slowest worker over the median one's; None: of an older version
 
     def phases(self, num_gpus: int, batch_size: int) -> dict[str, float]:
         """Seconds a step by phase, without noise."""
@@ -78,6 +79,28 @@ def make_trials(
         trials.append(record)
         clock += timedelta(seconds=record["wall_seconds"])
     return trials
+
+
+def make_timings(timings: Iterable[TrialPlan], law: Law, *, warm_up_seconds: float = 1.0) -> list[dict[str, Any]]:
+    """A record for each timing run, cut into epochs as training does it; its first epoch is slowed by the warm-up."""
+    return [_timing(trial, law, warm_up_seconds) for trial in timings]
+
+
+def _timing(trial: TrialPlan, law: Law, warm_up_seconds: float) -> dict[str, Any]:
+    record = _record(trial, law, "finished", START, "cuda", "")
+    whole, left, epochs = law.steps(trial.batch_size), trial.train["max_steps"], []
+    for epoch in record["epochs"]:
+        steps = min(whole, left)
+        share = steps / whole
+        slowed = warm_up_seconds if epoch["epoch"] == 1 else 0.0
+        cut = {"steps": steps, "samples": epoch["samples"] * share, "test_accuracy": None, "test_loss": None}
+        seconds = epoch["train_seconds"] * share + slowed
+        factor = seconds / epoch["train_seconds"]
+        phases = {name: value * factor for name, value in epoch["phases"].items()}
+        left -= steps
+        if steps:
+            epochs.append({**epoch, **cut, "train_seconds": seconds, "phases": phases, "eval_seconds": None})
+    return {**record, "kind": "timing", "epochs": epochs, "train_seconds": sum(e["train_seconds"] for e in epochs)}
 
 
 def _named(table: Mapping[str, Any] | None, trial: TrialPlan, default: Any) -> Any:
@@ -137,6 +160,7 @@ def _epoch(
         "phases": phases,
         "grad_sq_norm": None,
         "grad_trace_cov": None,
+        "straggler_ratio": law.straggler,
         "peak_memory_bytes": 123_456_789,
         "replica_max_diff": 0.0,
     }

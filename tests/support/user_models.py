@@ -66,3 +66,38 @@ class Slow(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         time.sleep(self.seconds)
         return self.body(inputs)
+
+
+class Counts(nn.Module):
+    """Sleeps in every step, and has rank 0 write its process number into a file for each, so that none is hidden."""
+
+    def __init__(self, num_classes: int, in_channels: int, file: str, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.body = linear(num_classes, in_channels)
+        self.file, self.seconds = file, seconds
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training and rank() == 0:
+            with open(self.file, "a") as steps:  # noqa: PTH123
+                steps.write(f"{os.getpid()}\n")
+        time.sleep(self.seconds)
+        return self.body(inputs)
+
+
+class Meets(nn.Module):
+    """Its first step waits until so many workers, of any trials, have come to theirs: their trials run side by side."""
+
+    def __init__(self, num_classes: int, in_channels: int, place: str, parties: int, seconds: float = 90.0) -> None:
+        super().__init__()
+        self.body = linear(num_classes, in_channels)
+        self.place, self.parties, self.seconds, self.met = place, parties, seconds, False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.met:
+            self.met = True
+            with open(os.path.join(self.place, f"{os.getpid()}"), "w"):  # noqa: PTH118, PTH123
+                pass
+            give_up = time.monotonic() + self.seconds
+            while len(os.listdir(self.place)) < self.parties and time.monotonic() < give_up:  # noqa: PTH208
+                time.sleep(0.05)
+        return self.body(inputs)

@@ -40,10 +40,18 @@ def config_of(**changes: Any) -> TrainConfig:
     return make_config(**(values | changes))
 
 
-def checkpointed(worker: Worker, config: TrainConfig, folder: str, every_steps: int, *hooks: Hook) -> dict[str, Any]:
+def checkpointed(
+    worker: Worker,
+    config: TrainConfig,
+    folder: str,
+    every_steps: int,
+    *hooks: Hook,
+    may_leave: bool = False,
+) -> dict[str, Any]:
     """The outcome of a training that writes checkpoints, and goes on from what it finds, with what it said."""
     said: list[str] = []
-    checkpoints = Checkpoints(LocalByteStore(folder), every_steps=every_steps, say=said.append)
+    store = LocalByteStore(folder)
+    checkpoints = Checkpoints(store, every_steps=every_steps, may_leave=may_leave, say=said.append)
     picked = checkpoints.find(config, worker)
     seen: list[int] = []
     result = train(config, worker, hooks=[checkpoints, *hooks], picked=picked, on_epoch=lambda r: seen.append(r.epoch))

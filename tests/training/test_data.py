@@ -75,6 +75,20 @@ def test_pixels_become_inputs_in_0_to_1(source: IdxSource, origin: Path) -> None
     assert (splits.num_classes, splits.in_channels) == (10, 1)
 
 
+def test_the_first_examples_alone(source: IdxSource, origin: Path) -> None:
+    some, whole = load_source(source, str(origin), 3, 1), load_source(source, str(origin))
+    assert torch.equal(some.train_inputs, whole.train_inputs[:3])
+    assert torch.equal(some.train_targets, whole.train_targets[:3])
+    assert torch.equal(some.test_inputs, whole.test_inputs[:1])
+    assert torch.equal(some.test_targets, whole.test_targets[:1])
+
+
+@pytest.mark.parametrize("count", [0, 6, 1.5, True, "3"])
+def test_more_examples_than_there_are(source: IdxSource, origin: Path, count: object) -> None:
+    with pytest.raises(ValueError, match=r"data_args\.train_samples: .* is not a whole number from 1 to 5"):
+        load_source(source, str(origin), train_samples=count)
+
+
 def test_unpacked_files_are_read_too(source: IdxSource, tmp_path: Path) -> None:
     raw = tmp_path / "root" / "Tiny" / "raw"
     raw.mkdir(parents=True)

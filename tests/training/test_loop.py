@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.analysis.verdicts import STRAGGLER_RATIO
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.training.helpers import ALONE, make_config, outcome, run_training, same_bits, state_of
 from training.config import OptimizerConfig, TrainConfig
@@ -280,11 +281,12 @@ def test_waiting_for_a_slow_worker_is_exposed_synchronisation(ranks: GlooPool, s
     assert 0 <= slow["gradient_sync"] < 0.012
 
 
-def test_the_records_phases_are_those_of_the_slowest_rank(ranks: GlooPool) -> None:
+def test_the_records_phases_are_those_of_the_slowest_rank_and_its_lag_is_told(ranks: GlooPool) -> None:
     config = make_config(model="tests.training.workloads:SlowOnRankOne", model_args={})
     ((_, records), _) = ranks.run(2, train_and_listen, config)
     phases = records[0]["phases"]
     assert phases["forward_backward"] > phases["gradient_sync"]
+    assert records[0]["straggler_ratio"] > STRAGGLER_RATIO
 
 
 @pytest.mark.parametrize(

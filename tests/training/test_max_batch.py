@@ -10,6 +10,7 @@ from tests.training.helpers import ALONE, make_config
 from training.exceptions import is_out_of_memory
 from training.max_batch import RESOLUTION, find_max_batch, largest_that_fits
 
+MIB = 2**20
 GIB = 2**30
 
 
@@ -30,16 +31,18 @@ def test_the_search_ends_at_the_limit(limit: int, most: int) -> None:
 
 
 def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
-    """LeNet's activations: some 0.2 MB an example, so that a few hundred MB take at least some hundred."""
-    limit = 7 * GIB // 10
-    found = find_max_batch(make_config(model="lenet", model_args={}), ALONE, limit_bytes=limit, most=2**14)
-    assert 256 < found.batch < 2**14
-    assert not found.at_least
-    assert any(not each.fits for each in found.tries)
-    fitted = [each.batch for each in found.tries if each.fits]
-    assert found.batch == max(fitted)
-    assert all(each.batch > found.batch for each in found.tries if not each.fits)
-    assert found.to_dict()["limit_bytes"] == limit
+    """LeNet's activations: some 0.2 MB an example. A little more memory, a larger batch: no try takes up room."""
+    less, more = (
+        find_max_batch(make_config(model="lenet", model_args={}), ALONE, limit_bytes=mib * MIB, most=2**12)
+        for mib in (540, 580)
+    )
+    assert 256 < less.batch < more.batch < 2**12
+    for found in (less, more):
+        assert not found.at_least
+        assert any(not each.fits for each in found.tries)
+        assert found.batch == max(each.batch for each in found.tries if each.fits)
+        assert all(each.batch > found.batch for each in found.tries if not each.fits)
+    assert less.to_dict()["limit_bytes"] == 540 * MIB
 
 
 def test_more_may_fit_where_the_search_ends_first() -> None:
@@ -68,6 +71,8 @@ def test_a_mistake_is_no_lack_of_memory() -> None:
         (MemoryError(), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried …"), True),
         (RuntimeError("CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("could not create a primitive descriptor for the convolution"), False),
         (RuntimeError("shapes do not fit"), False),
     ],
 )

@@ -51,6 +51,15 @@ def test_reduction_by_the_tables_rules() -> None:
     assert record.samples_per_second == 12.0  # (10 + 2) / max(0.9, 1.0)
     assert (record.peak_memory_bytes, record.sync_bytes, record.learning_rate) == (200, 40, 0.1)
     assert record.phases == {"data": 0.1, "forward_backward": 1.7, "gradient_sync": 0.1, "optimizer": 0.1}
+    assert record.straggler_ratio == pytest.approx(1.9 / 1.55)  # data + compute 1.2 and 1.9, their median 1.55
+
+
+def test_the_slowest_rank_is_held_against_the_median() -> None:
+    assert reduce(FAST).straggler_ratio == 1
+    assert reduce(FAST, FAST, SLOW).straggler_ratio == pytest.approx(1.9 / 1.2)
+    idle = dataclasses.replace(FAST, data_seconds=0.0, forward_backward_seconds=0.0, optimizer_seconds=0.0)
+    assert reduce(idle).straggler_ratio is None
+    assert reduce(dataclasses.replace(FAST, data_seconds=math.nan)).straggler_ratio is None
 
 
 def test_order_of_ranks_does_not_matter_for_sums() -> None:
@@ -74,7 +83,7 @@ def test_a_record_is_json_with_the_designs_keys() -> None:
     assert set(plain) == {
         "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
         "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
-        "sync_bytes", "learning_rate",
+        "sync_bytes", "learning_rate", "straggler_ratio", "cpu_cores", "resident_bytes", "gpu_share",
     }  # fmt: skip
     assert plain["test_loss"] is None
     assert tuple(plain["phases"]) == PHASES
@@ -90,10 +99,21 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+def test_what_the_workers_take_of_their_machines() -> None:
+    """Cores and memory of all together, the GPUs' mean; what one rank has not measured is not there."""
+    busy = dataclasses.replace(FAST, cpu_cores=0.75, resident_bytes=3e8, gpu_share=0.5)
+    plain = reduce(busy, dataclasses.replace(busy, cpu_cores=0.5, gpu_share=1.0)).to_dict()
+    assert (plain["cpu_cores"], plain["resident_bytes"], plain["gpu_share"]) == (1.25, 6e8, 0.75)
+    assert epoch_metrics(plain)["system/resident_bytes"] == 6e8
+    assert not any(name.startswith("system/") for name in epoch_metrics(reduce(busy, FAST).to_dict()))
+
+
 def test_every_name_that_is_written_is_in_the_table() -> None:
     plain = reduce(FAST).to_dict() | {"grad_sq_norm": 1.0, "grad_trace_cov": 1.0}
     for name in epoch_metrics(plain):
-        assert find_metric(name).name == name, name
+        assert find_metric(name).name == name.removeprefix("system/"), name
+    with pytest.raises(KeyError):
+        find_metric("system/steps")
     for name in set(plain) - {"epoch", "at", "phases"}:
         find_metric(name)
     for name in ("best_test_accuracy", "wall_seconds", "startup_seconds", "train_seconds"):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from training.checkpoint.byte_store import ByteStore
-from training.checkpoint.manifest import SHARED, Manifest, PartSummary, part_name
+from training.checkpoint.departure import Departure
+from training.checkpoint.manifest import SHARED, WORDS, Manifest, PartSummary, part_name
 from training.checkpoint.packing import pack
 from training.checkpoint.storage import (
     Checkpoint,
@@ -44,6 +45,9 @@ class Checkpoints(Hook):
     Call `find` on all ranks, then give the hook, and what `find` returned, to `train`. A checkpoint that can't be
     written (the disk is full, say) is told by `say` and the training goes on; one that is damaged is told and the one
     before is taken. After the last epoch none is written: there is nothing to go on with.
+
+    Those that may leave write one, and end the training, as soon as `Trial.should_leave` says so on rank 0: all ranks
+    after the same step, or the same epoch.
     """
 
     def __init__(
@@ -52,14 +56,17 @@ class Checkpoints(Hook):
         *,
         every_epochs: int = 1,
         every_steps: int = 0,
+        may_leave: bool = False,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`every_epochs`, `every_steps`: 0: never; `say`: takes one line a message, on rank 0."""
+        """`every_epochs`, `every_steps`: 0: never; `may_leave`: on all ranks or on none; `say`: takes one line a
+        message, on rank 0."""
         self._store, self._every_epochs, self._every_steps, self._say = store, every_epochs, every_steps, say
         self._found: Checkpoint | None = None
         self._shared: Mapping[str, Any] = {}
         self._number = 0
         self._due = False
+        self._departure = Departure() if may_leave else None
 
     @property
     def resumed(self) -> bool:
@@ -94,15 +101,24 @@ class Checkpoints(Hook):
         """Once in so many steps, or as soon after as the strategy has equal parameters on all ranks."""
         done = trial.progress.tally.steps
         self._due = self._due or bool(self._every_steps and done % self._every_steps == 0)
-        if self._due and trial.sync.at_rest and done < trial.steps:
+        if not trial.sync.at_rest or done >= trial.epoch_steps:
+            return
+        trial.leaving = self._leaves(trial)
+        if self._due or trial.leaving:
             with trial.untimed():
                 self._write(trial)
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
         """Once in so many epochs."""
-        is_last = record.epoch == trial.config.epochs
-        if not is_last and (self._due or (self._every_epochs and record.epoch % self._every_epochs == 0)):
+        if record.epoch == trial.config.epochs:
+            return
+        trial.leaving = self._leaves(trial)
+        self._due = self._due or bool(self._every_epochs and record.epoch % self._every_epochs == 0)
+        if self._due or trial.leaving:
             self._write(trial)
+
+    def _leaves(self, trial: Trial) -> bool:
+        return self._departure is not None and self._departure.is_now(trial)
 
     def _agree_on_number(self, config: TrainConfig, worker: Worker) -> int:
         """Rank 0 looks; the others hear its answer, and meet its error by looking themselves."""
@@ -145,12 +161,12 @@ class Checkpoints(Hook):
         """All ranks write their parts; rank 0 the manifest once it knows that all are there."""
         self._due = False
         self._number += 1
-        names = [part_name(trial.worker.rank), *([SHARED] if trial.worker.rank == 0 else [])]
-        states = [own_state(trial), *([shared_state(trial)] if trial.worker.rank == 0 else [])]
-        summaries = [self._write_part(name, state) for name, state in zip(names, states, strict=True)]
-        rows = gather_rows(_row(summaries[0]), trial.worker)
-        if trial.worker.rank == 0:
-            self._close(trial, rows, summaries[1])
+        rank = trial.worker.rank
+        own = self._write_part(part_name(rank), own_state(trial))
+        shared = self._write_part(SHARED, shared_state(trial)) if rank == 0 else None
+        rows = gather_rows(_row(own), trial.worker)
+        if rank == 0:
+            self._close(trial, rows, shared)
 
     def _write_part(self, name: str, state: Mapping[str, Any]) -> PartSummary | None:
         try:
@@ -160,8 +176,7 @@ class Checkpoints(Hook):
             return None
 
     def _close(self, trial: Trial, rows: Sequence[Sequence[float]], shared: PartSummary | None) -> None:
-        missing = [str(rank) for rank, row in enumerate(rows) if row[0] == NONE]
-        if missing or shared is None:
+        if shared is None or any(row[0] == NONE for row in rows):
             self._say(f"checkpoint {self._number} is not kept: not all of its parts could be written; the training "
                       "goes on")  # fmt: skip
             return
@@ -191,4 +206,4 @@ def _store_error(error: Exception) -> Exception:
 
 def _row(summary: PartSummary | None) -> tuple[float, ...]:
     """As `PartSummary.to_row`, for a part that could not be written too."""
-    return (NONE, *([0.0] * 16)) if summary is None else summary.to_row()
+    return (NONE, *([0.0] * WORDS)) if summary is None else summary.to_row()

@@ -10,19 +10,37 @@ from training.data.idx import FASHION_MNIST, MNIST, IdxSource
 from training.data.images import splits_of_bytes
 
 
-def load_mnist(root: str | None) -> Splits:
-    """MNIST, (n, 1, 28, 28) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
-    return load_source(MNIST, root)
+def load_mnist(root: str | None, train_samples: int | None = None, test_samples: int | None = None) -> Splits:
+    """MNIST, (n, 1, 28, 28) in [0, 1], ten classes; of each file the first so many, None: all.
+
+    Raises DataError if files are missing or damaged, ValueError for more examples than there are.
+    """
+    return load_source(MNIST, root, train_samples, test_samples)
 
 
-def load_fashion_mnist(root: str | None) -> Splits:
-    """Fashion-MNIST, (n, 1, 28, 28) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
-    return load_source(FASHION_MNIST, root)
+def load_fashion_mnist(root: str | None, train_samples: int | None = None, test_samples: int | None = None) -> Splits:
+    """Fashion-MNIST, as `load_mnist`. Its files are in no order of classes, so that the first are a fair sample."""
+    return load_source(FASHION_MNIST, root, train_samples, test_samples)
 
 
-def load_source(source: IdxSource, root: str | None) -> Splits:
-    """The data set of four IDX files."""
+def load_source(
+    source: IdxSource, root: str | None, train_samples: int | None = None, test_samples: int | None = None
+) -> Splits:
+    """The data set of four IDX files, of each the first so many examples."""
     train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
+    train = _first("data_args.train_samples", train_samples, len(train_labels))
+    test = _first("data_args.test_samples", test_samples, len(test_labels))
     if max(train_labels.max(initial=0), test_labels.max(initial=0)) > 9:
         raise DataError(f"data: {source.name}: labels above 9; {remedy(source.name)}")
-    return splits_of_bytes(train_images[:, None], train_labels, test_images[:, None], test_labels, num_classes=10)
+    return splits_of_bytes(
+        train_images[:train, None], train_labels[:train], test_images[:test, None], test_labels[:test], num_classes=10
+    )
+
+
+def _first(field: str, count: int | None, there: int) -> int:
+    """How many examples are taken."""
+    if count is None:
+        return there
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= there:
+        raise ValueError(f"{field}: {count!r} is not a whole number from 1 to {there}; correct it, or leave it out")
+    return count

@@ -53,8 +53,8 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class ResidentReader:
-    """Tensors on the device: a batch is one gather, and with no order a view."""
+class _TensorReader:
+    """What readers of whole tensors have in common."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -65,6 +65,11 @@ class ResidentReader:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class ResidentReader(_TensorReader):
+    """Tensors on the device: a batch is one gather, and with no order a view."""
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         if order is None:
@@ -77,19 +82,10 @@ class ResidentReader:
 
 
 @dataclass(frozen=True)
-class HostReader:
+class HostReader(_TensorReader):
     """Tensors in the host's memory that would not fit the device: gathered and pinned by a thread, then copied."""
 
-    inputs: torch.Tensor
-    targets: torch.Tensor
     device: torch.device
-
-    @property
-    def inputs_shape(self) -> tuple[int, ...]:
-        return tuple(self.inputs.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.inputs)
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         positions = torch.arange(len(self)) if order is None else order

@@ -66,6 +66,11 @@ class Splits:
         names = ("train_inputs", "train_targets", "test_inputs", "test_targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
+    @property
+    def test_count(self) -> int:
+        """m."""
+        return len(self.test_inputs)
+
     def test_examples(self, count: int) -> torch.Tensor:
         """A copy of the first test inputs, (count, C, …)."""
         return self.test_inputs[:count].clone()
@@ -83,6 +88,11 @@ class DatasetSplits:
     test: Dataset[Any]
     num_classes: int  # K
     in_channels: int  # C
+
+    @property
+    def test_count(self) -> int:
+        """m."""
+        return len(self.test)  # type: ignore[arg-type]
 
     def test_examples(self, count: int) -> torch.Tensor:
         """The first test inputs, (count, C, …)."""

@@ -2,15 +2,19 @@
 
 import itertools
 import math
+import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis import recommend
+from experiments.analysis import recommend, summarise
 from experiments.analysis.recommendation import knee, pareto
 from experiments.analysis.targets import cost_of, typical_time
+from tests.experiments.analysis.batch_support import study as batch_study
 from tests.experiments.support import study_of, summary_of
+from tests.support.batch_studies import BatchTruth
+from tests.support.factorised import factorised_study
 from tests.support.trials import Law
 
 
@@ -53,6 +57,36 @@ def test_the_knee_is_a_point_between_the_ends(points):
     front = pareto([option(*point) for point in points])
     bend = knee(front)
     assert bend is None or bend in front[1:-1]
+
+
+@given(POINTS, st.floats(0.1, 10), st.floats(0.1, 10), st.randoms())
+def test_front_and_knee_do_not_hang_on_units_or_order(points, time, cost, shuffler):
+    options = [option(*point) for point in points]
+    shuffled = [option(seconds * time, spent * cost) for seconds, spent in points]
+    shuffler.shuffle(shuffled)
+    front, scaled = pareto(options), pareto(shuffled)
+    assert [each["seconds"] * time for each in front] == pytest.approx([each["seconds"] for each in scaled])
+    bend, scaled_bend = knee(front), knee(scaled)
+    if bend is not None and scaled_bend is not None:
+        depths = [_depth(front, each) for each in (bend, option(scaled_bend["seconds"] / time,
+                                                                 scaled_bend["gpu_seconds"] / cost))]  # fmt: skip
+        assert depths[0] == pytest.approx(depths[1], abs=1e-6)
+
+
+def _depth(front, point):
+    """How far a point lies below the line from fastest to cheapest, on log axes."""
+    (left, top), (right, bottom) = ((math.log(end["seconds"]), math.log(end["gpu_seconds"]))
+                                    for end in (front[0], front[-1]))  # fmt: skip
+    share = (math.log(point["seconds"]) - left) / (right - left)
+    return top + share * (bottom - top) - math.log(point["gpu_seconds"])
+
+
+@given(POINTS)
+def test_no_point_of_the_front_lies_deeper_than_the_knee(points):
+    front = pareto([option(*point) for point in points])
+    bend = knee(front)
+    if bend is not None:
+        assert max(_depth(front, each) for each in front) == pytest.approx(_depth(front, bend))
 
 
 def test_typical_times():
@@ -127,3 +161,93 @@ def test_a_lower_target_is_used_where_the_highest_is_missed():
 def test_five_seeds_are_no_longer_provisional():
     text = TEXT.replace("seed: [0, 1]", "seed: [0, 1, 2, 3, 4]")
     assert not summary_of(text, Law(learning=130))["recommendation"]["provisional"]
+
+
+def test_a_choice_names_its_evidence_and_what_it_can_not_be_told_apart_from():
+    _, plan, trials = batch_study(workers="[1, 2]", seeds="[0, 1, 2, 3, 4]")
+    found = recommend(plan, trials, targets=(0.8,))
+    fastest = found["fastest"]
+    assert fastest["evidence"] == {"cells": [fastest["label"]], "seeds": 5, "kind": "measured"}
+    assert fastest["interval"]["kind"] == "t"
+    assert fastest["ties"]
+    assert fastest["label"] not in fastest["ties"]
+    assert f"Not told apart from {fastest['ties'][0]}" in " ".join(fastest["caveats"])
+    assert fastest["tie_count"] == len(fastest["ties"])
+
+
+def test_the_evidence_of_an_inferred_cell_are_the_trainings_it_is_inferred_from():
+    text = (
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\n"
+        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4], seed: [0, 1, 2]}"
+    )
+    study = factorised_study(text, Law(learning=130))
+    row = recommend(study.plan, [*study.trained, *study.timings], targets=(0.3,))["fastest"]
+    assert row["num_gpus"] != study.plan.factorised.train_on
+    trained = f"gpus={study.plan.factorised.train_on} batch={row['batch_size']} lr={row['learning_rate']:g}"
+    assert row["evidence"] == {"cells": [trained], "seeds": 3, "kind": "factorised"}
+    assert f"Inferred: the epochs are those of {trained}" in " ".join(row["caveats"])
+
+
+def test_a_clear_choice_has_neither_ties_nor_caveats():
+    truth = BatchTruth(noise=0.001, curvature=0.5)
+    _, plan, trials = batch_study(truth, workers="[1, 2]", seeds="[0, 1, 2, 3, 4]")
+    fastest = recommend(plan, trials, targets=(0.8,))["fastest"]
+    assert (fastest["ties"], fastest["caveats"]) == ([], [])
+
+
+def test_caveats_of_a_choice_at_the_edge_of_its_rates_with_one_seed():
+    truth = BatchTruth(noise=0.001)
+    _, plan, trials = batch_study(truth, rates="[0.4, 0.8]", batches="[128]", seeds="[0]")
+    caveats = " ".join(recommend(plan, trials, targets=(0.8,))["fastest"]["caveats"])
+    assert "one seed" in caveats
+    assert "0.4 is the lowest learning rate tried at batch 128" in caveats
+
+
+def test_many_ties_are_counted_and_not_all_listed():
+    _, plan, trials = batch_study(targets="[]", epochs=60)  # nearly all come to the same accuracy
+    best = recommend(plan, trials)["best_accuracy"]
+    assert len(best["ties"]) == 20 < best["tie_count"]
+    assert f"and {best['tie_count'] - 1} others" in " ".join(best["caveats"])
+
+
+def test_the_choice_is_within_five_percent_of_the_true_optimum():
+    """Over draws: the true time of the cell that is chosen, over the true time of the best of all cells."""
+    law, truth = Law(samples=20_480, noise=0.05), BatchTruth()
+
+    def seconds(params):
+        step = sum(law.phases(params["num_gpus"], params["batch_size"]).values())
+        return truth.steps(params["batch_size"], params["learning_rate"]) * step
+
+    regrets = {"fastest": [], "cheapest": []}
+    for draw in range(8):
+        _, plan, trials = batch_study(truth, draw=draw, law=law, workers="[1, 2, 4]", seeds="[0, 1, 2, 3, 4]",
+                                      batches="[64, 128, 256, 512]", epochs=20,
+                                      rates="[0.1, 0.2, 0.4, 0.8]")  # fmt: skip
+        found = recommend(plan, trials, targets=(0.8,))
+        cells = [trial.cell for trial in plan.trials]
+        for choice, power in (("fastest", 0), ("cheapest", 1)):
+            true = [seconds(cell) * cell["num_gpus"] ** power for cell in cells]
+            chosen = seconds(found[choice]["params"]) * found[choice]["num_gpus"] ** power
+            regrets[choice].append(chosen / min(true) - 1)
+    for found in regrets.values():
+        assert statistics.median(found) <= 0.05
+        assert max(found) <= 0.10
+
+
+def test_workers_that_are_slower_than_one_are_chosen_with_a_caveat():
+    text = """
+        name: x
+        train: {epochs: 8}
+        targets: {accuracy: [0.5]}
+        sweep: {num_gpus: [1, 2], batch_size: [64], learning_rate: [0.2], seed: [0, 1]}
+    """
+    spec, plan, trials = study_of(text, Law(sync=0.01))
+    for trial in trials:
+        if trial["params"]["num_gpus"] == 2:  # luckier seeds: there from the first epoch on
+            trial["epochs"] = [{**epoch, "test_accuracy": 0.9} for epoch in trial["epochs"]]
+    fastest = summarise(spec, plan, trials)["recommendation"]["fastest"]
+    # a step takes 0.0002 + 0.002 + 0.0064 + 0.0003 = 0.0089 s with one, 0.0025 + 0.0032 + 0.01 = 0.0157 with two
+    assert (fastest["num_gpus"], fastest["strong_speedup"]) == (2, pytest.approx(89 / 157))
+    assert any("2 workers made steps at 0.57× the speed of one" in words for words in fastest["caveats"])
+    quick = summarise(*study_of(text, Law(sync=0.0)))["recommendation"]["fastest"]
+    assert not any("the speed of one" in words for words in quick["caveats"])

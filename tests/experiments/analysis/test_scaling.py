@@ -66,3 +66,37 @@ def test_speedup_of_synthetic_trials_is_the_laws():
         assert cell["speedup"] == pytest.approx(truth)
         assert cell["efficiency"] == pytest.approx(truth / workers)
         assert cell["epoch_seconds"]["value"] == pytest.approx(law.epoch_seconds(workers, batch))
+
+
+def test_rows_say_what_serial_part_their_speed_up_shows():
+    rows = [row(1, 256, seconds=2.4), row(2, 256, seconds=2.5)]
+    # S = 0.96: (1/0.96 − 1/2)/(1/2) = 1.083333
+    part = scaling_part(rows[1], rows)
+    assert part["karp_flatt"] == pytest.approx(1.083333, abs=1e-6)
+    assert part["retrograde"]
+    assert not scaling_part(row(2, 256, seconds=1.4), rows)["retrograde"]
+    for alone in (
+        scaling_part(rows[0], rows),
+        scaling_part(row(2, 256), []),
+        scaling_part(row(2, 256, seconds=None), rows),
+    ):
+        assert (alone["karp_flatt"], alone["retrograde"]) == (None, None)
+
+
+PARAMS = st.tuples(st.sampled_from([1, 1, 2, 4]), st.sampled_from([32, 64, 96, 128, 512]), st.sampled_from([0.1, 0.2]))
+
+
+@given(st.lists(PARAMS, max_size=25), PARAMS)
+def test_a_base_is_found_without_looking_at_every_row(others, wanted):
+    rows, looked_for = [row(*params) for params in sorted(others)], row(*wanted)
+    rank = {"strong": 0, "weak": 1, "neither": 2}
+
+    def distance(other):
+        batch = abs(looked_for["params"]["batch_size"] - other["params"]["batch_size"])
+        return rank[scaling_kind(looked_for["params"], other["params"])], batch
+
+    singles = [other for other in rows if other["params"]["num_gpus"] == 1]
+    expected = min(singles, key=distance, default=None)
+    found = find_base(looked_for, rows)
+    assert (found is None) == (expected is None)
+    assert found is None or distance(found) == distance(expected)

@@ -19,7 +19,7 @@ TEXT = (
 )
 KEYS = {
     "study", "trials", "cost", "cells", "throughput_model", "usl", "statistical_efficiency", "lr_rule",
-    "time_to_target", "verdicts", "recommendation",
+    "predictions", "time_to_target", "verdicts", "recommendation",
 }  # fmt: skip
 
 
@@ -43,9 +43,12 @@ def test_a_finished_study():
     }  # fmt: skip
     assert len(summary["cells"]) == 4
     assert len(summary["time_to_target"]) == 8
-    for key in ("throughput_model", "usl", "statistical_efficiency", "lr_rule"):
-        assert summary[key]["value"] is None
-        assert summary[key]["why"]
+    for part in (summary["statistical_efficiency"], summary["lr_rule"]):
+        assert part["why"], "two sizes, two batch sizes and one rate carry no law"
+    for part in ("scale", "sigma", "kappa", "peak_gpus"):
+        assert summary["usl"][part]["value"] is None
+    assert summary["throughput_model"]["beta_r"]["value"] is None
+    assert summary["predictions"]["breaks_at"]["num_gpus"] == 4
 
 
 @pytest.mark.parametrize("ending", ["diverged", "out_of_memory", "failed", "skipped", "stopped"])

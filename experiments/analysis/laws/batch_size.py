@@ -1,0 +1,110 @@
+"""Stage 8, analysis: the law of steps and examples to a target over batch sizes (METHODS §3).
+
+S(B) = S_min (1 + B_crit/B) steps and E(B) = S·B = E_min (1 + B/B_crit) examples, B_crit = E_min/S_min (McCandlish et
+al. 2018, arXiv 1812.06162, section 2.3). Fitted as S = S_min + E_min/B, in which each parameter is positive and the
+limits – examples alone count, steps alone count – are those of the other one.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.analysis.laws.least_squares import LEVEL, Estimate, Fit, NoLawError, Parameter, fit
+
+Regime = Literal["perfect scaling", "diminishing returns", "flat"]
+
+REGIME_LIMIT = 4.0
+"""Up to B_crit/4 scaling counts as perfect: the examples are at most 1/4 above the fewest. From 4·B_crit on it counts
+as flat: the steps are at most 1/4 above the fewest (the regimes of Shallue et al. 2018, arXiv 1811.03600, who draw no
+line)."""
+LEAST_SIZES = 3
+"""Two batch sizes lie on some curve of the law whatever they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLaw:
+    """The law fitted. s_min: steps; e_min, b_crit: examples. Where the batch sizes tried show no sign of S_min, steps
+    falling all the way, b_crit has but a lower end, and its value may be infinite.
+    """
+
+    fit: Fit
+    s_min: Estimate
+    e_min: Estimate
+    b_crit: Estimate
+
+    def steps(self, batch_size: float) -> float:
+        """Steps to the target by the law."""
+        return float(self.fit.values[0] + self.fit.values[1] / batch_size)
+
+    def regime(self, batch_size: float) -> Regime | None:
+        """Where a batch size lies; None where that depends on where in its interval B_crit lies, if not identified."""
+        if self.b_crit.identified:
+            return regime_of(batch_size, self.b_crit.value)
+        ends = {regime_of(batch_size, self.b_crit.low or 0.0), regime_of(batch_size, self.b_crit.high or math.inf)}
+        return ends.pop() if len(ends) == 1 else None
+
+
+def regime_of(batch_size: float, b_crit: float) -> Regime:
+    """Where a batch size lies by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
+    if batch_size * REGIME_LIMIT <= b_crit:
+        return "perfect scaling"
+    return "flat" if batch_size >= b_crit * REGIME_LIMIT else "diminishing returns"
+
+
+def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LEVEL) -> BatchLaw:
+    """The law through the steps that each batch size took, one figure a batch size.
+
+    One figure and not one a seed: what sets a batch size off from the law, its tuning above all, sets off all its
+    seeds, and intervals from seeds taken as independent then hold the truth too seldom.
+
+    Args:
+        batch_sizes: (n,), examples, different ones, above zero.
+        steps: (n,), to the target, means over seeds, above zero.
+        level: nominal coverage of the intervals.
+
+    Raises:
+        NoLawError: fewer than three batch sizes.
+        ValueError: a figure that is not above zero, or a batch size that is there twice.
+    """
+    sizes, taken = np.asarray(batch_sizes, dtype=float), np.asarray(steps, dtype=float)
+    if not (sizes > 0).all() or len(np.unique(sizes)) < len(sizes):
+        raise ValueError(f"batch_sizes: {sizes.tolist()}: every one must be above 0, and there once")
+    if len(sizes) < LEAST_SIZES:
+        raise NoLawError(f"{len(sizes)} batch sizes make no law of batch sizes; measure {LEAST_SIZES} or more")
+    parameters = (_parameter("S_min", taken), _parameter("E_min", sizes * taken))
+    fitted = fit(lambda values: values[0] + values[1] / sizes, list(taken), parameters, level=level)
+    s_min, e_min = (_above_zero(fitted.estimate(name), name) for name in ("S_min", "E_min"))
+    b_crit = _ratio(fitted) if s_min.low or not fitted.values[1] else _inverse_of_ratio(fitted)
+    return BatchLaw(fit=fitted, s_min=s_min, e_min=e_min, b_crit=b_crit)
+
+
+def _above_zero(estimate: Estimate, name: str) -> Estimate:
+    """A limit that may be zero is not identified, however little it would change the steps that were measured."""
+    if estimate.low or not estimate.identified:
+        return estimate
+    return replace(estimate, identified=False, why=f"{name} is at most {estimate.high:.3g}, and may be far less")
+
+
+def _parameter(name: str, figures: np.ndarray) -> Parameter:
+    """From nothing to what the largest figure leaves; fits begin where it explains the least figure, and where not."""
+    least, most = float(np.min(figures)), float(np.max(figures))
+    return Parameter(name=name, low=0.0, high=2 * most, starts=(0.9 * least, 0.1 * least))
+
+
+def _ratio(fitted: Fit) -> Estimate:
+    return fitted.predict(lambda values: float(values[1] / values[0]), "B_crit")
+
+
+def _inverse_of_ratio(fitted: Fit) -> Estimate:
+    """B_crit where S_min may be zero: 1/B_crit then lies around zero with an interval, B_crit above one of its own."""
+    inverse = fitted.predict(lambda values: float(values[0] / values[1]), "1/B_crit")
+    low = 1 / inverse.high if inverse.high else None
+    high = 1 / inverse.low if inverse.low else None
+    value = 1 / inverse.value if inverse.value else math.inf
+    if inverse.identified:
+        return Estimate(value=value, low=low, high=high)
+    why = "B_crit is not bounded" if low is None else f"B_crit is at least {low:.3g}, and may be far more"
+    return Estimate(value=value, low=low, high=high, identified=False, why=why)

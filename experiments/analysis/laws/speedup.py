@@ -1,0 +1,109 @@
+"""Stage 8, analysis: speed-up and the part of the work that does not scale (METHODS §5).
+
+Amdahl (1967), of a fixed problem: S = 1/(s + (1 − s)/N). Gustafson (1988), of a problem that grows with N: S = N −
+s(N − 1). Karp–Flatt (1990), the serial part that a measured S shows: e = (1/S − 1/N)/(1 − 1/N); the same for all N it
+is a serial part, rising it is overhead, above 1 the workers together are slower than one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.analysis.laws.least_squares import LEVEL, Estimate, NoLawError, Parameter, Vector, fit
+
+LEAST_SIZES = 3
+"""Numbers of workers that a serial part is fitted to: a curve of two constants through two points shows nothing."""
+SAME_SPEED = 0.05
+"""Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
+
+
+def amdahl(serial: float, num_workers: ArrayLike) -> Vector:
+    """Speed-up of a fixed problem of which a part `serial` runs on one worker alone."""
+    count = np.asarray(num_workers, dtype=float)
+    return 1 / (serial + (1 - serial) / count)
+
+
+def gustafson(serial: float, num_workers: ArrayLike) -> Vector:
+    """Speed-up of a problem that grows with the workers and keeps them in serial work a part `serial` of the time."""
+    count = np.asarray(num_workers, dtype=float)
+    return count - serial * (count - 1)
+
+
+def karp_flatt(speed_up: float, num_workers: float) -> float:
+    """The serial part that a measured speed-up shows. Raises ValueError below two workers or without a speed-up."""
+    if num_workers <= 1 or not speed_up > 0:
+        raise ValueError(f"a speed-up of {speed_up!r} with {num_workers!r} workers has no serial part; give 2 or more")
+    return (1 / speed_up - 1 / num_workers) / (1 - 1 / num_workers)
+
+
+def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
+    """Whether some number of workers is slower than a smaller one. speed_ups: by number of workers, that of 1 too."""
+    ordered = [speed_ups[size] for size in sorted(speed_ups)]
+    return any(after < before for before, after in pairwise(ordered))
+
+
+def karp_flatt_words(serial: Mapping[float, float]) -> str:
+    """What the serial parts by number of workers say; changes that a 5 % change of the speed-ups explains are none."""
+    if not serial:
+        return ""
+    (few, first), (many, last) = min(serial.items()), max(serial.items())
+    if last > 1:
+        return f"{last:.3g} at {many:g} workers: above 1, slower than one worker"
+    if last < -_slack(last, many):
+        return f"{last:.3g} at {many:g} workers: below 0, faster than the workers' number alone explains"
+    if len(serial) == 1:
+        return f"{last:.3g} at {many:g} workers: one value does not tell a serial part from overhead"
+    change = last - first
+    if abs(change) <= math.hypot(_slack(first, few), _slack(last, many)):
+        return f"about the same ({first:.3g} to {last:.3g}) from {few:g} to {many:g} workers: a serial part"
+    if change > 0:
+        return f"rises from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: overhead that grows"
+    return f"falls from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: a cost that is paid once"
+
+
+def _slack(serial: float, num_workers: float) -> float:
+    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`: e's slope in log S is 1/S over
+    1 − 1/N, and 1/S = e(1 − 1/N) + 1/N."""
+    return SAME_SPEED * abs(serial + 1 / (num_workers - 1))
+
+
+def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
+    """The serial part of a fixed problem; the throughput of one worker is fitted with it.
+
+    throughputs: of each number of workers a value, or the values of its repeats. Raises NoLawError below three numbers.
+    """
+    return _fit_serial(amdahl, np.inf, num_workers, throughputs, level)
+
+
+def fit_gustafson(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
+    """The serial part of a problem that grows with the workers; otherwise as `fit_amdahl`."""
+    most = max(max(num_workers), 2.0)
+    return _fit_serial(gustafson, most / (most - 1) * (1 - 1e-6), num_workers, throughputs, level)
+
+
+def _fit_serial(
+    law: Callable[[float, ArrayLike], Vector],
+    most: float,
+    num_workers: Sequence[float],
+    throughputs: Sequence[ArrayLike],
+    level: float,
+) -> Estimate:
+    sizes = np.asarray(num_workers, dtype=float)
+    if (count := len(set(sizes.tolist()))) < LEAST_SIZES:
+        raise NoLawError(f"{count} numbers of workers; a serial part is fitted to {LEAST_SIZES} or more")
+    parameters = [
+        scale_parameter(num_workers, throughputs),
+        Parameter(name="the serial part", low=0.0, high=most, starts=(0.05, 0.5)),
+    ]
+    found = fit(lambda values: values[0] * law(values[1], sizes), throughputs, parameters, level=level)
+    return found.estimate("the serial part")
+
+
+def scale_parameter(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Parameter:
+    """The throughput of one worker, as a parameter that begins at the median of the throughputs a worker."""
+    pairs = zip(throughputs, num_workers, strict=True)
+    each = float(np.median([float(np.median(np.asarray(rates))) / size for rates, size in pairs]))
+    return Parameter(name="scale", low=each / 1e6, high=each * 1e6, starts=(each, each))

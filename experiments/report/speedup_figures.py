@@ -1,0 +1,212 @@
+"""Stage 9, report: speed-up and efficiency at the same batch, with the laws that the data identify."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments.analysis.parts import present
+from experiments.analysis.reading import estimate_text, why_of
+from experiments.analysis.scaling import BASE, STRONG
+from experiments.analysis.words import scaling_words
+from experiments.plan import label
+from experiments.report.drawing import (
+    LINES,
+    MARKERS,
+    MUTED,
+    PALETTE,
+    Drawn,
+    canvas,
+    export,
+    legend_below,
+    line_handle,
+    log_sizes_axis,
+    not_drawn,
+    patch_handle,
+    plain_log_axes,
+    sentences,
+)
+from experiments.report.law_curves import LawCurve, law_of, part_for, rests_on_flagged, usl_fit
+from experiments.report.styles import flag_mark, flag_words, used_all_the_same
+
+Summary = Mapping[str, Any]
+Row = Mapping[str, Any]
+Quantity = Literal["speedup", "efficiency"]
+
+MOST_LINES = len(PALETTE)
+LOG_FROM_WORKERS = 16
+"""From so many workers on, sizes double rather than count up, and a linear axis would press the small ones together."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Timings that differ in num_gpus alone, fewest workers first, and the law through them if there is one."""
+
+    name: str
+    rows: Sequence[Row]
+    law: LawCurve | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of workers."""
+        return [row["params"]["num_gpus"] for row in self.rows]
+
+
+def lines_of_batches(summary: Summary) -> list[Line]:
+    """Timings of strong scaling, a line for what is equal but num_gpus; only lines with more than one point, the
+    fastest first.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in summary["timings"]:
+        if row["scaling"] in (BASE, STRONG) and row["speedup"] is not None:
+            rest = {key: value for key, value in row["params"].items() if key != "num_gpus"}
+            groups.setdefault(label(rest), []).append(row)
+    several = [(name, rows) for name, rows in groups.items() if any(row["scaling"] == STRONG for row in rows)]
+    lines = [_line(name, rows, summary) for name, rows in several]
+    return sorted(lines, key=lambda line: -max(row["speedup"] for row in line.rows))
+
+
+def _line(name: str, rows: Sequence[Row], summary: Summary) -> Line:
+    ordered = sorted(rows, key=lambda row: row["params"]["num_gpus"])
+    return Line(name, ordered, law_of(summary, ordered))
+
+
+def speedup_figure(summary: Summary) -> Drawn:
+    """Speed-up over one worker against num_gpus at the same batch, with the ideal and the law."""
+    lines = lines_of_batches(summary)
+    title, y_label = "Speed-up at the same batch", "speed-up over num_gpus = 1 (times)"
+    return _scaling_figure(summary, lines, "speedup", title, y_label, _speedup_caption(summary, lines))
+
+
+def efficiency_figure(summary: Summary) -> Drawn:
+    """Speed-up divided by num_gpus."""
+    lines = lines_of_batches(summary)
+    title, y_label = "Efficiency at the same batch", "efficiency (speed-up ÷ num_gpus)"
+    return _scaling_figure(summary, lines, "efficiency", title, y_label, _efficiency_caption(summary, lines))
+
+
+def _scaling_figure(
+    summary: Summary, lines: Sequence[Line], quantity: Quantity, title: str, y_label: str, caption: str
+) -> Drawn:
+    if not lines:
+        return not_drawn(quantity, title, why_of(summary["scaling"]))
+    lines = lines[:MOST_LINES]
+    workers = sorted({size for line in lines for size in line.sizes})
+    furthest = max([float(max(workers)), *(max(line.law.x) for line in lines if line.law)])
+    with canvas() as (figure, axes):
+        ideal = [1.0, furthest] if quantity == "speedup" else [1.0, 1.0]
+        axes.plot([1.0, furthest], ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), label="ideal")
+        for place, line in enumerate(lines):
+            _draw_line(axes, line, quantity, place)
+        _label_ends(axes, [(line.sizes[-1], line.rows[-1][quantity]) for line in lines])
+        _limits(axes, lines, quantity, workers, furthest)
+        axes.set(xlabel="num_gpus (workers)", ylabel=y_label)
+        legend_below(figure, [*axes.get_legend_handles_labels()[0], *_law_handles(lines)])
+        return export(figure, quantity, title, caption)
+
+
+def _draw_line(axes: Any, line: Line, quantity: Quantity, place: int) -> None:
+    """The measured points; through them the law, solid as far as was measured, else straight pieces."""
+    colour, marker = PALETTE[place], MARKERS[place]
+    name, y = f"{line.name}{flag_mark(line.rows)}", [row[quantity] for row in line.rows]
+    if line.law is None:
+        axes.plot(line.sizes, y, label=name, color=colour, marker=marker, linestyle=LINES[1], linewidth=1.1)
+        return
+    law, curve = line.law, _in_quantity(line.law.x, line.law.y, quantity)
+    inside = sum(x <= law.measured for x in law.x)
+    axes.plot(law.x[:inside], curve[:inside], color=colour, linewidth=1.5)
+    axes.plot(law.x[inside - 1 :], curve[inside - 1 :], color=colour, linewidth=1.1, linestyle=LINES[2])
+    if law.low is not None and law.high is not None:
+        ends = [_in_quantity(law.x, end, quantity) for end in (law.low, law.high)]
+        axes.fill_between(law.x, *ends, color=colour, alpha=0.13, linewidth=0)
+    axes.plot(line.sizes, y, label=name, color=colour, marker=marker, linestyle="none", markersize=5.5)
+
+
+def _in_quantity(x: Sequence[float], speedups: Sequence[float], quantity: Quantity) -> list[float]:
+    return [y if quantity == "speedup" else y / size for size, y in zip(x, speedups, strict=True)]
+
+
+def _limits(axes: Any, lines: Sequence[Line], quantity: Quantity, workers: Sequence[int], furthest: float) -> None:
+    values = [row[quantity] for line in lines for row in line.rows]
+    curves = [value for line in lines if line.law for value in _in_quantity(line.law.x, line.law.y, quantity)]
+    axes.margins(x=0.12)
+    if furthest >= LOG_FROM_WORKERS:
+        log_sizes_axis(axes, [*workers, *([furthest] if furthest > workers[-1] else [])])
+        axes.set_xlim(0.85, furthest * 1.35)
+    else:
+        axes.set_xticks(workers)
+    if quantity == "speedup" and furthest >= LOG_FROM_WORKERS:
+        axes.set_ylim(0.9 * min([1.0, *values]), 1.4 * max([*values, *curves]))
+        plain_log_axes(axes, "y")
+    else:
+        most = max([1.0, *values, *curves])
+        axes.set_ylim(0, max(1.12 * most, min(furthest * 1.04, 1.6 * most)) if quantity == "speedup" else 1.12 * most)
+
+
+def _law_handles(lines: Sequence[Line]) -> list[Any]:
+
+    laws = [line.law for line in lines if line.law]
+    handles: list[Any] = [line_handle(color=MUTED, linewidth=1.5, label="law, where measured")] if laws else []
+    if any(max(law.x) > law.measured for law in laws):
+        handles.append(line_handle(color=MUTED, linewidth=1.1, linestyle=LINES[2], label="law, beyond"))
+    if any(law.low is not None for law in laws):
+        handles.append(patch_handle(color=MUTED, alpha=0.3, linewidth=0, label="its 90% band"))
+    return handles
+
+
+def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
+    """The value at each line's end, except where it would be printed over the one above."""
+    room = 0.06 * max(y for _, y in ends)
+    above: tuple[float, float] | None = None
+    for x, y in sorted(ends, reverse=True):
+        if above is None or x != above[0] or above[1] - y >= room:
+            axes.annotate(f"{y:.2f}", (x, y), xytext=(7, 3), textcoords="offset points", va="center", fontsize=8.5)
+            above = (x, y)
+
+
+def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
+    shown = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
+    rows = [row for line in lines[:MOST_LINES] for row in line.rows]
+    return sentences(scaling_words(summary), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
+
+
+def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
+    """What the law of the topmost line that has one says, or why the topmost line has none."""
+    if not lines:
+        return ""
+    first = next((line for line in lines if line.law), None)
+    if first is None:
+        of = f" of {lines[0].name}" if len(lines) > 1 else ""
+        return f"No law is drawn through the points{of}: {_why_no_law(summary, lines[0])}."
+    params = first.rows[0]["params"]
+    used = used_all_the_same({"flagged": rests_on_flagged(summary, params)})
+    fit = usl_fit(summary, params)
+    if fit is None or first.law is None or first.law.kind != "usl":
+        return sentences("The curves are the step-time model, between the sizes that were measured.", used)
+    sigma, kappa = (estimate_text(fit[key], "{:.3g}".format) for key in ("sigma", "kappa"))
+    peak = estimate_text(fit.get("peak_gpus"), "{:.3g}".format)
+    words = f"The curves are Gunther's law; for {first.name} σ is {sigma}, κ {kappa}, the num_gpus of its peak {peak}."
+    return sentences(words, used)
+
+
+def _why_no_law(summary: Summary, line: Line) -> str:
+    """As a clause. A fit without a reason of its own has too few sizes, or none with one worker."""
+    params = line.rows[0]["params"]
+    part, fit = part_for(summary, "usl", params), usl_fit(summary, params)
+    if not present(part):
+        return why_of(part)
+    if fit is not None:
+        return why_of(fit) if fit.get("why") else f"sizes measured are too few ({len(fit['sizes'])}), or not from 1 on"
+    flags = sorted({flag.replace("_", " ") for row in line.rows for flag in row["flags"]})
+    return f"its timings are marked {', '.join(flags)}" if flags else "too few of its sizes were timed"
+
+
+def _efficiency_caption(summary: Summary, lines: Sequence[Line]) -> str:
+    scaling = summary["scaling"]
+    words = ""
+    if present(scaling):
+        best = scaling["best"]
+        words = (
+            f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
+            "one alone would do in the same time."
+        )
+    return sentences(words, flag_words([row for line in lines[:MOST_LINES] for row in line.rows]))

@@ -1,0 +1,166 @@
+"""Stage 9, report: steps to the target over batch size, with the law S(B) and the critical batch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.analysis.parts import present
+from experiments.analysis.reading import estimate_text, identified, interval_of, number_of, part_of, why_of
+from experiments.analysis.words import three_digits
+from experiments.report.drawing import (
+    INK,
+    LINES,
+    MUTED,
+    PALETTE,
+    PAPER,
+    Drawn,
+    canvas,
+    export,
+    legend_below,
+    line_handle,
+    log_sizes_axis,
+    not_drawn,
+    plain_log_axes,
+    sentences,
+)
+from experiments.report.law_curves import ENOUGH_SIZES
+
+Summary = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
+NEAR = 4.0
+"""A batch beyond the measured ones by less than this factor still has room on the axis."""
+
+
+def steps_figure(summary: Summary) -> Drawn:
+    """Steps to the target over the examples of a step, each batch at its best rate, with S(B) = S_min(1 + B_crit/B)."""
+    name, title = "steps_to_target", "Steps to the target by batch size"
+    part = part_of(summary, "statistical_efficiency")
+    points = sorted(_points(part), key=examples_of)
+    if not points:
+        why = why_of(part) if not present(part) or part.get("why") else "no batch size reached a target"
+        return not_drawn(name, title, why)
+    title = f"Steps to {part['target']:g} by batch size"
+    with canvas(height=3.2) as (figure, axes):
+        handles = [*_draw_points(axes, points), *_draw_law(axes, part, points), *_draw_batches(axes, part, points)]
+        axes.margins(y=0.15)
+        plain_log_axes(axes, "y")
+        log_sizes_axis(axes, [round(examples_of(point)) for point in points])
+        axes.set(xlabel=_x_label(points), ylabel=f"optimizer steps to {part['target']:g}")
+        legend_below(figure, handles)
+        return export(figure, name, title, _caption(part, points))
+
+
+def _points(part: Mapping[str, Any]) -> list[Point]:
+    if not present(part) or part["target"] is None:
+        return []
+    return [point for point in part["points"] if point["steps"] is not None]
+
+
+def examples_of(point: Point) -> float:
+    """Examples of a step, what the law is fitted over: below the batch size where epochs end in a smaller batch."""
+    return float(point.get("examples_per_step") or point["batch_size"])
+
+
+def _x_label(points: Sequence[Point]) -> str:
+    if all(examples_of(point) == point["batch_size"] for point in points):
+        return "batch size (examples, all workers)"
+    return "examples a step (all workers; the last step of an epoch has fewer)"
+
+
+def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
+    """The measured points with their ranges; a marker a regime, hollow where the best rate is on the grid's edge.
+
+    Ideal is half the steps at twice the batch.
+    """
+
+    for point in points:
+        batch, steps = examples_of(point), point["steps"]
+        if point["low"] is not None and point["high"] is not None:
+            axes.plot([batch, batch], [point["low"], point["high"]], color=PALETTE[0], linewidth=1.2, zorder=3)
+        face = PAPER if point["edge"] else PALETTE[0]
+        axes.plot(
+            batch, steps, linestyle="none", marker=REGIMES.get(point["regime"], "D"), markersize=7, color=PALETTE[0],
+            markerfacecolor=face, zorder=4,
+        )  # fmt: skip
+    first, ends = points[0], [examples_of(point) for point in (points[0], points[-1])]
+    ideal = [first["steps"], first["steps"] * ends[0] / ends[1]]
+    axes.plot(ends, ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
+    looks = {"linestyle": "none", "color": PALETTE[0], "markersize": 6}
+    found = dict.fromkeys(point["regime"] for point in points)
+    handles = [line_handle(marker=REGIMES.get(regime, "D"), label=regime or "measured", **looks) for regime in found]
+    if any(point["edge"] for point in points):
+        handles.append(line_handle(marker="o", markerfacecolor=PAPER, label="rate at grid's edge", **looks))
+    dots = (0, (2, 2))
+    return [*handles, line_handle(color=MUTED, linewidth=1, linestyle=dots, label="ideal")]
+
+
+def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """S(B) between the measured batches as examples of a step and steps; nothing where the data do not identify it."""
+    s_min, b_crit = number_of(part["s_min"]), number_of(part["b_crit"])
+    sizes = {examples_of(point) for point in points}
+    if s_min is None or b_crit is None or len(sizes) < ENOUGH_SIZES:
+        return [], []
+    low, high = min(sizes), max(sizes)
+    batches = [low * (high / low) ** (step / 60) for step in range(61)]
+    return batches, [s_min * (1 + b_crit / batch) for batch in batches]
+
+
+def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
+    """S(B) with its band by the ends of S_min and E_min."""
+    batches, curve = law_curve(part, points)
+    if not batches:
+        return []
+    axes.plot(batches, curve, color=INK, linewidth=1.2, zorder=2)
+    steps, examples = interval_of(part["s_min"]), interval_of(part["e_min"])
+    if steps and examples:
+        ends = [[steps[end] + examples[end] / batch for batch in batches] for end in (0, 1)]
+        axes.fill_between(batches, *ends, color=MUTED, alpha=0.2, linewidth=0, zorder=1)
+    return [line_handle(color=INK, linewidth=1.2, label="S_min (1 + B_crit / B)")]
+
+
+def _draw_batches(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
+    """The critical batch and the noise scale as upright lines with their intervals, where the axis has room."""
+
+    handles = []
+    for place, (name, estimate) in enumerate((("B_crit", part["b_crit"]), ("noise scale", part["noise_scale"]))):
+        value = number_of(estimate)
+        near = examples_of(points[0]) / NEAR, examples_of(points[-1]) * NEAR
+        if value is None or not near[0] <= value <= near[1]:
+            continue
+        colour, line = PALETTE[1 + place], LINES[1 + place]
+        axes.axvline(value, color=colour, linewidth=1.5, linestyle=line, zorder=2)
+        if interval := interval_of(estimate):
+            axes.axvspan(max(interval[0], near[0]), min(interval[1], near[1]), color=colour, alpha=0.10, linewidth=0)
+        handles.append(line_handle(color=colour, linewidth=1.5, linestyle=line, label=f"{name} {_count(value)}"))
+    return handles
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else three_digits(value)
+
+
+def _caption(part: Mapping[str, Any], points: Sequence[Point]) -> str:
+    first, last = points[0], points[-1]
+    words = f"At batch {first['batch_size']:g} it takes {_count(first['steps'])} steps to {part['target']:g}"
+    words += f", at {last['batch_size']:g} {_count(last['steps'])}." if len(points) > 1 else "."
+    names = {"s_min": "S_min", "b_crit": "B_crit"}
+    law = "; ".join(f"{names[key]} {estimate_text(part[key], _count)}" for key in names)
+    if identified(part["s_min"]) and identified(part["b_crit"]):
+        law = f"The law: {law}"
+    elif not identified(part["s_min"]) and why_of(part["s_min"]) == why_of(part["b_crit"]):
+        law = f"No law is drawn: {why_of(part['s_min'])}"
+    else:
+        law = f"No law is drawn: {law}"
+    return sentences(words, f"{law.rstrip('. ')}.", _noise_words(part["noise_scale"]), _of_words(part))
+
+
+def _noise_words(noise: Mapping[str, Any] | None) -> str:
+    if not identified(noise):
+        return f"The noise scale is not known: {why_of(noise)}."
+    optimizer = f" with {noise['optimizer']}" if noise and noise.get("optimizer") else ""
+    return f"The gradient's noise scale{optimizer}, a proxy for B_crit, is {estimate_text(noise, _count)}."
+
+
+def _of_words(part: Mapping[str, Any]) -> str:
+    return f"Of {part['of']}." if part.get("of") else ""

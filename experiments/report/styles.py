@@ -1,0 +1,155 @@
+"""Stage 9, report: which cells get which colour, line and marker, and which of many are drawn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.analysis.cells import Cell, key_of
+from experiments.analysis.parts import present
+from experiments.analysis.tables import FLAGGED
+from experiments.analysis.words import metric_of
+from experiments.plan import label
+from experiments.report.drawing import INK, LINES, MARKERS, MUTED, PALETTE, line_handle, patch_handle
+
+Summary = Mapping[str, Any]
+Params = Mapping[str, Any]
+FEW_CELLS = 12
+"""With more cells than this only the recommended ones have a colour, and each its own: else nobody tells them apart."""
+MOST_CELLS = 60
+"""Cells drawn in one figure; of more, the recommended and the best."""
+DAGGER = FLAGGED
+
+
+@dataclass(frozen=True)
+class Styles:
+    """Few cells: colour by everything but num_gpus, line and marker by num_gpus. Many: a colour, line and marker for
+    each of the recommended cells and the Pareto front, grey for the rest.
+
+    by_cell: whether there are many. colours: by group, of few cells those that are equal but for num_gpus. foremost:
+    labels of the cells that matter most, as many as are drawn. flagged: groups with a flag on some timing.
+    """
+
+    by_cell: bool
+    colours: Mapping[str, str]
+    labels: Mapping[str, str]
+    workers: Sequence[int]
+    foremost: frozenset[str]
+    flagged: frozenset[str]
+
+    @classmethod
+    def of(cls, summary: Summary) -> "Styles":
+        """The styles of a study's cells: those that matter most have the palette's colours."""
+        by_cell = len(summary["cells"]) > FEW_CELLS
+        shared = () if by_cell else ("num_gpus",)
+        recommended = _recommended(summary)
+        rank = [*recommended, *_by_metric(summary)]
+        groups: dict[str, str] = {}
+        for row in recommended if by_cell else rank:
+            rest = {name: value for name, value in row["params"].items() if name not in shared}
+            groups.setdefault(key_of(rest), label(rest))
+        labels = dict(list(groups.items())[: len(PALETTE)])
+        return cls(
+            by_cell=by_cell,
+            colours=dict(zip(labels, PALETTE, strict=False)),
+            labels=labels,
+            workers=sorted({row["params"]["num_gpus"] for row in summary["cells"]}),
+            foremost=frozenset(list(dict.fromkeys(row["label"] for row in rank))[:MOST_CELLS]),
+            flagged=frozenset(key_of(row["params"], shared) for row in summary["cells"] if row["flags"]),
+        )
+
+    def _group(self, params: Params) -> str:
+        return key_of(params, () if self.by_cell else ("num_gpus",))
+
+    def most_important(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Of many cells those that are drawn, in their order."""
+        return [cell for cell in cells if cell.label in self.foremost]
+
+    def colour(self, params: Params) -> str:
+        """The colour of a cell."""
+        return self.colours.get(self._group(params), MUTED)
+
+    def is_grey(self, params: Params) -> bool:
+        """Whether a cell has no colour of its own."""
+        return self._group(params) not in self.colours
+
+    def marker(self, params: Params) -> str:
+        """The marker of a cell among points, by num_gpus."""
+        return MARKERS[self.workers.index(params["num_gpus"]) % len(MARKERS)]
+
+    def line(self, params: Params) -> dict[str, Any]:
+        """Matplotlib's keywords for a cell's line."""
+        if self.is_grey(params):
+            return {"color": MUTED, "linewidth": 0.7, "alpha": 0.6, "zorder": 2}
+        if self.by_cell:
+            return self._own_line(self._group(params))
+        place = self.workers.index(params["num_gpus"])
+        looks = {"linestyle": LINES[place % len(LINES)], "marker": self.marker(params)}
+        return {"color": self.colour(params), "linewidth": 1.7, "zorder": 3, **looks}
+
+    def _own_line(self, group: str) -> dict[str, Any]:
+        place = list(self.colours).index(group)
+        looks = {"linestyle": LINES[place % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
+        return {"color": self.colours[group], "linewidth": 1.8, "zorder": 3 + 0.1 * place, **looks}
+
+    def line_handles(self, drawn: Sequence[Params], timed: bool) -> list[Any]:
+        """Legend entries of the lines of some cells; timed: with the mark of flags."""
+        groups, grey = self._among(drawn)
+        rest = [line_handle(color=MUTED, linewidth=0.7, label="other cells")] if grey else []
+        looks = {group: self._own_line(group) if self.by_cell else {"color": self.colours[group]} for group in groups}
+        colours = [line_handle(label=self._name(group, timed), **look) for group, look in looks.items()]
+        return [*colours, *rest, *([] if self.by_cell else self._worker_handles(lines=True))]
+
+    def _among(self, drawn: Sequence[Params]) -> tuple[list[str], bool]:
+        """The coloured groups that some cells belong to, and whether others of them are grey."""
+        there = {self._group(params) for params in drawn}
+        return [group for group in self.colours if group in there], any(map(self.is_grey, drawn))
+
+    def point_handles(self, drawn: Sequence[Params]) -> list[Any]:
+        """Legend entries of the points of some cells: colours as patches, num_gpus as markers."""
+        groups, grey = self._among(drawn)
+        rest = [patch_handle(color=MUTED, label="other cells")] if grey else []
+        colours = [patch_handle(color=self.colours[group], label=self._name(group, True)) for group in groups]
+        return [*colours, *rest, *self._worker_handles(lines=False)]
+
+    def _name(self, group: str, timed: bool) -> str:
+        return f"{self.labels[group]}{f' {DAGGER}' if timed and group in self.flagged else ''}"
+
+    def _worker_handles(self, lines: bool) -> list[Any]:
+        return [
+            line_handle(color=INK, linestyle=LINES[place % 4] if lines else "none", marker=MARKERS[place % 6],
+                   label=f"num_gpus={number}")
+            for place, number in enumerate(self.workers)
+        ]  # fmt: skip
+
+
+def flag_mark(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The mark behind what flagged timings touch."""
+    return f" {DAGGER}" if any(row["flags"] for row in rows) else ""
+
+
+def flag_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the mark means here, as a sentence; nothing where no row is flagged."""
+    flags = sorted({flag.replace("_", " ") for row in rows for flag in row["flags"]})
+    return f"{DAGGER} Timed under doubtful conditions ({', '.join(flags)})." if flags else ""
+
+
+def used_all_the_same(part: Mapping[str, Any]) -> str:
+    """That a law, or what follows from it, rests on flagged timings, as a sentence; nothing where it does not."""
+    return f"Flagged timings ({DAGGER}) were used all the same." if part.get("flagged") else ""
+
+
+def _recommended(summary: Summary) -> list[Mapping[str, Any]]:
+    """The cells that were chosen, then the rest of the Pareto front; each with label and params."""
+    recommendation = summary["recommendation"]
+    best = metric_of(summary["study"]).choice_key
+    parts = [recommendation[key] for key in ("fastest", "cheapest", "knee", best)]
+    front = set(recommendation["pareto"])
+    return [*filter(present, parts), *(row for row in summary["cells"] if row["label"] in front)]
+
+
+def _by_metric(summary: Summary) -> list[Mapping[str, Any]]:
+    """The cells' rows, the best first, those without a value last."""
+    metric = metric_of(summary["study"])
+    known = [row for row in summary["cells"] if present(row[metric.key])]
+    rows = sorted(known, key=lambda row: metric.order(row[metric.key]["value"]))
+    return [*rows, *(row for row in summary["cells"] if not present(row[metric.key]))]

@@ -1,0 +1,175 @@
+"""Stage 3, Ray Tune: the points that TPE suggests (Optuna, through Tune's OptunaSearch), each run with all its seeds.
+
+The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
+is not run again. Told again what an earlier run was given and what came of it, in that order, the search stands where
+that one stood, and suggests what it would have.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.plan import TrialPlan, point_trials
+from experiments.search_objective import Objective, Score
+from experiments.search_space import Cell, Space
+from experiments.spec import StudySpec
+from orchestration.search import Event, Suggestion
+
+logger = logging.getLogger(__name__)
+
+OBJECTIVE = "objective"
+
+
+@dataclass
+class _Point:
+    """A point that runs or has run. asks: numbers under which it was suggested and not yet scored. adopted: the
+    search has not suggested it, an earlier run of the study had it."""
+
+    trials: dict[str, TrialPlan]
+    asks: list[int] = field(default_factory=list)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    score: Score | None = None
+    adopted: bool = False
+
+
+class SuggestedPoints:
+    """Asks TPE for points, so many as the spec has samples, and hands out their trials."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._objective = Objective.of(spec)
+        self._tpe = Tpe(Space.of(spec.sweep), self._objective.mode, spec.search.seed)
+        self._asked: list[_Point] = []
+        self._point_of: dict[str, _Point] = {}  # by trial
+        self._left: dict[str, Suggestion] = {}
+
+    def next(self) -> Suggestion | None:
+        """A trial of a point that was suggested and has not run; of the next point where there is none."""
+        while not self._left and len(self._asked) < self._spec.search.samples:
+            self._ask()
+        first = next(iter(self._left), None)
+        return None if first is None else self._left.pop(first)
+
+    def was_suggested(self, trial: TrialPlan, point: int) -> None:
+        """An earlier run was given this trial: the search is asked for as many points, and the trial is handed out
+        again unless it has ended."""
+        while len(self._asked) < point:
+            self._ask()
+        if trial.trial_id not in self._point_of:
+            self._adopt(trial, point)
+        self._left[trial.trial_id] = Suggestion(trial)
+
+    def ended(self, trial_id: str, record: Event) -> None:
+        """Scores the trial's point when it is the last of its seeds."""
+        self._left.pop(trial_id, None)
+        point = self._point_of.get(trial_id)
+        if point is None or point.score:
+            return
+        point.records[trial_id] = {**record, "params": point.trials[trial_id].params}
+        if len(point.records) == len(point.trials):
+            point.score = self._objective.score(point.records.values())
+            self._tell(point)
+
+    def _ask(self) -> None:
+        number = len(self._asked) + 1
+        trials = {trial.trial_id: trial for trial in point_trials(self._spec, self._tpe.suggest(number))}
+        point = self._point_of.get(next(iter(trials)))
+        if point is None:
+            point = self._enter(_Point(trials), number)
+        self._asked.append(point)
+        point.asks.append(number)
+        self._tell(point)
+
+    def _enter(self, point: _Point, number: int) -> _Point:
+        for trial_id, trial in point.trials.items():
+            self._point_of[trial_id] = point
+            self._left[trial_id] = Suggestion(trial, number)
+        return point
+
+    def _tell(self, point: _Point) -> None:
+        """Scores every suggestion of a point that was waiting for it."""
+        if point.score is None:
+            return
+        if point.adopted:
+            self._tpe.add(next(iter(point.trials.values())).cell, point.score)
+            point.adopted = False
+        for number in point.asks:
+            self._tpe.tell(number, point.score)
+        point.asks.clear()
+
+    def _adopt(self, trial: TrialPlan, number: int) -> None:
+        """Takes in a point that an earlier run had and that this search would not have suggested."""
+        logger.warning(
+            "point %d is not the one that was suggested before (another Optuna?); going on from both", number
+        )
+        replaced = self._asked[number - 1]
+        if replaced.asks == [number]:
+            for trial_id in replaced.trials:
+                self._left.pop(trial_id, None)
+                self._point_of.pop(trial_id, None)
+            self._tpe.forget(number)
+        trials = {each.trial_id: each for each in point_trials(self._spec, trial.cell)}
+        self._asked[number - 1] = self._enter(_Point(trials, adopted=True), number)
+
+
+class Tpe:
+    """Optuna's tree-structured Parzen estimator over a space, behind Tune's OptunaSearch.
+
+    A choice is categorical; of two equal spaces and seeds the same points come, if the same scores are told.
+    """
+
+    def __init__(self, space: Space, mode: str, seed: int) -> None:
+        from optuna.samplers import TPESampler
+        from ray.tune.search.optuna import OptunaSearch
+
+        self._space = space
+        # multivariate and constant_liar are Optuna 5's defaults, named because the sequence depends on them
+        sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
+        self._search = OptunaSearch(_distributions(space), metric=OBJECTIVE, mode=mode, sampler=sampler)
+
+    def suggest(self, number: int) -> Cell:
+        """The next point, to be told of by this number."""
+        found = self._search.suggest(str(number))
+        options = [found.get(_name(choice), 0) for choice in self._space.choices]
+        return self._space.cell(options, {key: each.tidy(found[key]) for key, each in self._space.ranges.items()})
+
+    def tell(self, number: int, score: Score) -> None:
+        """What came of a point. One without a value is a pruned trial of Optuna's, which it ranks below all others
+        and learns from."""
+        name = str(number)
+        if score.progress is not None:
+            self._search.on_trial_result(name, {OBJECTIVE: score.progress, "training_iteration": 1})
+        self._search.on_trial_complete(name, None if score.value is None else {OBJECTIVE: score.value})
+
+    def forget(self, number: int) -> None:
+        """Nothing will come of a point: a failed trial of Optuna's, which it leaves out."""
+        self._search.on_trial_complete(str(number), error=True)
+
+    def add(self, cell: Cell, score: Score) -> None:
+        """Teaches the search a point that it has not suggested."""
+        params = {key: cell[key] for key in self._space.ranges}
+        for choice in self._space.choices:
+            if len(choice) > 1:
+                params[_name(choice)] = next(n for n, option in enumerate(choice) if option.items() <= cell.items())
+        steps = None if score.progress is None else [score.progress]
+        self._search.add_evaluated_point(params, score.value, pruned=score.value is None, intermediate_values=steps)
+
+
+def _name(choice: tuple[Cell, ...]) -> str:
+    """The parameter that a choice sets."""
+    return next(iter(choice[0]), "points")
+
+
+def _distributions(space: Space) -> dict[str, Any]:
+    """The space as Optuna has it; a choice by the number of its option, so that any value can be one."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found: dict[str, Any] = {
+        _name(choice): CategoricalDistribution(range(len(choice))) for choice in space.choices if len(choice) > 1
+    }
+    for key, values in space.ranges.items():
+        kind: Any = IntDistribution if values.whole else FloatDistribution
+        found[key] = kind(values.low, values.high, log=values.kind == "log_uniform")
+    return found

@@ -1,0 +1,99 @@
+"""Stage 4, worker groups: whether every node of the cluster has the packages that the driver has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestration.cluster import ClusterNode, ask_nodes
+from orchestration.errors import RequestError
+
+PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
+"""What a worker computes with; MLflow is the driver's alone."""
+ANSWER_SECONDS = 60.0
+MISSING = "not installed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A package that a node has in another version than the driver, or not at all."""
+
+    node: str
+    package: str
+    there: str
+    here: str
+
+
+def check_versions(nodes: Sequence[ClusterNode]) -> None:
+    """Raises RequestError when a node's Python or packages are of other versions than this process's.
+
+    A task on each node looks, in the job's own environment: what a runtime env brings along counts.
+    """
+    there = zip(_names(nodes), _versions_on(nodes), strict=True)
+    found = differences(_versions(PACKAGES), dict(there))
+    if found:
+        listed = "; ".join(f"{each.node}: {each.package} {each.there}, here {each.here}" for each in found)
+        raise RequestError(
+            f"the cluster's packages differ from this process's: {listed}",
+            "install the same versions everywhere (`pip install -c constraints.txt …`, or one container image for all "
+            "nodes), or submit the study as a job with them in its runtime env",
+        )
+
+
+def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+    """What differs, by node and package, in their order.
+
+    A build's own part does not count, so that a head without GPUs may have PyTorch's CPU build (2.13.0+cpu); nor do
+    Python's patch releases. What the driver itself runs without a version, such as this package from a folder, is not
+    compared.
+    """
+    return [
+        Difference(node=node, package=package, there=versions.get(package, MISSING), here=version)
+        for node, versions in nodes.items()
+        for package, version in here.items()
+        if _counts(package, versions.get(package, MISSING)) != _counts(package, version)
+    ]
+
+
+def _counts(package: str, version: str) -> str:
+    """The part of a version that must be the same."""
+    return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
+
+
+def _names(nodes: Sequence[ClusterNode]) -> list[str]:
+    """Host names; several raylets on one machine are told apart by their ids."""
+    hosts = [node.host for node in nodes]
+    return [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
+
+
+def _versions_on(nodes: Sequence[ClusterNode]) -> list[dict[str, str]]:
+    import ray
+
+    task = ray.remote(num_cpus=0)(_probe())
+    tasks = [
+        task.options(label_selector={"ray.io/node-id": node.node_id}, max_retries=0).remote(PACKAGES) for node in nodes
+    ]
+    return ask_nodes(tasks, ANSWER_SECONDS)
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    return dict(_probe()(packages))
+
+
+def _probe() -> Any:
+    """A function that Ray sends along whole: a node that lacks this package must be able to run it too."""
+
+    def versions(packages: Sequence[str]) -> dict[str, str]:
+        import platform
+        from importlib import metadata
+
+        found = {"python": platform.python_version()}
+        for package in packages:
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+        return found
+
+    return versions

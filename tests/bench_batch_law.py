@@ -1,0 +1,241 @@
+"""What the analysis's intervals hold: steps over batch sizes, rule of the rate, noise scale, time to a target.
+
+Draws from known truths, 5 seeds a batch size and rate with 5 % noise unless a row says otherwise. The rate is chosen
+and its steps are taken as the analysis does it, so that what the choice costs is part of the figures. Prints Markdown
+tables. `--small`: 100 draws a row instead of 1,000.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from experiments.analysis.intervals import over_seeds
+from experiments.analysis.laws.batch_size import BatchLaw
+from experiments.analysis.laws.least_squares import Estimate
+from experiments.analysis.laws.power import fit_power
+from experiments.analysis.laws.ratio import ratio_of_means
+from experiments.analysis.rate_grid import BestRate, Costs, best_rate
+from experiments.analysis.statistical_efficiency import law_through
+from experiments.analysis.trainings import BatchPoint
+from tests.support.batch_studies import BatchTruth
+from tests.support.tables import Rows, table
+
+DRAWS = 1000
+OCTAVES = (-2, -1, 0, 1, 2)
+SIZES: Mapping[str, Sequence[int]] = {
+    "7 sizes, B_crit/8 to 8 B_crit": (32, 64, 128, 256, 512, 1024, 2048),
+    "5 sizes, B_crit/4 to 4 B_crit": (64, 128, 256, 512, 1024),
+    "4 sizes, B_crit/4 to 2 B_crit": (64, 128, 256, 512),
+    "3 sizes, B_crit/2 to 2 B_crit": (128, 256, 512),
+    "5 sizes, B_crit/16 to B_crit": (16, 32, 64, 128, 256),
+    "5 sizes, B_crit to 16 B_crit": (256, 512, 1024, 2048, 4096),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """The rates that are tried. curvature, exponent: of `BatchTruth`. octaves: from the best rate; empty: those of a
+    grid of powers of 2, the same for all batch sizes, that the best rate of each lies somewhere in."""
+
+    curvature: float
+    octaves: Sequence[float] = OCTAVES
+    exponent: float = 1.0
+
+    def truth(self) -> BatchTruth:
+        """What the draws follow."""
+        return BatchTruth(curvature=self.curvature, exponent=self.exponent)
+
+    def costs(self, truth: BatchTruth, size: int, generator: random.Random) -> Costs:
+        """One draw of a batch size."""
+        if self.octaves:
+            return truth.costs(size, generator, octaves=self.octaves)
+        return truth.costs_at(size, _grid_around(truth.best_rate(size), 2.0), generator)
+
+
+def _grid_around(rate: float, ratio: float) -> list[float]:
+    nearest = round(math.log(rate, ratio))
+    return [ratio**power for power in range(nearest - 4, nearest + 5)]
+
+
+RATES: Mapping[str, Rates] = {
+    "known": Rates(curvature=0.0, octaves=(0,)),
+    "5 rates, neighbours take 16 % more steps": Rates(curvature=0.15),
+    "5 rates, neighbours take 5 % more steps": Rates(curvature=0.05),
+    "5 rates, neighbours take 2 % more steps": Rates(curvature=0.02),
+    "5 rates, all as good": Rates(curvature=0.0),
+    "best as √B, on and between powers of 2 (up to 4 % more steps)": Rates(curvature=0.15, octaves=(), exponent=0.5),
+}
+
+
+@dataclass
+class Tally:
+    """Errors and hits of one figure over draws."""
+
+    truth: float
+    hits: list[bool] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+
+    def add(self, estimate: Estimate | None) -> None:
+        """One draw's estimate; an end that it lacks is infinite, and with no estimate nothing is held."""
+        if estimate is None:
+            self.hits.append(False)
+            return
+        low = -math.inf if estimate.low is None else estimate.low
+        self.hits.append(low <= self.truth <= (math.inf if estimate.high is None else estimate.high))
+        self.errors.append(estimate.value - self.truth)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the draws whose interval held the truth."""
+        return statistics.fmean(self.hits)
+
+    @property
+    def error(self) -> float:
+        """Median size of the error over the truth."""
+        return statistics.median(map(abs, self.errors)) / self.truth
+
+    @property
+    def bias(self) -> float:
+        """Median error over the truth."""
+        return statistics.median(self.errors) / self.truth
+
+
+def point_of(size: int, costs: Costs) -> BatchPoint:
+    """As the analysis makes it, but that a best rate at the edge of so few rates is not taken for a bound."""
+    best = best_rate(costs)
+    assert best is not None
+    inside: BestRate = replace(best, edge=None)
+    return BatchPoint(batch_size=size, examples_per_step=float(size), best=inside, upper_bound=False)
+
+
+def drawn_law(sizes: Sequence[int], rates: Rates, generator: random.Random) -> BatchLaw:
+    """The law that the analysis finds in one draw."""
+    law = law_through([point_of(size, rates.costs(rates.truth(), size, generator)) for size in sizes]).law
+    assert law is not None
+    return law
+
+
+def law_tallies(sizes: Sequence[int], rates: Rates, draws: int) -> dict[str, Tally]:
+    """S_min, B_crit and E_min over draws."""
+    truth, generator = rates.truth(), random.Random(0)
+    truths = {"s_min": truth.s_min, "b_crit": truth.b_crit, "e_min": truth.s_min * truth.b_crit}
+    tallies = {name: Tally(value) for name, value in truths.items()}
+    for _ in range(draws):
+        law = drawn_law(sizes, rates, generator)
+        for name, tally in tallies.items():
+            tally.add(getattr(law, name))
+    return tallies
+
+
+def law_rows(draws: int) -> Iterator[list[str]]:
+    """Every choice of batch sizes with one grid of rates, and one choice with every grid."""
+    usual, first = "5 rates, neighbours take 16 % more steps", next(iter(SIZES))
+    for sizes, rates in [*((each, usual) for each in SIZES), *((first, each) for each in RATES if each != usual)]:
+        tallies = law_tallies(SIZES[sizes], RATES[rates], draws)
+        shares = [f"{tallies[name].coverage:.1%}" for name in tallies]
+        errors = [f"{tallies[name].error:.1%} ({tallies[name].bias:+.1%})" for name in ("s_min", "b_crit")]
+        yield [sizes, rates, *shares, *errors]
+
+
+def exponent_tally(
+    sizes: Sequence[int], exponent: float, curvature: float, draws: int, *, ratio: float = 2.0, seeds: int = 5
+) -> Tally:
+    """The rule of the rate over draws, the best rate lying anywhere between the rates of a grid of this ratio."""
+    tally, generator = Tally(exponent), random.Random(0)
+    for _ in range(draws):
+        rate = 0.4 * ratio ** generator.random()
+        truth = BatchTruth(rate=rate, exponent=exponent, curvature=curvature)
+        best = {}
+        for size in sizes:
+            rates = _grid_around(truth.best_rate(size), ratio)
+            best[size] = best_rate(truth.costs_at(size, rates, generator, seeds=seeds))
+        known = [(size, each) for size, each in best.items() if each is not None and each.edge is None]
+        places, found = zip(*known, strict=True)
+        tally.add(fit_power(places, [each.middle for each in found], [each.width for each in found]).exponent)
+    return tally
+
+
+def exponent_rows(draws: int) -> Iterator[list[str]]:
+    """Coverage of the exponent's interval, by design."""
+    for title in ("3 sizes, B_crit/2 to 2 B_crit", "5 sizes, B_crit/4 to 4 B_crit", "7 sizes, B_crit/8 to 8 B_crit"):
+        for ratio, seeds in ((2.0, 5), (3.0, 5), (2.0, 3), (2.0, 1)):
+            tallies = [
+                exponent_tally(SIZES[title], exponent, curvature, draws // 4, ratio=ratio, seeds=seeds)
+                for exponent in (0.5, 1.0)
+                for curvature in (0.05, 0.3)
+            ]
+            shares = [tally.coverage for tally in tallies]
+            error = statistics.median(abs(each) for tally in tallies for each in tally.errors)
+            yield [title, f"{ratio:g}", str(seeds), f"{min(shares):.1%} to {max(shares):.1%}", f"{error:.2f}"]
+
+
+def noise_tally(trainings: int, draws: int, scatter: float) -> Tally:
+    """B_noise over draws; scatter: standard deviation of a training's mean |G|² and tr Σ over their means."""
+    tally, generator = Tally(300.0), random.Random(0)
+    for _ in range(draws):
+        squares = [generator.gauss(1.0, scatter) for _ in range(trainings)]
+        tally.add(ratio_of_means([300 * generator.gauss(1.0, scatter) for _ in range(trainings)], squares))
+    return tally
+
+
+def noise_rows(draws: int) -> Iterator[list[str]]:
+    """Coverage of Fieller's interval."""
+    for trainings, scatter in ((5, 0.1), (5, 0.5), (25, 0.5), (25, 1.0)):
+        tally = noise_tally(trainings, draws, scatter)
+        yield [str(trainings), f"{scatter:.0%}", f"{tally.coverage:.1%}", f"{tally.error:.1%} ({tally.bias:+.1%})"]
+
+
+def seed_tally(seeds: int, draws: int, missed: float = 0.0) -> Tally:
+    """The interval of a typical time over draws: medians of 100 s with 5 % noise; missed: chance of a seed to miss."""
+    tally, generator = Tally(100.0), random.Random(0)
+    for _ in range(draws):
+        times = [
+            math.inf if generator.random() < missed else 100 * math.exp(generator.gauss(0, 0.05)) for _ in range(seeds)
+        ]
+        interval = over_seeds(times) or {}
+        tally.add(Estimate(value=statistics.median(times), low=interval["low"], high=interval["high"]))
+    return tally
+
+
+def seed_rows(draws: int) -> Iterator[list[str]]:
+    """Coverage of the intervals over seeds; below five they are ranges, and promise nothing."""
+    for seeds in (2, 3, 5, 10):
+        yield [str(seeds), f"{seed_tally(seeds, draws).coverage:.1%}"]
+
+
+TABLES = (
+    (
+        "Steps over batch sizes: share of 90 % intervals that hold the truth, median error (bias)",
+        ["batch sizes", "rate", "S_min", "B_crit", "E_min", "error of S_min", "error of B_crit"],
+        law_rows,
+    ),
+    (
+        "Exponent of the rate: share of 90 % intervals that hold the truth, over exponents 1/2 and 1 and over grids "
+        "whose neighbours of the best rate take 5 % and 35 % more steps",
+        ["batch sizes", "ratio of rates", "seeds", "held", "median error"],
+        exponent_rows,
+    ),
+    (
+        "Noise scale: share of 90 % intervals that hold the truth",
+        ["trainings", "scatter", "held", "median error (bias)"],
+        noise_rows,
+    ),
+    ("Time to a target: share of intervals over seeds that hold the truth", ["seeds", "held"], seed_rows),
+)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Prints every table."""
+    draws = 100 if "--small" in arguments else DRAWS
+    for title, header, measure in TABLES:
+        rows: Rows = list(measure(draws))
+        print(f"### {title}\n\n{draws} draws a row.\n\n{table(header, rows)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,210 @@
+"""Stage 8: the answer in words, from whatever parts a summary has."""
+
+import pytest
+
+from experiments.analysis import answer_lines, best_rows, book_table
+from experiments.analysis.reading import estimate_text, identified, interval_of, number_of, part_of
+from experiments.analysis.words import (
+    LONGEST_LINE,
+    MOST_LINES,
+    brief_seconds,
+    clipped,
+    few_named,
+    headline,
+    range_text,
+    scaling_words,
+    verdict_words,
+)
+from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
+
+NOTE_LIMIT = 8_000
+"""Characters of an MLflow note."""
+
+
+def beyond(summary):
+    """The line about more workers than were measured."""
+    (line,) = [line for line in answer_lines(summary) if "8 GPUs measured" in line]
+    return line
+
+
+@pytest.mark.parametrize("missing", [(), *((part,) for part in PARTS), PARTS])
+def test_the_answer_has_five_lines_at_most(missing):
+    summary = rich_summary(missing)
+    lines = answer_lines(summary)
+    assert 1 <= len(lines) <= MOST_LINES
+    assert all(line == line.strip() and "None" not in line and "nan" not in line for line in lines)
+    assert headline(summary) == "8 GPUs, batch 1024, rate 0.2 reached 0.85 soonest, in 10.7 s."
+
+
+def test_it_says_what_more_workers_would_bring():
+    part = rich_summary()["predictions"]
+    best, within = part["best"]["fastest"], part["rows"][3]
+    line = beyond(rich_summary())
+    assert line.startswith(
+        "Beyond the 8 GPUs measured: 16 at batch 2048 are predicted to reach 0.85 in 8.90 s (7.03 s to"
+    )
+    assert f"{within['seconds_to_target'] / best['seconds_to_target']:.2f}× as fast as predicted of 8 at batch" in line
+    assert f"for {best['gpu_seconds'] / within['gpu_seconds']:.2f}× the GPU-seconds" in line
+    assert line.endswith(f"The prediction ends at 64: {part['breaks_at']['why']}.")
+
+
+def test_a_prediction_for_another_target_than_the_recommended_is_not_compared_with_it():
+    summary = rich_summary()
+    part, fastest = summary["predictions"], summary["recommendation"]["fastest"]
+    easier = {**part, "target": 0.5, "rows": [_sooner(row) for row in part["rows"]]}
+    easier["best"] = {role: _sooner(row) for role, row in part["best"].items()}
+    line = beyond(rich_summary(predictions=easier))
+    assert "are predicted to reach 0.5 in" in line
+    assert "That is not the 0.85 above: too few batch sizes tell the steps to it." in line
+    assert f"{fastest['seconds'] / easier['best']['fastest']['seconds_to_target']:.2f}×" not in line
+    assert line.partition("×")[0].rpartition(" ")[2] == beyond(summary).partition("×")[0].rpartition(" ")[2]
+
+
+def _sooner(row):
+    """A row of predictions for a target that takes a fifth of the steps."""
+    if not row["valid"]:
+        return row
+    return {**row, **{key: row[key] / 5 for key in ("seconds_to_target", "gpu_seconds", "low", "high")}}
+
+
+def test_what_a_prediction_stands_in_doubt_for_is_said_and_flagged_ones_are_marked():
+    part = rich_summary()["predictions"]
+    line = beyond(rich_summary(predictions={**part, "flagged": True, "why": "a rate is at the edge of its grid"}))
+    assert "reach 0.85 in 8.90 s† (7.03 s to" in line
+    assert " Of the steps to 0.85: a rate is at the edge of its grid. The prediction ends at 64" in line
+    assert "†" not in beyond(rich_summary())
+
+
+def test_it_says_why_nothing_is_predicted():
+    assert beyond(rich_summary(("predictions",))) == (
+        "What more than the 8 GPUs measured would bring can't be told: too little was measured for predictions."
+    )
+
+
+def test_it_says_when_more_workers_are_not_faster():
+    part = rich_summary()["predictions"]
+    slower = {**part, "best": {"fastest": part["rows"][3], "cheapest": part["rows"][0]}}
+    assert beyond(rich_summary(predictions=slower)).startswith(
+        "Beyond the 8 GPUs measured no time to 0.85 is predicted to be shorter. The prediction ends at 64"
+    )
+
+
+def test_a_doubt_about_the_timings_stands_before_the_cause():
+    (line,) = [line for line in answer_lines(rich_summary()) if "faster than one" in line]
+    doubt, cause = line.index("these timings are disturbed"), line.index("Summing gradients over the workers takes")
+    assert doubt < cause
+    only = rich_summary(verdicts=rich_summary()["verdicts"][:1])
+    assert any(line.endswith("Set resources.exclusive: true and run again.") for line in answer_lines(only))
+
+
+def test_however_many_cells_a_verdict_names_the_note_has_room():
+    labels = ", ".join(f"gpus=8 batch={number}" for number in range(10_000))
+    verdict = {"cause": "oversubscribed", "words": f"More threads than cores ({labels}).", "remedy": "Lower them."}
+    long = rich_summary(verdicts=[verdict, {**verdict, "cause": "allreduce"}])
+    long["caveats"] = [labels]
+    assert all(len(line) <= LONGEST_LINE for line in answer_lines(long))
+    assert sum(len(line) for line in answer_lines(long)) < NOTE_LIMIT - 3_000  # a description has room beside them
+
+
+def test_what_flagged_timings_show_is_marked_in_words_too():
+    verdict = {"cause": "fixed_cost", "words": "80% is a fixed cost (gpus=1 batch=128).", "remedy": "Use more."}
+    summary = rich_summary()
+    longer = {**verdict, "words": "80% is a fixed cost (gpus=1 batch=1280)."}
+    assert [verdict_words(each, summary) for each in (verdict, longer)] == [verdict["words"], longer["words"]]
+    assert scaling_words(summary) == summary["scaling"]["words"]
+    for row in summary["timings"]:
+        row["flags"] = ["resumed"] if row["label"] == "gpus=1 batch=128" else []
+    assert verdict_words(verdict, summary) == "80% is a fixed cost (gpus=1 batch=128) †."
+    assert verdict_words(longer, summary) == longer["words"]
+    assert verdict_words({**verdict, "cause": "disturbed"}, summary) == verdict["words"]
+    summary["verdicts"] = [verdict]
+    told = " ".join(answer_lines(summary))
+    assert "fixed cost (gpus=1 batch=128) †. Use more." in told
+    worst = summary["scaling"]["worst"]["label"]
+    assert worst == "gpus=2 batch=128"  # flagged is what it is compared with
+    assert f"{summary['scaling']['words'].rstrip('.')} †." in told
+
+
+def test_a_recommended_time_of_flagged_timings_is_marked():
+    summary = rich_summary()
+    assert "10.7 s (" in answer_lines(summary)[0]
+    summary["recommendation"]["fastest"]["flags"] = ["resumed"]
+    assert "10.7 s† (" in answer_lines(summary)[0]
+
+
+def test_the_closing_line_names_flags_that_no_verdict_told():
+    summary = rich_summary()
+    assert "Marked" not in answer_lines(summary)[-1]  # the verdict on them stands above
+    marked = ["Marked resumed (from a checkpoint): 2 cells of 80.", "Marked shared_node (others): 4 cells of 80."]
+    summary["caveats"] = marked
+    assert answer_lines(summary)[-1].endswith(f"training time. {marked[0]}")
+    summary["verdicts"] = []
+    assert answer_lines(summary)[-1].endswith(" ".join(marked))
+
+
+def test_of_many_cells_three_are_named():
+    labels = [f"gpus=1 batch={number}" for number in range(5)]
+    assert few_named(f"Slow ({', '.join(labels)}): so.") == f"Slow ({', '.join(labels[:3])} and 2 more): so."
+    assert few_named(f"Slow ({', '.join(labels[:4])}).") == f"Slow ({', '.join(labels[:4])})."
+    assert few_named("1.94× (gpus=8 batch=2048; threshold 15%)") == "1.94× (gpus=8 batch=2048; threshold 15%)"
+
+
+def test_clipped_texts_end_between_words():
+    assert clipped("one, two, three", 12) == "one, two …"
+    assert clipped("short", 12) == "short"
+
+
+def test_flagged_timings_are_marked_in_the_table_and_so_are_speedups_over_them():
+    summary = rich_summary()
+    first = summary["cells"][0]
+    first["flags"] = ["resumed"]
+    header, rows = book_table(summary)
+    seconds, accuracy, gain, target = (header.index(name) for name in ("epoch s", "test acc", "speed-up", "s to 0.85"))
+    assert rows[0][seconds].endswith("†")
+    assert rows[0][target].endswith("†")
+    assert not rows[0][accuracy].endswith("†")
+    over = next(place for place, row in enumerate(summary["cells"]) if row["base"] == first["label"] and place)
+    assert rows[over][gain].endswith("†")
+    assert not rows[over][seconds].endswith("†")
+
+
+def test_inferred_cells_are_marked():
+    summary = rich_summary()
+    summary["cells"][0]["kind"] = "factorised"
+    assert book_table(summary)[1][0][-1] == "inferred"
+
+
+def test_an_accuracy_of_trials_that_were_stopped_is_noted():
+    summary = rich_summary()
+    summary["cells"][0]["trials"].update(finished=2, stopped=3)
+    rows = book_table(summary)[1]
+    assert rows[0][-1] == "3 stopped"
+    assert "stopped" not in rows[1][-1]
+
+
+def test_what_is_recommended_is_among_the_best_however_late_it_is():
+    summary = rich_summary()
+    labels = [summary["cells"][place]["label"] for place in best_rows(summary, 4)]
+    recommendation = summary["recommendation"]
+    wanted = ("fastest", "cheapest", "knee", "best_accuracy")
+    assert set(labels) == {recommendation[role]["label"] for role in wanted}
+
+
+def test_estimates_in_words():
+    assert estimate_text(estimate(100.0, 0.1), "{:.0f}".format) == "100 (90 to 110)"
+    assert estimate_text({"value": 3.0, "low": None, "high": None}, "{:.0f}".format) == "3"
+    assert estimate_text(unidentified(1.5, "measure more."), "{:.0f}".format) == "not identified: measure more"
+    assert estimate_text({"value": None, "why": "one size"}, "{:.0f}".format) == "not known: one size"
+    assert estimate_text(None, "{:.0f}".format) == "–"
+    assert number_of(unidentified(1.5, "x")) is None
+    assert interval_of({"value": 1.0, "low": 0.5, "high": None}) is None
+    assert not identified({})
+    assert part_of({}, "lr_rule")["why"] == "this summary has no lr rule"
+
+
+def test_short_times_and_intervals_in_words():
+    assert [brief_seconds(value) for value in (0.0, 2e-8, 0.000315, 0.0165, 1.0)] == [
+        "0 µs", "0.020 µs", "315 µs", "16.5 ms", "1.00 s",
+    ]  # fmt: skip
+    assert range_text({"kind": "t", "low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s at 90%"
+    assert range_text({"low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s over seeds"

@@ -1,0 +1,81 @@
+"""docs/dependencies.md against pyproject.toml, and pyproject.toml against what the packages import."""
+
+import ast
+import re
+import sys
+import tomllib
+
+from packaging.requirements import Requirement
+
+from tests.support.studies import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+PACKAGES = ("orchestration", "training", "experiments")
+MODULES = {"pyyaml": "yaml"}
+PARTS = {"pydantic_core": "pydantic"}
+"""Modules that come with a package and are its own in all but name."""
+COLUMNS = 6
+
+
+def named(requirements):
+    """Names of packages, extras included as they are written, without this project's own extras."""
+    parsed = [Requirement(text) for text in requirements]
+    return {f"{each.name}[{','.join(sorted(each.extras))}]" if each.extras else each.name for each in parsed
+            if each.name != PROJECT["name"]}  # fmt: skip
+
+
+def sections():
+    """The rows of each table of the page, by its heading: the cells of every row."""
+    text = (REPOSITORY / "docs" / "dependencies.md").read_text("utf-8")
+    found = {}
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        rows = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("| `")]
+        found[part.splitlines()[0]] = [[cell.strip() for cell in row] for row in rows]
+    return found
+
+
+def listed(word):
+    """The packages of the section whose heading has a word in it."""
+    ((_, rows),) = [(heading, rows) for heading, rows in sections().items() if word in heading]
+    names = [row[0].strip("`") for row in rows]
+    assert len(set(names)) == len(names)
+    return set(names)
+
+
+def imported():
+    """The packages that the code imports, at the top of a module or later."""
+    found = set()
+    for file in (file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return {PARTS.get(name, name) for name in found - sys.stdlib_module_names - set(PACKAGES)}
+
+
+def test_the_page_lists_what_the_project_names():
+    extras = PROJECT["optional-dependencies"]
+    assert listed("To run studies") == named(PROJECT["dependencies"])
+    assert listed("[server]") == named(extras["server"])
+    assert listed("[dev]") == named(extras["dev"])
+    assert set(extras) == {"server", "dev"}
+
+
+def test_every_package_has_a_reason_a_licence_and_a_word_on_its_upkeep():
+    rows = [row for part in sections().values() for row in part]
+    assert all(len(row) == COLUMNS for row in rows)
+    assert not [row[0] for row in rows if not (row[1] and row[3] and row[4] and row[5])]
+
+
+def test_what_is_named_is_imported_and_what_is_imported_is_named():
+    names = {Requirement(text).name.lower() for text in PROJECT["dependencies"]}
+    assert imported() == {MODULES.get(name, name) for name in names}
+
+
+def test_every_package_is_pinned():
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in lines if "==" in line}
+    wanted = named([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"],
+                    *PROJECT["optional-dependencies"]["dev"]])  # fmt: skip
+    assert {re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower() for name in wanted} <= pinned

@@ -1,0 +1,148 @@
+"""infra/docker: the Dockerfile as far as it can be checked without building it."""
+
+import fnmatch
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.manifests import INFRA
+from tests.support.studies import REPOSITORY
+
+FILE = INFRA / "docker" / "Dockerfile"
+INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "FROM", "LABEL", "RUN", "USER", "WORKDIR"}
+
+
+@dataclass
+class Stage:
+    """A stage of a build: its name, what it begins from, and its instructions in order."""
+
+    name: str
+    base: str
+    steps: list[tuple[str, str]]
+
+    def all(self, instruction):
+        return [text for name, text in self.steps if name == instruction]
+
+
+def instructions(text):
+    """(instruction, arguments) of a Dockerfile; comments left out, continued lines joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines) + "\n")
+    for line in filter(None, (line.strip() for line in joined.splitlines())):
+        name, _, arguments = line.partition(" ")
+        yield name, arguments.strip()
+
+
+def stages(text):
+    found = []
+    for name, arguments in instructions(text):
+        if name == "FROM":
+            base, _, alias = arguments.partition(" AS ")
+            found.append(Stage(alias, base, []))
+        elif found:
+            found[-1].steps.append((name, arguments))
+    return {stage.name: stage for stage in found}
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    return stages(FILE.read_text("utf-8"))
+
+
+def test_it_holds_instructions_that_docker_knows():
+    names = [name for name, _ in instructions(FILE.read_text("utf-8"))]
+    assert set(names) == INSTRUCTIONS
+    assert names[0] == "ARG"
+
+
+def test_stages_come_from_stages_above_them(parsed):
+    names = list(parsed)
+    for stage in parsed.values():
+        above = names[: names.index(stage.name)]
+        assert stage.base in {*above, "scratch", "python:${PYTHON_VERSION}-slim-bookworm"}
+        for copied in stage.all("COPY"):
+            if source := re.match(r"--from=(\S+)", copied):
+                assert source[1] in above
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_nothing_runs_as_root(parsed, target):
+    steps = parsed[target].steps
+    assert [text for name, text in steps if name == "USER"] == ["1000:1000"]
+    assert all(name == "RUN" for name, _ in steps[steps.index(("USER", "1000:1000")) + 1 :])
+
+
+def test_the_home_is_named_for_the_cluster_launcher(parsed):
+    """`ray up` looks for HOME among the image's variables, and takes root's where there is none."""
+    assert any(text.startswith("HOME=/home/study ") for text in parsed["base"].all("ENV"))
+    assert any("RAY_AUTH_MODE=token" in text for text in parsed["base"].all("ENV"))
+
+
+def test_a_container_without_a_command_says_what_it_can_do(parsed):
+    assert parsed["runtime"].all("CMD") == ['["scalestudy", "--help"]']
+
+
+@pytest.mark.parametrize(("target", "index"), [("cpu", "CPU_TORCH_INDEX"), ("cuda", "CUDA_TORCH_INDEX")])
+def test_packages_are_pinned_and_torch_comes_from_the_index_that_is_named(parsed, target, index):
+    stage = parsed[f"packages-{target}"]
+    assert stage.all("ARG") == [f'{index}=""']
+    installs = [text for text in stage.all("RUN") if "pip install" in text]
+    assert all("-c constraints.txt" in text for text in installs)
+    torch, rest = installs
+    assert f'${{{index}:+--extra-index-url "${index}"}}' in torch
+    assert torch.endswith("torch torchvision")
+    assert rest.endswith(". boto3 && pip check")
+
+
+@pytest.mark.parametrize(
+    ("target", "cuda", "words"),
+    [
+        ("cpu", None, ""),
+        ("cpu", "13.0", "CPU_TORCH_INDEX: torch 9.9 is built for CUDA; name an index of CPU builds"),
+        ("cuda", "13.0", ""),
+        ("cuda", None, "CUDA_TORCH_INDEX: torch 9.9 is built without CUDA; name another index"),
+    ],
+)
+def test_the_wrong_kind_of_torch_ends_the_build(parsed, tmp_path, target, cuda, words):
+    (tmp_path / "torch.py").write_text(
+        f"from types import SimpleNamespace\n__version__ = '9.9'\nversion = SimpleNamespace(cuda={cuda!r})\n"
+    )
+    (check,) = [text for text in parsed[f"packages-{target}"].all("RUN") if "import sys, torch" in text]
+    command = [sys.executable, *shlex.split(check)[1:]]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if words else 0)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_names_no_host():
+    hosts = re.findall(
+        r"https?://|\b[\w-]+\.(?:com|org|io|net)\b", FILE.read_text("utf-8").replace("opencontainers", "")
+    )
+    assert not hosts
+
+
+def visible(path, rules):
+    """Whether `docker build` sees a path: the last rule that fits it, or a folder above it, decides."""
+    seen = True
+    for rule in rules:
+        pattern = rule.removeprefix("!").removeprefix("**/")
+        parts = path.split("/")
+        fits = [fnmatch.fnmatch(part, pattern) for part in (parts if "**/" in rule else parts[:1])]
+        seen = rule.startswith("!") if any(fits) else seen
+    return seen
+
+
+def test_the_build_sees_what_it_copies_and_nothing_else(parsed):
+    lines = (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    copied = [word for text in parsed["project"].all("COPY") for word in text.split()[:-1]]
+    assert sorted(copied) == sorted(rule[1:] for rule in rules if rule.startswith("!"))
+    assert all((REPOSITORY / name).exists() for name in copied)
+    assert visible("orchestration/cli.py", rules)
+    hidden = ("runs/x", ".git/config", "mlflow.db", "tests/conftest.py", "training/__pycache__/loop.pyc", "secrets.env")
+    assert not [path for path in hidden if visible(path, rules)]

@@ -1,0 +1,302 @@
+"""Studies that are kept in a bucket, without a cluster: copies, locks, refusals, and uploads that are cut short."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments.journal import Journal
+from experiments.study_folder import StudyFolder
+from orchestration import cli
+from orchestration import lock as locks
+from orchestration.byte_store import ArrowByteStore
+from orchestration.doctor import _safely, _storage
+from orchestration.errors import RequestError, UnreachableError
+from orchestration.folders import earlier_trials, open_folder, rebuild_report
+from orchestration.lock import lock_of
+from orchestration.opening import open_extended, open_new, open_resumed
+from orchestration.preflight import read_spec
+from orchestration.status import status_of
+from tests.experiments.support import study_of
+from tests.support.groups import wait_until
+from tests.support.object_store import KEYS, ObjectStore
+from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
+from tests.training.checkpoints import LENET, save
+from training.checkpoint.storage import latest
+
+SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2]}
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    store = ObjectStore(tmp_path_factory.mktemp("store"))
+    yield store
+    store.stop()
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch, tmp_path):
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def opened(bucket, tmp_path):
+    """A study of which one trial has ended, and one has begun; its driver is gone."""
+    spec = read_spec(write_spec(tmp_path, sweep=SWEEP, storage=bucket.uri(tmp_path.name)))
+    opened = open_new(spec, None)
+    opened.write()
+    text = (tmp_path / "study.yaml").read_text()
+    _, _, trials = study_of(text)
+    journal = Journal(opened.folder.journal_folder, share=opened.folder.share_new)
+    journal.append("", {"type": "study", "state": "started"})
+    journal.append(trials[0]["trial_id"], {"type": "ended", **trials[0]})
+    journal.append(trials[1]["trial_id"], {"type": "running", "attempt": 1})
+    return opened
+
+
+def prefix_of(opened, tmp_path):
+    return f"{tmp_path.name}/{opened.study_id}"
+
+
+def test_every_file_that_counts_is_an_object_by_the_time_it_is_a_file(bucket, opened, tmp_path):
+    folder, prefix = opened.folder, prefix_of(opened, tmp_path)
+    assert folder.address == bucket.uri(prefix)
+    files = [path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if path.is_file()]
+    assert bucket.names(prefix + "/") == sorted(f"{prefix}/{name}" for name in files)
+    assert "journal/00000003.json" in files
+    for name in files:
+        assert bucket.read(f"{prefix}/{name}") == (folder.path / name).read_bytes()
+
+
+def test_a_study_goes_on_from_the_bucket_alone(opened, tmp_path, monkeypatch):
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "another machine"))
+    found = open_resumed(opened.folder.address)
+    assert (found.plan, found.spec, found.study_id) == (opened.plan, opened.spec, opened.study_id)
+    assert (len(found.history.ended), len(found.history.open)) == (1, 1)
+    assert len(found.folder.read_trials()) == 1  # from the journal: the bucket had no trials.jsonl yet
+    assert found.folder.path.is_relative_to(tmp_path / "another machine" / "work")
+    opened.folder.write_text(opened.folder.spec_file, opened.spec.to_yaml() + "\n")
+    with pytest.raises(RequestError, match=r"DIR: s3://.*/spec.yaml\?.*: was edited since"):
+        open_resumed(opened.folder.address)
+
+
+def test_what_the_bucket_has_not_is_not_in_the_copy(opened):
+    """A driver whose write was refused has it on its own disk at most."""
+    late = opened.folder.journal_folder / "00000004.json"
+    late.write_bytes((opened.folder.journal_folder / "00000003.json").read_bytes())
+    assert Journal(open_resumed(opened.folder.address).folder.journal_folder).last_number == 3
+    assert not late.exists()
+
+
+def test_an_entry_of_another_machine_is_never_overwritten(opened, tmp_path, monkeypatch):
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "another machine"))
+    other = open_resumed(opened.folder.address).folder
+    Journal(other.journal_folder, share=other.share_new).append("", {"type": "study", "state": "resumed"})
+    mine = Journal(opened.folder.journal_folder, share=opened.folder.share_new)
+    with pytest.raises(FileExistsError):
+        mine.append("", {"type": "study", "state": "stopped"})
+    assert mine.last_number == 3
+    assert len(list(opened.folder.journal_folder.iterdir())) == 3
+
+
+def test_looking_at_a_study_leaves_the_copy_of_its_driver_alone(opened):
+    before = {path: path.stat().st_mtime_ns for path in opened.folder.path.rglob("*")}
+    seen = status_of(opened.folder.address)
+    assert (seen.state, seen.trials["planned"], seen.folder) == ("interrupted", 2, opened.folder.address)
+    report = rebuild_report(opened.folder.address)
+    assert not report.is_relative_to(opened.folder.path)
+    assert {path: path.stat().st_mtime_ns for path in opened.folder.path.rglob("*")} == before
+
+
+def test_a_study_of_a_bucket_grows(opened, tmp_path):
+    more = read_spec(write_spec(tmp_path, "more.yaml", sweep={**SWEEP, "learning_rate": [0.1, 0.2, 0.4]}))
+    grown = open_extended(more, opened.folder.address)
+    grown.write()
+    assert len(open_resumed(opened.folder.address).trials) == 3
+
+
+def test_a_report_goes_to_the_bucket(bucket, opened, tmp_path):
+    report = rebuild_report(opened.folder.address)
+    prefix = prefix_of(opened, tmp_path)
+    assert bucket.read(f"{prefix}/report.html") == report.read_bytes()
+    summary = json.loads(bucket.read(f"{prefix}/summary.json"))
+    assert summary["trials"]["finished"] == 1
+
+
+def test_a_copy_is_fetched_once(opened, monkeypatch):
+    open_folder(opened.folder.address)
+    fetched = []
+    read = ArrowByteStore.read
+    monkeypatch.setattr(ArrowByteStore, "read", lambda store, name: fetched.append(name) or read(store, name))
+    open_folder(opened.folder.address)
+    assert fetched == ["plan.json"]  # whether it is a study
+    opened.folder.share(opened.folder.driver_log)  # is not there
+    opened.folder.write_text(opened.folder.cursor_file, "2")
+    open_folder(opened.folder.address)
+    assert fetched == ["plan.json", "plan.json", "spool/written"]
+
+
+def test_a_plan_learns_from_the_studies_of_a_bucket(opened):
+    assert earlier_trials(opened.spec) == []
+    opened.folder.append_trial(next(iter(open_resumed(opened.folder.address).history.ended.values())))
+    opened.folder.share(opened.folder.trials_file)
+    assert len(earlier_trials(opened.spec)) == 1
+
+
+def test_one_process_holds_the_lock_of_a_bucket(opened, monkeypatch):
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
+    lost = []
+    with lock_of(opened.folder) as lock:
+        assert lock.holder().pid == os.getpid()
+        with pytest.raises(RequestError, match=rf"DIR: s3://.*: is run by process {os.getpid()}"):
+            lock_of(open_folder(opened.folder.address)).__enter__()
+        lock.lost = lambda: lost.append(True)
+        thief = {"token": "t", "host": "elsewhere", "pid": 1, "born": "1", "beat": time.time()}
+        text = json.dumps(thief).encode()  # one heartbeat may overwrite it, which a real thief sees when it looks again
+        wait_until(lambda: opened.folder.mirror.write("lock", text) or lost, seconds=30)
+    assert lock.holder().host == "elsewhere"  # what is not ours is not taken away
+
+
+def test_of_two_that_take_a_lock_at_once_one_has_it(opened, monkeypatch):
+    first, second = lock_of(opened.folder), lock_of(opened.folder)
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: second._renew())
+    with pytest.raises(RequestError, match="another process has just taken it"):
+        first.__enter__()
+    assert second._is_ours()
+
+
+def test_a_lock_that_is_given_back_leaves_nothing(bucket, opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.01)
+    before = bucket.names(prefix_of(opened, tmp_path) + "/")
+    with lock_of(opened.folder):
+        assert len(bucket.names(prefix_of(opened, tmp_path) + "/")) == len(before) + 1
+    assert bucket.names(prefix_of(opened, tmp_path) + "/") == before
+
+
+def test_a_study_that_is_refused_after_all_leaves_nothing(bucket, opened, tmp_path):
+    (opened.folder.logs / "a.log").write_text("")
+    opened.discard([])
+    assert bucket.names(prefix_of(opened, tmp_path)) == []
+    assert not opened.folder.path.exists()
+
+
+UPLOAD = """
+import sys
+from orchestration.byte_store import ArrowByteStore
+ArrowByteStore(sys.argv[1]).write("00000007/part-0.pt", bytes(400_000_000))
+"""
+
+
+def test_an_upload_that_is_killed_leaves_nothing_that_reads_as_whole(bucket, tmp_path):
+    store = ArrowByteStore(bucket.uri(tmp_path.name))
+    save(store, 6)
+    before = store.names()
+    writer = subprocess.Popen([sys.executable, "-c", UPLOAD, bucket.uri(tmp_path.name)], cwd=REPOSITORY,
+                              env=environment(**KEYS))  # fmt: skip
+    try:
+        wait_until(lambda: bucket.unfinished() or writer.poll() is not None, seconds=60)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait(20)
+    assert bucket.unfinished() == [f"{tmp_path.name}/00000007/part-0.pt"]
+    assert store.names() == before
+    with pytest.raises(FileNotFoundError):
+        store.read("00000007/part-0.pt")
+    assert latest(store, LENET).found.manifest.number == 6
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Runs a command in this process, which says one line; returns exit status and line."""
+
+    def run(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["scalestudy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert len(printed.err.splitlines()) == 1
+        return end.value.code, printed.err
+
+    return run
+
+
+def test_a_bucket_that_is_not_there(bucket, refused, tmp_path):
+    missing = bucket.uri("runs", bucket="missing")
+    code, said = refused("run", write_spec(tmp_path, sweep=SWEEP, storage=missing), "--address", "local")
+    assert code == 3
+    assert said.startswith(f"storage: {missing}: can't be written (no such bucket: ")
+    assert "; make the bucket" in said
+    for command in ("resume", "status", "report", "sync"):
+        code, said = refused(command, missing)
+        assert code == 3
+        assert f"storage: {missing}: can't be read (no such bucket); make the bucket" in said
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_doctor_asks_the_bucket_too(bucket, tmp_path):
+    spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs")))
+    assert [finding.state for finding in _storage(spec)] == ["ok"]
+    spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs", bucket="missing")))
+    (finding,) = _safely("storage", lambda: _storage(spec))
+    assert finding.broken
+    assert "no such bucket" in finding.text
+
+
+def test_what_is_no_study_in_a_bucket(bucket, refused, tmp_path):
+    for command in ("resume", "status", "report", "recommend"):
+        code, said = refused(command, bucket.uri("nowhere"))
+        assert code == 2
+        assert said.startswith("DIR: s3://studies/nowhere")
+        assert "no plan.json" in said
+    assert left_behind(tmp_path) == []
+
+
+def test_a_store_that_does_not_answer(refused, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    storage = f"s3://studies/runs?scheme=http&endpoint_override=127.0.0.1:{port}"
+    code, said = refused("run", write_spec(tmp_path, sweep=SWEEP, storage=storage))
+    assert code == 3
+    assert said.startswith(f"storage: {storage}: can't be written (network connection: ")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+@pytest.mark.parametrize("where", ["storage", "--out", "--set", "resume", "status"])
+def test_credentials_in_an_address(refused, tmp_path, where):
+    uri = "s3://KEYID:s3/cr3t@studies/runs?region=us-east-1"
+    spec = write_spec(tmp_path, sweep=SWEEP, **({"storage": uri} if where == "storage" else {}))
+    arguments = {"storage": (), "--out": ("--out", uri), "--set": ("--set", f"storage={uri}")}
+    code, said = refused(*(("run", spec, *arguments[where]) if where in arguments else (where, uri)))
+    assert code == 2
+    assert "holds credentials" in said
+    assert "cr3t" not in said
+    assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in said
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_out_names_a_place_that_is_taken(opened, refused):
+    code, said = refused("run", "study.yaml", "--out", opened.folder.address)
+    assert code == 2
+    assert said.startswith(f"--out: {opened.folder.address}: is there already")
+
+
+def test_a_folder_has_no_address_but_its_path(tmp_path):
+    folder = StudyFolder(tmp_path)
+    assert (folder.address, folder.place_of(folder.report_file)) == (str(tmp_path), str(tmp_path / "report.html"))
+
+
+def test_a_lock_is_out_of_reach_with_its_store(bucket, opened):
+    gone = ArrowByteStore(bucket.uri("runs", bucket="missing"))
+    with pytest.raises(UnreachableError, match="can't be locked"):
+        locks.StoreLock(gone, "lock", "s3://missing/runs").__enter__()

@@ -1,0 +1,169 @@
+"""Real studies that are kept in a bucket: the same as on a disk, to the bit, also when the driver's machine is lost."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.journal import Journal
+from experiments.study_folder import StudyFolder
+from orchestration import cluster as clusters
+from orchestration import mirror
+from orchestration.errors import UnreachableError
+from tests.support.chaos_outcome import outcome_of
+from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
+from tests.support.object_store import KEYS, ObjectStore
+from tests.support.studies import REPOSITORY, environment, scalestudy, write_spec
+
+SWEEP = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}
+TRIALS, EPOCHS = 2, 4
+SECONDS = 280.0  # a study takes some twenty of them on a machine of its own
+NOT_KEPT = ("logs", "driver.log", "lock")
+"""What of a study's folder is no record."""
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    store = ObjectStore(tmp_path_factory.mktemp("store"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, bucket):
+    place = tmp_path_factory.mktemp("studies")
+    write_spec(place, workload=SLOW, sweep=SWEEP, train={"epochs": EPOCHS}, storage=bucket.uri("runs"))
+    return place
+
+
+@pytest.fixture(scope="module")
+def local(place):
+    """The study on a disk."""
+    done = scalestudy("run", "study.yaml", "--address", "local", "--out", "local", "--set", "storage=runs", cwd=place,
+                      seconds=SECONDS)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return StudyFolder(place / "local")
+
+
+@pytest.fixture(scope="module")
+def kept(place):
+    """The same study in the bucket; its address, and what the command printed."""
+    done = scalestudy("run", "study.yaml", "--address", "local", "--json", cwd=place, seconds=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def records_in(folder):
+    """The names of a study's files that are records."""
+    files = [path.relative_to(folder.path) for path in folder.path.rglob("*") if path.is_file()]
+    return {file.as_posix() for file in files if file.parts[0] not in NOT_KEPT}
+
+
+def objects_of(bucket, address):
+    prefix = address.partition("?")[0].removeprefix("s3://studies/") + "/"
+    names = [name.removeprefix(prefix) for name in bucket.names(prefix)]
+    return {name: bucket.read(prefix + name) for name in names if name.split("/")[0] not in NOT_KEPT}
+
+
+def test_the_same_study_on_a_disk_and_in_a_bucket(bucket, local, kept, tmp_path):
+    assert kept["address"].startswith("s3://studies/runs/small-")
+    objects = objects_of(bucket, kept["address"])
+    assert set(objects) == records_in(local)
+    for name, data in objects.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    found = StudyFolder(tmp_path)
+    assert outcome(found) == outcome(local)
+    assert outcome_of(found) == outcome_of(local)
+    assert found.read_plan() == local.read_plan()
+    assert spec_lines(found) - spec_lines(local) == {f"storage: {bucket.uri('runs')}"}
+    told = [[(entry.type, entry.trial_id) for entry in Journal(folder.journal_folder).entries()]
+            for folder in (found, local)]  # fmt: skip
+    assert told[0] == told[1]
+    (model,) = [name for name in objects if name.endswith("model.pt")]
+    states = [torch.load(folder.path / model, weights_only=True) for folder in (found, local)]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def spec_lines(folder):
+    return set(folder.spec_file.read_text().splitlines())
+
+
+def test_mlflow_has_it_with_the_model_from_the_bucket(place, local, kept):
+    from mlflow import MlflowClient
+
+    assert_recorded_once(StudyFolder(Path(kept["folder"])), place / "mlflow.db", EPOCHS)
+    client = MlflowClient(tracking_uri=f"sqlite:///{place / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("small").experiment_id
+    models = client.search_logged_models([experiment])
+    assert [model.status for model in models] == ["READY"] * 2  # of the one on the disk, too
+
+
+def test_commands_take_the_address(bucket, place, local, kept):
+    address = kept["address"]
+    seen = json.loads(scalestudy("status", address, "--json", cwd=place).stdout)
+    assert (seen["state"], seen["trials"], seen["unsent"]) == ("finished", {"planned": 2, "finished": 2}, 0)
+    compared = scalestudy("compare", address, local.path, cwd=place)
+    assert compared.returncode == 0, compared.stderr
+    sent = scalestudy("sync", address, cwd=place)
+    assert sent.stdout.startswith("0 operations sent"), sent.stderr
+
+
+def test_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path):
+    address = bucket.uri("killed")
+    driver = Driver(place, address)
+    driver.wait_for("epoch", EPOCHS + 1)  # in the middle of the second trial
+    driver.send(signal.SIGKILL)
+    assert outcome(driver.folder).items() < outcome(local).items()
+    shutil.rmtree(driver.folder.path)
+    seen = scalestudy("status", address, cwd=place)
+    assert "interrupted" in seen.stdout, seen.stderr
+    assert f"to go on: scalestudy resume '{address}'" in seen.stdout
+
+    elsewhere = str(tmp_path / "elsewhere")
+    done = scalestudy("resume", address, "--address", "local", cwd=place, seconds=SECONDS, SCALESTUDY_HOME=elsewhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not driver.folder.path.exists()
+    (copy,) = (tmp_path / "elsewhere" / "work").iterdir()
+    folder = StudyFolder(copy)
+    assert outcome(folder) == outcome(local)
+    (cut,) = [trial for trial in folder.read_trials() if trial["attempts"] == 2]
+    assert "resumed" in cut["flags"]  # from a checkpoint
+    assert_recorded_once(folder, place / "mlflow.db", EPOCHS)
+    objects = objects_of(bucket, address)
+    assert {name for name in objects if not name.startswith("checkpoints/")} == records_in(folder)
+    assert objects["trials.jsonl"] == folder.trials_file.read_bytes()
+    assert [name for name in objects if name.startswith("checkpoints/") and not name.endswith("/model.pt")] == []
+
+
+def test_a_trial_spans_nodes_that_share_only_the_bucket(bucket, tmp_path):
+    program = [sys.executable, "-m", "tests.support.two_raylets_and_a_bucket", tmp_path, bucket.uri("spanned")]
+    done = subprocess.run(program, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=SECONDS,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (found["exit_code"], found["broken"]) == (0, None)
+    (trial,) = found["trials"]
+    assert (trial["status"], trial["world"]["nodes"], len(trial["epochs"])) == ("finished", 2, 3)
+    assert f"checkpoints/{trial['trial_id']}/model.pt" in objects_of(bucket, found["address"])
+
+
+def test_every_node_is_asked_whether_it_reaches_the_bucket(ray_session, bucket, monkeypatch):
+    cluster = clusters.connect(None)
+    before = bucket.names()
+    mirror.check_nodes(bucket.uri("probed"), cluster)
+    assert bucket.names() == before
+    assert mirror._reaches(bucket.uri("probed"), "probe-0", "probe-1") == "it is not the same there"
+    monkeypatch.setattr(mirror, "_reaches", lambda *told: "access denied: no")
+    with pytest.raises(UnreachableError, match=r"is out of reach on .* \(access denied: no\); give every node"):
+        mirror.check_nodes(bucket.uri("probed"), cluster)
+    assert bucket.names() == before

@@ -1,0 +1,73 @@
+"""A study's progress in Prometheus's format, by a real Ray; and the values, by a board."""
+
+import re
+from urllib.request import urlopen
+
+import ray
+
+from experiments.plan import make_plan
+from orchestration.board import Board
+from orchestration.progress_metrics import GAUGES, ProgressMetrics, busy_share, gauged
+from tests.experiments.support import spec_of
+from tests.support.groups import wait_until
+
+PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1, 2], batch_size: [64], learning_rate: [0.1, 0.2]}\n"))
+BOOKS = {
+    "room": {"a": 2, "b": 2},
+    "groups": [{"trial": "t", "nodes": {"a": 2, "b": 1}}, {"trial": None, "nodes": {"b": 1}}],
+}
+
+
+def board():
+    """Of four trials one has ended, and one is in its second epoch."""
+    found = Board({trial.trial_id: trial for trial in PLAN.trials})
+    first, second = list(found.trials)[:2]
+    found.take(first, {"type": "ended", "status": "diverged"})
+    found.take(second, {"type": "running", "attempt": 1})
+    for number, rate in enumerate([900.0, 1000.0], start=1):
+        found.take(second, {"type": "epoch", "epoch": {"epoch": number, "samples_per_second": rate}})
+    return found
+
+
+def test_what_the_gauges_say():
+    values = {(each.name.removeprefix("scalestudy_"), each.status): each.value for each in gauged(board(), BOOKS, 7)}
+    assert values == {
+        ("trials", "waiting"): 2,
+        ("trials", "running"): 1,
+        ("trials", "diverged"): 1,
+        ("samples_per_second", ""): 1000.0,
+        ("busy_workers", ""): 0.75,
+        ("tracking_backlog", ""): 7,
+    }
+    assert {each.name for each in gauged(board(), None, 0)} == GAUGES.keys()
+
+
+def test_without_books_or_room_nobody_is_busy():
+    assert busy_share(None) == 0
+    assert busy_share({"room": {}, "groups": []}) == 0
+
+
+def test_prometheus_can_read_them_from_the_nodes_agent(ray_session):
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+
+    def lines():
+        text = urlopen(address, timeout=5).read().decode()
+        return {line for line in text.splitlines() if re.search(r'^ray_scalestudy_.*study="of-the-test"', line)}
+
+    with ProgressMetrics("of-the-test", board(), lambda: BOOKS, lambda: 7):
+        found = wait_until(lambda: seen if len(seen := lines()) >= 6 else None, 90)
+    by_name = {(line.partition("{")[0], re.search(r'status="(\w*)"', line)[1]): line.split()[-1] for line in found}
+    assert float(by_name[("ray_scalestudy_trials", "running")]) == 1
+    assert float(by_name[("ray_scalestudy_busy_workers", "")]) == 0.75
+    assert float(by_name[("ray_scalestudy_tracking_backlog", "")]) == 7
+
+
+def test_a_study_goes_on_without_its_gauges():
+    """Books that can't be asked cost nothing but the metrics."""
+
+    def broken():
+        raise RuntimeError("no books")
+
+    with ProgressMetrics("of-another-test", board(), broken, lambda: 0):
+        pass

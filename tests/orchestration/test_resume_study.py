@@ -1,0 +1,134 @@
+"""Real studies that are killed, stopped and robbed of their engine, and go on: as if nothing had been."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from experiments.study_folder import StudyFolder
+from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
+from tests.support.processes import named
+from tests.support.studies import scalestudy, write_spec
+
+SWEEP = {"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.1, 0.2]}
+TRIALS, EPOCHS = 4, 3
+TWO_WORKERS = ("--set", "sweep.num_gpus=[2]")  # half of the study, where one size shows as much as two
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("studies")
+    write_spec(place, workload=SLOW, sweep=SWEEP, train={"epochs": EPOCHS})
+    return place
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place):
+    """Losses and accuracies by trial, to the bit."""
+    done = scalestudy("run", "study.yaml", "--address", "local", "--out", "undisturbed", cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return outcome(StudyFolder(place / "undisturbed"))
+
+
+def assert_half(folder, undisturbed):
+    """The trials of two workers have come to what they come to undisturbed."""
+    found = outcome(folder)
+    assert len(found) == TRIALS // 2
+    assert found.items() <= undisturbed.items()
+
+
+def test_a_killed_driver(place, undisturbed):
+    driver = Driver(place, "killed")
+    driver.wait_for("study", 1)
+    seen = json.loads(scalestudy("status", "killed", "--json", cwd=place).stdout)
+    assert (seen["state"], seen["trials"]["planned"]) == ("running", TRIALS)
+    assert f"process {driver.process.pid} on" in seen["holder"]
+    busy = scalestudy("resume", "killed", cwd=place)
+    assert (busy.returncode, busy.stdout) == (2, "")
+    assert f"is run by process {driver.process.pid}" in busy.stderr
+
+    driver.wait_for("epoch", 1 + EPOCHS * (1 + driver.count("ended")))  # in the middle of a later trial
+    driver.send(signal.SIGKILL)
+    ended = {trial["trial_id"]: trial for trial in driver.folder.read_trials()}
+    seen = scalestudy("status", "killed", cwd=place)
+    assert "interrupted" in seen.stdout
+    assert "to go on: scalestudy resume" in seen.stdout
+
+    done = scalestudy("resume", "killed", "--address", "local", cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outcome(driver.folder) == undisturbed
+    trials = {trial["trial_id"]: trial for trial in driver.folder.read_trials()}
+    assert {trial_id: trials[trial_id] for trial_id in ended} == ended  # not run again
+    (cut,) = [trial for trial in trials.values() if trial["attempts"] == 2]
+    assert [failure["kind"] for failure in cut["failures"]] == ["interrupted"]
+    assert "resumed" in cut["flags"]  # from a checkpoint
+    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
+
+    again = scalestudy("resume", "killed", "--address", "local", "--json", cwd=place)  # nothing is left to do
+    assert again.returncode == 0, again.stderr
+    assert outcome(driver.folder) == undisturbed
+    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
+
+
+def test_ctrl_c(place, undisturbed):
+    driver = Driver(place, "stopped", *TWO_WORKERS)
+    driver.wait_for("epoch", 1)
+    status, printed = driver.send(signal.SIGINT)
+    assert status == 130, printed
+    assert f"to go on: scalestudy resume {driver.folder.path}" in printed
+    assert driver.folder.report_file.exists()
+    assert json.loads(scalestudy("status", "stopped", "--json", cwd=place).stdout)["state"] == "stopped"
+    elsewhere = place / "elsewhere"  # where a store of its own would be made
+    elsewhere.mkdir()
+    done = scalestudy("resume", driver.folder.path, "--address", "local", cwd=elsewhere)
+    assert list(elsewhere.iterdir()) == []
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_half(driver.folder, undisturbed)
+    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
+
+
+def test_the_actor_of_the_books_is_killed(place, undisturbed):
+    driver = Driver(place, "robbed", *TWO_WORKERS)
+    driver.wait_for("epoch", 2)
+    (books,) = named(driver.process.pid, "ray::WorkerGroups")
+    os.kill(books, signal.SIGKILL)
+    status, printed = driver.end()
+    assert status == 0, printed
+    assert "the actor that keeps the worker groups' books died; starting a new one" in printed
+    assert_half(driver.folder, undisturbed)
+    kinds = [failure["kind"] for trial in driver.folder.read_trials() for failure in trial.get("failures", ())]
+    assert kinds == ["engine_lost"]
+    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
+
+
+def test_another_process_takes_the_lock(place, undisturbed):
+    driver = Driver(place, "disowned", *TWO_WORKERS)
+    driver.wait_for("epoch", 1)
+    thief = {"token": "t", "host": "elsewhere", "pid": 1, "born": "1", "beat": time.time()}
+    StudyFolder(driver.folder.path).write_json(driver.folder.lock_file, thief)
+    status, printed = driver.end()
+    assert status == 3, printed
+    assert "another process has taken the study's lock" in printed
+    assert driver.count("study") == 1  # it has not said its last word
+    assert not driver.folder.report_file.exists()
+    driver.folder.lock_file.unlink()
+    done = scalestudy("resume", "disowned", "--address", "local", cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_half(driver.folder, undisturbed)
+    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
+
+
+def test_a_study_grows(place, undisturbed):
+    spec = write_spec(place, "more.yaml", workload=SLOW, sweep={**SWEEP, "learning_rate": [0.1, 0.2, 0.3]},
+                      train={"epochs": EPOCHS})  # fmt: skip
+    folder = StudyFolder(place / "undisturbed")
+    before = folder.read_trials()
+    done = scalestudy("run", spec, "--extend", "undisturbed", "--address", "local", cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 trials, 4 of them ended before" in done.stdout
+    assert folder.read_trials()[:TRIALS] == before
+    assert len(folder.read_trials()) == 6
+    assert json.loads(folder.summary_file.read_text())["trials"]["finished"] == 6
+    assert_recorded_once(folder, place / "mlflow.db", EPOCHS)

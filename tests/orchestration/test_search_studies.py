@@ -1,0 +1,98 @@
+"""Studies whose trials a search chooses, or a scheduler stops, on real Ray with real training and real MLflow."""
+
+import pytest
+from mlflow import MlflowClient
+
+from experiments.plan import make_plan
+from experiments.spec import StudySpec
+from experiments.study_folder import StudyFolder
+from orchestration import run_study
+from orchestration.errors import ExitCode
+from orchestration.search import search_for
+from tests.support.studies import write_spec
+
+SWEEP = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": {"log_uniform": [0.02, 0.5]}, "seed": [0]}
+
+
+@pytest.fixture
+def study(ray_session, tmp_path, monkeypatch):
+    """Runs a study in a folder of its own; returns how it ended, and its trials."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(**changes):
+        done = run_study(write_spec(tmp_path, **changes))
+        return done, StudyFolder(done.folder).read_trials()
+
+    return run
+
+
+def spec_in(folder):
+    import yaml
+
+    return StudySpec.model_validate(yaml.safe_load(folder.spec_file.read_text()))
+
+
+def runs_of(done):
+    client = MlflowClient(tracking_uri=done.tracking_uri)
+    experiment = client.get_experiment_by_name("small")
+    runs = client.search_runs([experiment.experiment_id], "tags.`scalestudy.role` != 'study'")
+    return client, {run.data.tags["scalestudy.trial_id"]: run for run in runs}
+
+
+def test_a_random_study_runs_the_points_that_its_plan_shows(study):
+    done, trials = study(sweep=SWEEP, train={"epochs": 1}, search={"method": "random", "samples": 3, "seed": 2})
+    folder = StudyFolder(done.folder)
+    assert done.exit_code == ExitCode.DONE
+    assert [trial["trial_id"] for trial in trials] == [trial.trial_id for trial in make_plan(spec_in(folder)).trials]
+    assert {trial["status"] for trial in trials} == {"finished"}
+    assert len({trial["params"]["learning_rate"] for trial in trials}) == 3
+    assert done.summary["trials"]["planned"] == 3
+
+
+def test_a_tpe_study_is_the_search_over_its_own_results(study):
+    """What was run is what the search suggests when it is told what came of it: the journal says enough."""
+    done, trials = study(sweep=SWEEP, train={"epochs": 1}, search={"method": "tpe", "samples": 3, "seed": 1})
+    folder = StudyFolder(done.folder)
+    assert done.exit_code == ExitCode.DONE
+    assert len(trials) == 3
+    assert {trial["status"] for trial in trials} == {"finished"}
+    assert {trial["params"]["num_gpus"] for trial in trials} == {1, 2}
+    spec = spec_in(folder)
+    search = search_for(spec, make_plan(spec))
+    for trial in trials:
+        assert search.next().trial.trial_id == trial["trial_id"]
+        search.take(trial["trial_id"], {"type": "ended", **trial})
+    assert search.next() is None
+    assert len(done.summary["cells"]) == done.summary["trials"]["planned"] == 3
+    _, runs = runs_of(done)
+    assert runs.keys() == {trial["trial_id"] for trial in trials}
+    assert [trial.trial_id for trial in folder.read_plan().trials] == [trial["trial_id"] for trial in trials]
+
+
+def test_an_asha_study_stops_two_workers_at_a_rung_and_saves_the_best_model(study):
+    """Rates far too small to learn are stopped after their first epoch; their group goes on with the next trial."""
+    done, trials = study(
+        sweep={"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.2, 1e-05], "seed": [0]},
+        train={"epochs": 4},
+        search={"scheduler": "asha", "reduction": 2, "grace_epochs": 1},
+    )
+    assert done.exit_code == ExitCode.DONE
+    status = {(trial["params"]["num_gpus"], trial["params"]["learning_rate"]): trial["status"] for trial in trials}
+    assert status[(1, 0.2)] == "finished"
+    assert {status[(gpus, 1e-05)] for gpus in (1, 2)} == {"stopped"}
+    for trial in trials:
+        epochs = [epoch["epoch"] for epoch in trial["epochs"]]
+        assert epochs == ([1, 2, 3, 4] if trial["status"] == "finished" else [1, 2][: len(epochs)])
+        assert trial["error"] is None
+    client, runs = runs_of(done)
+    for trial in trials:
+        stored = client.get_metric_history(runs[trial["trial_id"]].info.run_id, "train_loss")
+        assert [point.step for point in stored] == [epoch["epoch"] for epoch in trial["epochs"]], (
+            "nothing after the rung"
+        )
+    with_model = [trial_id for trial_id, run in runs.items() if run.outputs and run.outputs.model_outputs]
+    best = max(
+        (trial for trial in trials if trial["status"] == "finished"), key=lambda t: t["epochs"][-1]["test_accuracy"]
+    )
+    assert with_model == [best["trial_id"]]
+    assert done.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}, "no group was lost by a stop"

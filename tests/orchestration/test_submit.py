@@ -1,0 +1,135 @@
+"""What `scalestudy submit` asks a job server for. That a job runs is in test_job_submit.py."""
+
+import pytest
+
+from orchestration import submit
+from orchestration.errors import RequestError, UnreachableError
+from orchestration.submit import submission, submit_study
+from tests.support.studies import REPOSITORY, scalestudy, write_spec
+
+
+def test_a_spec_in_the_current_folder_travels_with_it(tmp_path):
+    (tmp_path / "specs").mkdir()
+    spec = write_spec(tmp_path / "specs")
+    asked = submission(str(spec), ["train.epochs=1", "name=a b"], ["A=1", "B=x=y"], tmp_path)
+    assert asked.entrypoint == ("python -m orchestration run specs/study.yaml --set train.epochs=1 --set 'name=a b'")
+    assert asked.runtime_env["working_dir"] == str(tmp_path)
+    assert asked.runtime_env["env_vars"] == {"A": "1", "B": "x=y"}
+    assert asked.runtime_env["py_modules"] == [
+        str(REPOSITORY / package) for package in ("orchestration", "training", "experiments")
+    ]
+
+
+def test_from_the_repository_itself_nothing_travels_twice():
+    assert submission("digits-quick", [], [], REPOSITORY).runtime_env == {"working_dir": str(REPOSITORY)}
+
+
+def test_a_spec_elsewhere_is_refused(tmp_path):
+    spec = write_spec(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RequestError, match="does not lie in the current folder"):
+        submission(str(spec), [], [], tmp_path / "here")
+
+
+@pytest.mark.parametrize("variable", ["=1", "a b=1", "", "9A"])
+def test_a_variable_without_name_or_value(tmp_path, variable):
+    with pytest.raises(RequestError, match="is not NAME=VALUE or NAME"):
+        submission("digits-quick", [], [variable], tmp_path)
+
+
+def test_a_variable_may_come_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_PASSWORD", "hunter2=x")
+    asked = submission("digits-quick", [], ["MY_PASSWORD", "A=1"], tmp_path)
+    assert asked.runtime_env["env_vars"] == {"MY_PASSWORD": "hunter2=x", "A": "1"}
+    assert "hunter2" not in asked.entrypoint
+    monkeypatch.delenv("MY_PASSWORD")
+    with pytest.raises(RequestError, match="--env: MY_PASSWORD: is not set in this environment"):
+        submission("digits-quick", [], ["MY_PASSWORD"], tmp_path)
+
+
+def test_a_password_does_not_come_into_the_jobs_command(tmp_path):
+    with pytest.raises(RequestError, match="holds a password") as refused:
+        submission("digits-quick", ["tracking.uri=http://ann:hunter2@h:5000"], [], tmp_path)
+    assert "hunter2" not in str(refused.value)
+    assert "--env MLFLOW_TRACKING_URI" in refused.value.remedy
+
+
+def test_a_secret_is_not_in_the_message_that_refuses_it(tmp_path):
+    with pytest.raises(RequestError) as refused:
+        submission("digits-quick", [], ["MY-PASSWORD=hunter2"], tmp_path)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_bad_spec_is_refused_before_the_server_is_asked(tmp_path):
+    done = scalestudy("submit", "no-such-study", "--address", "http://127.0.0.1:9", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no-such-study" in done.stderr
+
+
+def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreachableError, match=r"--address: http://127.0.0.1:9: no job server answers") as lost:
+        submit_study("digits-quick", address="http://127.0.0.1:9")
+    assert lost.value.exit_code == 3
+
+
+class FakeServer:
+    """Ray's job server, at the client's edge."""
+
+    def __init__(self, exit_code, status="SUCCEEDED", refusal=None):
+        self.refusal = refusal
+        self.info = type("Info", (), {"driver_exit_code": exit_code, "status": status})()
+
+    def submit_job(self, *, entrypoint, runtime_env):
+        assert entrypoint.startswith("python -m orchestration run digits-quick")
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+        return "raysubmit_1"
+
+    async def tail_job_logs(self, job):
+        yield f"log of {job}\n"
+
+    def get_job_info(self, job):
+        return self.info
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status", "expected"),
+    [(0, "SUCCEEDED", 0), (1, "FAILED", 1), (143, "STOPPED", 143), (None, "FAILED", 1), (None, "SUCCEEDED", 0)],
+)
+def test_the_exit_status_is_the_studys(monkeypatch, capsys, exit_code, status, expected):
+    monkeypatch.setattr(submit, "_client", lambda address: FakeServer(exit_code, status))
+    assert submit_study("digits-quick", address="http://head:8265") == expected
+    printed = capsys.readouterr().out
+    assert "job: raysubmit_1 at http://head:8265; to stop it: ray job stop" in printed
+    assert "log of raysubmit_1" in printed
+
+
+def test_words_of_the_server_repeat_no_variable(monkeypatch, capsys):
+    server = FakeServer(0, refusal="bad runtime env {'A': 'hunter22', 'U': 'http://ann:pw@h'}\nTraceback …")
+    monkeypatch.setattr(submit, "_client", lambda address: server)
+    monkeypatch.setenv("U", "http://ann:pw@h")
+    with pytest.raises(UnreachableError, match="the job was refused") as refused:
+        submit_study("digits-quick", address="http://head:8265", variables=["A=hunter22", "U"])
+    said = "".join([str(refused.value), *capsys.readouterr()])
+    assert "{'A': '***', 'U': '***'}" in said
+    assert "hunter22" not in said
+    assert "ann:pw" not in said
+
+
+def test_too_much_to_take_along_is_refused_before_the_server_is_asked(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images.bin").write_bytes(bytes(3_000_000))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=r"\d\.\d MB would travel .* more than 3 MB \(data/ 3\.0 MB\)") as refused:
+        submit_study("digits-quick", address="http://127.0.0.1:9", most_megabytes=3)
+    assert str(tmp_path / ".rayignore") in refused.value.remedy
+    (tmp_path / ".rayignore").write_text("data/\n")
+    with pytest.raises(UnreachableError, match="no job server answers"):
+        submit_study("digits-quick", address="http://127.0.0.1:9", most_megabytes=3)
+
+
+def test_without_waiting_the_log_is_not_followed(monkeypatch, capsys):
+    monkeypatch.setattr(submit, "_client", lambda address: FakeServer(1))
+    assert submit_study("digits-quick", address="http://head:8265", wait=False) == 0
+    assert "log of" not in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""What a study came to, and how it differs from what the same study comes to in peace."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.study_folder import StudyFolder
+
+COMPUTED = ("epoch", "steps", "samples", "train_loss", "test_loss", "test_accuracy")
+"""What an epoch's record holds that must not depend on what befell the study."""
+
+Epochs = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """trials: status, kind of the error, and the computed values of each epoch, by trial. lines: times each is told."""
+
+    trials: dict[str, tuple[str, str | None, Epochs]]
+    lines: Counter[str]
+
+
+def outcome_of(folder: StudyFolder) -> Outcome:
+    """What stands in a folder's trials.jsonl, line by line."""
+    text = folder.trials_file.read_text("utf-8") if folder.trials_file.exists() else ""
+    records = [json.loads(line) for line in text.splitlines()]
+    trials = {
+        record["trial_id"]: (record["status"], (record["error"] or {}).get("kind"), _computed(record["epochs"]))
+        for record in reversed(records)
+    }
+    return Outcome(trials, Counter(record["trial_id"] for record in records))
+
+
+def _computed(epochs: list[dict[str, Any]]) -> Epochs:
+    return [tuple(epoch[key] for key in COMPUTED) for epoch in epochs]
+
+
+def differences(expected: Outcome, found: Outcome, raised: int) -> list[str]:
+    """What is wrong with a disturbed study's outcome. raised: exceptions that were raised by order."""
+    return list(_differences(expected, found, raised))
+
+
+def _differences(expected: Outcome, found: Outcome, raised: int) -> Iterator[str]:
+    for trial_id, times in found.lines.items():
+        if times > 1:
+            yield f"{trial_id} stands in trials.jsonl {times} times"
+    for trial_id in found.trials.keys() - expected.trials.keys():
+        yield f"{trial_id} is no trial of the study"
+    failed = 0
+    for trial_id, (status, _, epochs) in expected.trials.items():
+        if trial_id not in found.trials:
+            yield f"{trial_id} was lost"
+            continue
+        now, kind, computed = found.trials[trial_id]
+        by_order = (now, kind) == ("failed", "exception")
+        failed += by_order
+        if now != status and not by_order:
+            yield f"{trial_id} is {now} ({kind}), not {status}"
+        if computed != (epochs[: len(computed)] if by_order else epochs):
+            yield f"{trial_id} has other epochs: {computed} for {epochs}"
+    if failed > raised:
+        yield f"{failed} trials failed by an exception, and {raised} were raised by order"
+
+
+def tracking_differences(store: str, folder: StudyFolder) -> list[str]:
+    """How MLflow's runs of a study differ from its trials.jsonl: one run a trial, one point an epoch, equal values."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=store)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.`scalestudy.study_id` = '{folder.study_id}'", max_results=1_000)
+    trials = {trial["trial_id"]: trial for trial in folder.read_trials()}
+    counted = Counter(run.data.tags.get("scalestudy.trial_id") for run in runs)
+    expected = Counter([None, *trials])
+    found = [f"{trial_id or 'the study'}: {counted[trial_id]} runs in MLflow, not {expected[trial_id]}"
+             for trial_id in counted.keys() | expected.keys() if counted[trial_id] != expected[trial_id]]  # fmt: skip
+    for run in runs:
+        trial_id = run.data.tags.get("scalestudy.trial_id")
+        if trial_id in trials:
+            found += _run_differences(client, run, trials[trial_id])
+    return found
+
+
+def _run_differences(client: Any, run: Any, trial: dict[str, Any]) -> Iterator[str]:
+    name = trial["trial_id"]
+    for metric in ("test_accuracy", "train_loss"):
+        points = [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, metric)]
+        recorded = [(epoch["epoch"], epoch[metric]) for epoch in trial["epochs"]]
+        if points != recorded:
+            yield f"{name}: MLflow has {metric} {points}, trials.jsonl {recorded}"
+    status = run.data.tags.get("scalestudy.status")
+    if status != trial["status"]:
+        yield f"{name}: MLflow says {status}, trials.jsonl {trial['status']}"

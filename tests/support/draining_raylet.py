@@ -1,0 +1,82 @@
+"""Runs trials on a cluster of three raylets of its own, has Ray drain one of them, and prints what came of the trials.
+
+A program, because a process can be connected to one Ray only. Prints a line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from orchestration.cluster import alive_nodes
+from orchestration.environment import prepare_environment
+from tests.support.groups import Desk, losses, wait_until, worker_groups
+from tests.support.three_raylets import has_epoch, three_raylets
+
+MODEL = "tests.support.user_models:Counts"
+EPOCHS = 12
+NOTICE_SECONDS = 120  # far longer than the test takes: what leaves does so for the notice, not for the end
+
+
+def drain(node_id: str) -> None:
+    """What `ray drain-node` asks for, and a cloud's handler of spot notices: the node goes at a deadline."""
+    import ray
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int((time.time() + NOTICE_SECONDS) * 1000)
+    accepted, refusal = client.drain_node(node_id, reason, "the cloud takes the machine back", deadline)
+    assert accepted, refusal
+
+
+def passes(file: Path) -> list[int]:
+    """Forward passes that rank 0 of each attempt has made in training, attempts in their order."""
+    return list(Counter(file.read_text(encoding="utf-8").split()).values())
+
+
+def preemption(desk: Desk, others: list[Any], folder: Path) -> dict[str, Any]:
+    """A trial of three workers in the middle of which a node drains, and one that comes after it."""
+    counts = {name: folder / f"passes-{name}" for name in ("plain", "hit")}
+    plain = desk.train(3, model=MODEL, epochs=EPOCHS, model_args={"file": str(counts["plain"])})
+    args = {"file": str(counts["hit"]), "seconds": 0.1}
+    hit = desk.lease(3, folder / "checkpoints", model=MODEL, epochs=EPOCHS, model_args=args)
+    running = desk.events(hit, until=has_epoch(3))[0]
+    used = [worker["node"] for worker in running["world"]["workers"]]
+    drained = next(node.node_id for node in others if node.node_id in used)
+    drain(drained)
+    events = desk.events(hit, until=lambda event: event["type"] == "retry")
+    alive = [node.node_id for node in alive_nodes()]
+    ended = desk.events(hit)[-1]
+    desk.release(hit)
+    later = desk.train(3, model=MODEL, epochs=1, model_args={"file": str(folder / "passes-later")})
+    wait_until(lambda: drained not in [node.node_id for node in alive_nodes()], seconds=90)
+    return {
+        "plain": plain,
+        "hit": ended,
+        "retry": events[-1],
+        "before": used,
+        "drained": drained,
+        "alive_when_left": alive,
+        "later": later,
+        "same": losses(ended) == losses(plain),
+        "passes": {name: passes(file) for name, file in counts.items()},
+        "books": desk.look(),
+    }
+
+
+def main() -> None:
+    """Everything."""
+    prepare_environment()
+    with three_raylets() as others, tempfile.TemporaryDirectory() as folder:
+        with worker_groups(Path(folder), stalled_seconds=30.0, timeout_seconds=30.0) as desk:
+            found = preemption(desk, others, Path(folder))
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

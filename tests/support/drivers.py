@@ -1,0 +1,80 @@
+"""Studies in a process of their own, to be killed and stopped, and what they must come to in the end."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from experiments.journal import Journal
+from experiments.storage_address import is_uri
+from experiments.study_folder import StudyFolder
+from orchestration.mirror import mirrored
+from tests.support.groups import losses, wait_until
+from tests.support.studies import command, environment
+
+SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.02}}
+
+
+class Driver:
+    """`scalestudy run study.yaml` in a folder, on a cluster of its own. out: the study's folder, or its URI."""
+
+    def __init__(self, place: Path, out: str | Path, *arguments: str) -> None:
+        self.folder = mirrored(str(out), "work") if is_uri(out) else StudyFolder(place / out)
+        self.process = subprocess.Popen(
+            command("run", "study.yaml", "--address", "local", "--out", out, *arguments),
+            cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def wait_for(self, event_type: str, count: int) -> None:
+        """Until so many events of a type are in the journal; the driver ends with the test that waits in vain."""
+        try:
+            wait_until(lambda: self.count(event_type) >= count, seconds=150)
+        except TimeoutError:
+            self.process.kill()
+            raise TimeoutError(self.process.communicate()[0]) from None
+
+    def count(self, event_type: str) -> int:
+        """Events of a type so far."""
+        return sum(entry.type == event_type for entry in Journal(self.folder.journal_folder).entries())
+
+    def send(self, number: int) -> tuple[int, str]:
+        """A signal; returns exit status and output."""
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> tuple[int, str]:
+        """Exit status and output."""
+        printed, _ = self.process.communicate(timeout=150)
+        return self.process.returncode, printed
+
+
+def outcome(folder: StudyFolder) -> dict[str, Any]:
+    """Losses and accuracies of a study whose trials have all finished, by trial, to the bit."""
+    trials = folder.read_trials()
+    assert [trial["status"] for trial in trials] == ["finished"] * len(trials)
+    return {trial["trial_id"]: losses(trial) for trial in trials}
+
+
+def assert_recorded_once(folder: StudyFolder, store: Path | str, epochs: int) -> None:
+    """In trials.jsonl and in MLflow: each trial once, each of its epochs once, the same values.
+
+    store: an SQLite file, or the address of a server.
+    """
+    from mlflow import MlflowClient
+
+    trials = folder.read_trials()
+    assert len(folder.trials_file.read_text().splitlines()) == len(trials)
+    client = MlflowClient(tracking_uri=f"sqlite:///{store}" if isinstance(store, Path) else store)
+    experiment = client.get_experiment_by_name("small").experiment_id
+    runs = client.search_runs([experiment], f"tags.`scalestudy.study_id` = '{folder.study_id}'")
+    assert len(runs) == len(trials) + 1
+    by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
+    assert by_trial[None].info.status == "FINISHED"
+    for trial in trials:
+        run = by_trial[trial["trial_id"]]
+        assert run.info.status == "FINISHED"
+        stored = client.get_metric_history(run.info.run_id, "test_accuracy")
+        recorded = [(epoch["epoch"], epoch["test_accuracy"]) for epoch in trial["epochs"]]
+        assert [(point.step, point.value) for point in stored] == recorded
+        assert [number for number, _ in recorded] == list(range(1, epochs + 1))

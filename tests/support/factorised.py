@@ -1,0 +1,59 @@
+"""Factorised studies with synthetic trials: trainings, held-out cells and timing runs in the order of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.analysis import summarise
+from experiments.factorised import held_out_trials
+from experiments.plan import Plan, make_plan
+from experiments.spec import StudySpec
+from experiments.timing_runs import timing_trials
+from tests.experiments.support import spec_of
+from tests.support.trials import Law, make_timings, make_trials
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FactorisedStudy:
+    """spec, the plan at the end of the study, and the lines of trials.jsonl by what they are."""
+
+    spec: StudySpec
+    plan: Plan
+    trained: list[Record]
+    held_out: list[Record]
+    timings: list[Record]
+
+    @property
+    def trials(self) -> list[Record]:
+        """All lines."""
+        return [*self.trained, *self.held_out, *self.timings]
+
+    def summary(self) -> dict[str, Any]:
+        """What is written at the end."""
+        return summarise(self.spec, self.plan, self.trials)
+
+
+def factorised_study(
+    text: str, law: Law | None = None, *, change: Callable[[Record], Record] = lambda record: record, **keywords: Any
+) -> FactorisedStudy:
+    """Runs a factorised spec on paper. change: made to each training's record. keywords: of `make_trials`, for the
+    trainings; by default these run side by side."""
+    spec, law = spec_of(text), law or Law()
+    plan = make_plan(spec)
+    trained = [change(record) for record in make_trials(plan, law, **{"flags": {"*": ["shared_node"]}, **keywords})]
+    records = {record["trial_id"]: record for record in trained}
+    chosen = held_out_trials(spec, plan, plan.trials, records)
+    timed = timing_trials(spec, plan.swept, records, plan.factorised)
+    held_out = make_trials(Plan(spec.name, tuple(chosen)), law)
+    return FactorisedStudy(spec, plan.with_trials(chosen), trained, held_out, make_timings(timed, law))
+
+
+def stopped_after(record: Record, epochs: int) -> Record:
+    """A training that a scheduler has stopped."""
+    kept = record["epochs"][:epochs]
+    seconds = sum(epoch["train_seconds"] for epoch in kept)
+    return {**record, "status": "stopped", "epochs": kept, "train_seconds": seconds}

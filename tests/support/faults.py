@@ -1,0 +1,160 @@
+"""Faults that strike a running study, and the schedule by which they do: decided by a seed alone.
+
+A fault is a small class with one method, which harms the study and says what it did, or gives None when there is
+nothing to harm yet; it is then tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from experiments.study_folder import StudyFolder
+from tests.support.chaos_models import ORDER
+from tests.support.processes import named
+from tests.support.tracking_server import TrackingServer
+
+WORKER = "ray::RayTrainWorker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """kind: of the fault. after: share of the study's epochs that are recorded when it comes. choice: in [0, 1)."""
+
+    kind: str
+    after: float
+    choice: float
+
+
+def plan_strikes(seed: int, count: int, kinds: Sequence[str]) -> list[Strike]:
+    """So many strikes in their order, every kind as often as any other, give or take one."""
+    generator = random.Random(seed)
+    drawn: list[str] = []
+    while len(drawn) < count:
+        drawn.extend(generator.sample(list(kinds), len(kinds)))
+    times = sorted(generator.uniform(0.02, 0.92) for _ in range(count))
+    return [
+        Strike(kind=kind, after=after, choice=generator.random()) for kind, after in zip(drawn, times, strict=False)
+    ]
+
+
+@dataclass
+class Target:
+    """A running study, as faults see it. driver: its process. orders: where its model looks for orders to raise."""
+
+    driver: int
+    folder: StudyFolder
+    orders: Path
+    server: TrackingServer
+    frozen: list[int] = field(default_factory=list)
+    timers: list[threading.Timer] = field(default_factory=list)
+
+    def workers(self) -> list[int]:
+        """The processes that train, or wait for a trial."""
+        return sorted(named(self.driver, WORKER))
+
+
+class Fault(Protocol):
+    """Something that goes wrong."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        """Harms the study; what was done, or None: nothing yet."""
+        ...
+
+
+def pick(options: Sequence[int], choice: float) -> int:
+    """The option that a number in [0, 1) means."""
+    return options[int(choice * len(options))]
+
+
+@dataclass(frozen=True)
+class SignalWorker:
+    """A signal to one worker: SIGKILL, or SIGSTOP, by which it holds its connections and says nothing more."""
+
+    number: signal.Signals
+    did: str
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        workers = target.workers()
+        if not workers:
+            return None
+        os.kill(victim := pick(workers, choice), self.number)
+        if self.number == signal.SIGSTOP:
+            target.frozen.append(victim)
+        return f"{self.did} worker {victim}, one of {len(workers)}"
+
+
+KILL_WORKER, FREEZE_WORKER = SignalWorker(signal.SIGKILL, "killed"), SignalWorker(signal.SIGSTOP, "froze")
+
+
+class RaiseOnOneRank:
+    """The user's model raises on the rank that comes first."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        (target.orders / ORDER).touch()
+        return "ordered an exception"
+
+
+class KillDriver:
+    """SIGKILL to the process that runs the study; whoever watches it resumes it."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        if not target.workers():  # it has hardly begun
+            return None
+        os.kill(target.driver, signal.SIGKILL)
+        return f"killed the driver {target.driver}"
+
+
+class TrackingDown:
+    """The tracking server goes away for some seconds."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        if not target.server.stop():
+            return None
+        seconds = 2 + 6 * choice
+        timer = threading.Timer(seconds, target.server.start)
+        timer.start()
+        target.timers.append(timer)
+        return f"stopped the tracking server for {seconds:.0f} s"
+
+
+class CorruptCheckpoint:
+    """Flips a byte of the newest checkpoint, then kills a worker, so that somebody reads it."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        folders = target.folder.path.glob("checkpoints/*/*/*")
+        try:
+            newest = max((file for file in folders if file.is_file()), key=lambda file: file.stat().st_mtime_ns)
+            flip_byte(newest, choice)
+        except (ValueError, FileNotFoundError):
+            return None  # there is none, or it was replaced just now
+        killed = KILL_WORKER.strike(target, choice)
+        return killed and f"flipped a byte of {newest.parent.name}/{newest.name}; {killed}"
+
+
+def flip_byte(file: Path, choice: float) -> None:
+    """Changes one byte in place. Raises ValueError for an empty file."""
+    with file.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if not size:
+            raise ValueError(f"{file} is empty")
+        stream.seek(int(choice * size))
+        byte = stream.read(1)[0]
+        stream.seek(int(choice * size))
+        stream.write(bytes([byte ^ 0xFF]))
+
+
+FAULTS: dict[str, Fault] = {
+    "kill worker": KILL_WORKER,
+    "freeze worker": FREEZE_WORKER,
+    "exception": RaiseOnOneRank(),
+    "kill driver": KillDriver(),
+    "tracking down": TrackingDown(),
+    "corrupt checkpoint": CorruptCheckpoint(),
+}

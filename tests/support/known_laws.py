@@ -1,0 +1,91 @@
+"""Timings drawn from known laws of a step's time, to hold fits against the truth (METHODS §4).
+
+An *identifying* design: 1, 2, 4 and 8 workers, five batches a worker, five seeds, timings that scatter by 5 %, and a
+law whose every part matters everywhere: gamma in 1.2–3, T_sync over T_grad in 0.3–3 wherever there is more than one
+worker. *Any other* law has an allreduce between a hundredth and thirty times the computation, and any overlap.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.analysis.laws.step_time import Constants, Place
+from tests.support.trials import Law
+
+WORKERS = (1, 2, 4, 8)
+SHARES = (32, 64, 128, 256, 512)
+SEEDS, NOISE = 5, 0.05
+PER_EXAMPLE = 1e-5
+SYNC_SHARES = (0.3, 3.0)
+FITTED = ("alpha_c", "beta_c", "alpha_r", "beta_r")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLaw(Law):
+    """Synthetic trials whose steps follow a law of METHODS §4; T_sync is what the step has beyond T_grad."""
+
+    constants: Constants
+    samples: int = 61_440
+
+    def phases(self, num_gpus: int, batch_size: int) -> dict[str, float]:
+        """Seconds a step by phase, without noise."""
+        gradient = float(self.constants.gradient_seconds(batch_size / num_gpus))
+        step = float(self.constants.step_seconds(num_gpus, batch_size / num_gpus))
+        return {
+            "data": self.data,
+            "forward_backward": 0.9 * gradient,
+            "gradient_sync": step - gradient,
+            "optimizer": 0.1 * gradient,
+        }
+
+
+def between(generator: np.random.Generator, low: float, high: float) -> float:
+    """A number drawn evenly in its logarithm."""
+    return math.exp(generator.uniform(math.log(low), math.log(high)))
+
+
+def draw(generator: np.random.Generator, sync: tuple[float, float], overlap: tuple[float, float]) -> Constants:
+    """A law with T_sync over T_grad (at 4 workers and the middle batch) and gamma in these ranges."""
+    fixed = PER_EXAMPLE * between(generator, SHARES[0], SHARES[-1])
+    whole = between(generator, *sync) * (fixed + PER_EXAMPLE * SHARES[len(SHARES) // 2])
+    share = between(generator, 0.03, 1.0)  # beta_r over alpha_r
+    alpha = whole / (1 + 2 * share)
+    gamma = generator.uniform(*overlap)
+    return Constants(alpha_c=fixed, beta_c=PER_EXAMPLE, alpha_r=alpha, beta_r=share * alpha, gamma=gamma)
+
+
+def identified_law(generator: np.random.Generator) -> Constants:
+    """A law that the identifying design identifies."""
+    while True:
+        law = draw(generator, SYNC_SHARES, (1.2, 3.0))
+        shares = [float(law.sync_seconds(k) / law.gradient_seconds(m)) for k in WORKERS if k > 1 for m in SHARES]
+        if min(shares) >= SYNC_SHARES[0] and max(shares) <= SYNC_SHARES[1]:
+            return law
+
+
+def any_law(generator: np.random.Generator) -> Constants:
+    """A law of which parts may hardly matter."""
+    return draw(generator, (0.01, 30.0), (1.0, 10.0))
+
+
+def timings(
+    law: Constants,
+    generator: np.random.Generator,
+    workers: Sequence[int] = WORKERS,
+    shares: Sequence[float] = SHARES,
+    *,
+    seeds: int = SEEDS,
+    noise: float = NOISE,
+) -> list[Place]:
+    """Steps timed at every number of workers and batch a worker, `seeds` times, with scatter."""
+    return [
+        Place(
+            num_gpus=count,
+            per_worker_batch=share,
+            seconds=tuple(float(law.step_seconds(count, share)) * np.exp(generator.normal(0, noise, seeds))),
+        )
+        for count in workers
+        for share in shares
+    ]

@@ -1,0 +1,47 @@
+"""The manifests of infra/, read as Kubernetes and Ray read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.studies import REPOSITORY
+
+INFRA = REPOSITORY / "infra"
+KUBERAY = ["raycluster", "rayjob"]
+
+
+def read(name: str) -> dict[str, Any]:
+    """A manifest as plain data, by its path in infra/; it holds one document."""
+    return dict(yaml.safe_load((INFRA / name).read_text("utf-8")))
+
+
+def kuberay(name: str) -> dict[str, Any]:
+    """One of infra/kuberay, by its name without the ending."""
+    return read(f"kuberay/{name}.yaml")
+
+
+def cluster_spec(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The description of a cluster in a RayCluster or a RayJob."""
+    spec = manifest["spec"]
+    return dict(spec.get("rayClusterSpec", spec))
+
+
+def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The pods' own descriptions, by `head`, the groups' names, and `submitter`."""
+    spec = cluster_spec(manifest)
+    groups = {group["groupName"]: group["template"]["spec"] for group in spec["workerGroupSpecs"]}
+    submitter = manifest["spec"].get("submitterPodTemplate")
+    return {
+        "head": spec["headGroupSpec"]["template"]["spec"],
+        **groups,
+        **({"submitter": submitter["spec"]} if submitter else {}),
+    }
+
+
+def marked_lines(file: Path) -> list[str]:
+    """The lines of a manifest that a user has to change."""
+    lines = file.read_text("utf-8").splitlines()
+    return [line for line in lines if line.rstrip().endswith("# CHANGE")]

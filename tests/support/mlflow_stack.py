@@ -1,0 +1,133 @@
+"""PostgreSQL, an S3 server and MLflow with passwords, by `infra/mlflow/server.sh`: the parts that a team would run."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+
+from tests.support.groups import wait_until
+from tests.support.studies import REPOSITORY, environment
+
+SCRIPT = REPOSITORY / "infra" / "mlflow" / "server.sh"
+USER, BUCKET = "alice", "studies"
+SECRETS = {
+    "MLFLOW_ADMIN_PASSWORD": "administrator-7f3a",
+    "MLFLOW_SECRET_KEY": "signs-the-forms-51c9",
+    "POSTGRES_PASSWORD": "the-database-88d0",
+    "S3_SECRET_KEY": "the-bucket-46bb",
+}
+PASSWORD = "alice-and-nobody-2e"
+
+
+class MlflowStack:
+    """The parts, with ports, a settings file and a folder of their own. The S3 server forgets all when it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self.postgres_port, self.s3_port = free_ports(3)
+        settings = {
+            "MLFLOW_PORT": self.port,
+            "MLFLOW_ADMIN_USERNAME": "admin",
+            "POSTGRES_PORT": self.postgres_port,
+            "S3_ENDPOINT_URL": self.s3_url,
+            "S3_BUCKET": BUCKET,
+            "S3_ACCESS_KEY": "store",
+            **SECRETS,
+        }
+        self._settings = folder / "settings.env"
+        self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        self._settings.chmod(0o600)
+        server = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.s3_port)]
+        with (folder / "s3.log").open("ab") as log:
+            self._s3_server = subprocess.Popen(server, stdout=log, stderr=log)
+        wait_until(lambda: listens(self.s3_port), seconds=60)
+        self.s3 = boto3.client(
+            "s3", endpoint_url=self.s3_url, region_name="us-east-1",
+            aws_access_key_id="store", aws_secret_access_key=SECRETS["S3_SECRET_KEY"],
+        )  # fmt: skip
+
+    @property
+    def s3_url(self) -> str:
+        """Where the S3 server answers."""
+        return f"http://127.0.0.1:{self.s3_port}"
+
+    @property
+    def uri(self) -> str:
+        """Where MLflow answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def login(self) -> dict[str, str]:
+        """What a user sets to reach it."""
+        return {
+            "MLFLOW_TRACKING_URI": self.uri, "MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD,
+        }  # fmt: skip
+
+    def script(self, *arguments: str | Path, answer: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs server.sh, as one types it; answer: what it is told when it asks."""
+        own = {"ENV_FILE": str(self._settings), "STATE_DIR": str(self.folder / "state"), "MLFLOW_WORKERS": "1"}
+        kept = {name: value for name, value in environment().items() if not name.startswith("MLFLOW_TRACKING_")}
+        return subprocess.run(
+            [SCRIPT, *map(str, arguments)], env={**kept, **own, "BIN": str(Path(sys.executable).parent)},
+            input=answer, capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+
+    def must(self, *arguments: str | Path, answer: str = "") -> str:
+        """Runs server.sh; what it printed. It must go well."""
+        done = self.script(*arguments, answer=answer)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def start(self) -> None:
+        """A bucket, the database, the server, and a user."""
+        self.must("bucket")
+        self.must("start")
+        self.must("user", USER, answer=f"{PASSWORD}\n")
+
+    def objects(self) -> list[str]:
+        """The keys in the bucket."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+    def close(self) -> None:
+        """Ends every part."""
+        stopped = self.script("stop")
+        self._s3_server.kill()
+        self._s3_server.wait(20)
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+
+
+@contextmanager
+def mlflow_stack() -> Iterator[MlflowStack]:
+    """The parts for a while, none but the S3 server started. Their folder is one that PostgreSQL's user may enter."""
+    with tempfile.TemporaryDirectory(prefix="mlflow-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        stack = MlflowStack(Path(name))
+        try:
+            yield stack
+        finally:
+            stack.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on a port of 127.0.0.1."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,14 @@
+"""The Ray that the tests of a folder share; the folder's conftest imports it."""
+
+import pytest
+
+
+@pytest.fixture(scope="package")
+def ray_session(_own_environment):
+    """One Ray with four logical CPUs, started for the first test that needs it, and ended before the next folder's
+    tests: what Ray prints of its own accord is not theirs."""
+    from orchestration.cluster import connect
+
+    cluster = connect("local", num_cpus=4)
+    yield cluster
+    cluster.disconnect()

@@ -1,0 +1,32 @@
+"""A model of a user who is careless with secrets: it prints them, logs them, and puts them into an error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import torch
+import torch.distributed
+from torch import nn
+
+
+class Telling(nn.Module):
+    """A linear model. With two workers its first training step raises an error that quotes every secret."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(28 * 28 * in_channels, num_classes)
+        print("printed:", said())
+        print("on standard error:", said(), file=sys.stderr)
+        logging.getLogger("telling").warning("logged: %s", said())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if torch.distributed.is_initialized():
+            raise ValueError(f"raised: {said()}")
+        return self.layer(images.flatten(1))
+
+
+def said() -> str:
+    """The secrets, as a user's code may come to say them."""
+    return f"{os.environ['TELLING_TOKEN']} at {os.environ['TELLING_URI']}"

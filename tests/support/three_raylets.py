@@ -1,0 +1,116 @@
+"""Runs trials on a cluster of three raylets of its own, kills one of them, and prints what came of the trials.
+
+A program, because a process can be connected to one Ray only. Prints a line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestration.cluster import ClusterNode, alive_nodes
+from orchestration.environment import prepare_environment
+from orchestration.errors import RequestError
+from orchestration.versions import check_versions
+from tests.support.groups import Desk, losses, worker_groups
+
+SLOTS = 2
+TRIAL = {"model": "tests.support.user_models:Slow", "epochs": 30}
+
+
+def other_torch(folder: Path) -> dict[str, str]:
+    """Variables by which a node's processes find another version of PyTorch, by its metadata alone."""
+    metadata = folder / "old" / "torch-1.13.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.13.0\n", encoding="utf-8")
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "old"), os.environ.get("PYTHONPATH", "")])}
+
+
+def refusal(nodes: Sequence[ClusterNode]) -> str:
+    """What is said of the nodes' packages; "": nothing."""
+    try:
+        check_versions(nodes)
+    except RequestError as error:
+        return error.problem
+    return ""
+
+
+@contextmanager
+def three_raylets():
+    """A head and two more nodes on this machine, and this process connected to them; yields the two."""
+    home = tempfile.mkdtemp(prefix="raylets-")  # short: sockets lie under it
+    os.environ["RAY_TMPDIR"] = home
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": SLOTS, "include_dashboard": False})
+    try:
+        others = [cluster.add_node(num_cpus=SLOTS), cluster.add_node(num_cpus=SLOTS, env_vars=other_torch(Path(home)))]
+        ray.init(address=cluster.address, namespace="three-raylets")
+        yield others
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def has_epoch(number: int) -> Any:
+    return lambda event: event["type"] == "epoch" and event["epoch"]["epoch"] == number
+
+
+def kill_a_node_of(desk: Desk, trial_id: str, others: list[Any]) -> None:
+    """SIGKILL for the raylet of a node that has workers of the trial."""
+    running = desk.events(trial_id, until=has_epoch(3))[0]
+    used = {worker["node"] for worker in running["world"]["workers"]}
+    victim = next(node for node in others if node.node_id in used)
+    os.kill(victim.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+
+def node_loss(desk: Desk, others: list[Any], folder: Path) -> dict[str, Any]:
+    """A trial of three workers loses a node; one of five has no room any more; one of two still runs."""
+    plain = desk.train(3, **{**TRIAL, "model_args": {"seconds": 0.0}})
+    hit = desk.lease(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.1}})
+    kill_a_node_of(desk, hit, others)
+    killed_at = time.monotonic()
+    large = desk.lease(5, **TRIAL)
+    ended = desk.events(hit)[-1]
+    seconds = time.monotonic() - killed_at
+    desk.release(hit)
+    small = desk.train(2, epochs=1)
+    refused = desk.events(large)[-1]
+    desk.release(large)
+    return {
+        "plain": {"world": plain["world"], "status": plain["status"]},
+        "hit": ended,
+        "same": losses(ended) == losses(plain),
+        "seconds": seconds,
+        "small": small,
+        "refused": refused,
+        "books": desk.look(),
+    }
+
+
+def main() -> None:
+    """Everything, and how long the end took."""
+    prepare_environment()
+    with three_raylets() as others, tempfile.TemporaryDirectory() as folder:
+        nodes = alive_nodes()
+        same = [node for node in nodes if node.node_id != others[1].node_id]
+        versions = {"all": refusal(nodes), "same": refusal(same), "other": others[1].node_id}
+        with worker_groups(Path(folder), stalled_seconds=20.0, timeout_seconds=20.0) as desk:
+            found = node_loss(desk, others, Path(folder))
+            found["versions"] = versions
+            ended_at = time.monotonic()
+        print(json.dumps({**found, "closing_seconds": time.monotonic() - ended_at}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

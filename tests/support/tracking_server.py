@@ -1,0 +1,63 @@
+"""A real MLflow server for tests of what becomes of a study while it is away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tests.support.groups import wait_until
+from tests.support.studies import environment
+
+
+class TrackingServer:
+    """A real MLflow server on sqlite, to be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+
+    @property
+    def uri(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def store(self) -> str:
+        """Its database, to be read when it is down too."""
+        return f"sqlite:///{self._folder / 'server.db'}"
+
+    def start(self) -> None:
+        """Starts it unless it runs, and waits until it answers."""
+        with self._lock:
+            if self._process is None:
+                server = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
+                store = ["--backend-store-uri", self.store, "--artifacts-destination", str(self._folder / "artifacts")]
+                with (self._folder / "server.log").open("ab") as log:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", *server, *store],
+                        cwd=self._folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
+                        stdout=log, stderr=log, start_new_session=True,
+                    )  # fmt: skip
+            wait_until(self._answers, seconds=90)
+
+    def stop(self) -> bool:
+        """Kills it with its children; says whether it ran."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return False
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+        return True
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0

@@ -5,7 +5,8 @@
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
-#   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10"
+#   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
+#                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
 #
 # TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
 

@@ -11,7 +11,7 @@ SHORTEST_SECRET = 6
 NAMES_VARIABLE = "SCALESTUDY_SECRETS"
 """Names more variables of the environment that hold secrets, separated by commas."""
 
-_WORDS = r"passwo?r?d|passwd|passphrase|secret|token|credential|signature|api_?key|access_?key|private_?key"
+_WORDS = r"passwo?r?d|passwd|passphrase|secret|token|credential|signature|(?:api|access|account|private)_?key"
 _SECRET_NAME = re.compile(rf"(?:^|_|PG)(?:{_WORDS})S?(?:_|$)|_PWD$", re.IGNORECASE)
 _PLACE_NAME = re.compile(r"_(?:FILE|PATH|DIR|URI|URL|MODE|ID|TTL)$", re.IGNORECASE)
 _END = r"\s'\"<>"
@@ -20,7 +20,7 @@ _END = r"\s'\"<>"
 # comes next, as in JSON, or no @ in the same word.
 _PORT = r"\d+(?:[/?#\s]|$|['\"<>](?:[,;:.}\])\s]|$|(?![^/?#\s]*@)))"
 _PASSWORD = re.compile(rf"(?P<start>://[^/:@?#\[{_END}]*:)(?P<secret>(?!{_PORT})(?:[^/?#\s]+(?=@)|[^@\s]+(?=@)))")
-_WEB_USER = re.compile(rf"(?P<start>\bhttps?://)(?P<secret>[^/:@?#{_END}]+)(?=@)", re.IGNORECASE)
+_WEB_USER = re.compile(rf"(?P<start>\b(?:https?|s3)://)(?P<secret>[^/:@?#{_END}]+)(?=@)", re.IGNORECASE)
 _PARAMETER = re.compile(
     rf"(?P<start>(?:[?&;])[\w.-]*(?:{_WORDS}|\bsig|\bauth)[\w.-]*=)(?P<secret>[^&;#{_END}]+)", re.IGNORECASE
 )
@@ -30,7 +30,8 @@ _IN_URIS = (_PASSWORD, _WEB_USER, _PARAMETER)
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """A text without the passwords of the URIs in it: `http://ann:***@host?token=***`; nor these secrets.
 
-    A user name stays where a password follows it; over http, where it may be a token, it does not stay alone.
+    A user name stays where a password follows it; over http and for s3, where it may be a token or a key, it does not
+    stay alone.
     secrets: taken out wherever they stand, also as URIs write them.
     """
     for secret in sorted(secrets, key=len, reverse=True):

@@ -1,15 +1,11 @@
 """Stage 1, study spec: addresses of storage – the path of a folder, or the URI of an object store. Pure text."""
 
-import re
 from pathlib import Path
-from urllib.parse import parse_qsl
+
+from experiments.redaction import credentials_in
 
 SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 """Kinds of storage that pyarrow.fs reaches, beside folders."""
-HIDDEN = "***"
-_SECRET_NAME = re.compile(r"key|secret|token|password|credential|^sig$", re.IGNORECASE)
-_USER = re.compile(r"(\w+://)[^\s\"]*@")
-_OPTION = re.compile(r"([?&](?:[^=&\s]*(?:key|secret|token|password|credential)[^=&\s]*|sig)=)[^&\s\"]*", re.IGNORECASE)
 
 
 def is_uri(where: str | Path) -> bool:
@@ -49,15 +45,7 @@ def uri_problem(uri: str) -> tuple[str, str] | None:
 def has_credentials(uri: str) -> bool:
     """Whether a URI holds what should stand in the environment: files keep addresses, and logs show them.
 
-    The part before an "@" is a user's name with hdfs, a container's with abfs, and half a secret with s3, which may
-    hold slashes besides.
+    The part before an "@" is a user's name with hdfs, a container's with abfs, and half a secret with s3.
     """
     scheme, _, rest = uri.partition("://")
-    user, options = rest.rpartition("@")[0], uri.partition("?")[2]
-    named = any(_SECRET_NAME.search(name) for name, _ in parse_qsl(options, keep_blank_values=True))
-    return named or ":" in user or (scheme == "s3" and "@" in rest)
-
-
-def without_credentials(text: str) -> str:
-    """A text without what its URIs may hold of names, passwords and keys."""
-    return _OPTION.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+    return bool(credentials_in(uri)) or (scheme == "s3" and "@" in rest)

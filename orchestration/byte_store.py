@@ -6,12 +6,12 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyarrow import ArrowInvalid
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 
+from experiments.redaction import redacted
 from orchestration.errors import RequestError, UnreachableError
 from training.checkpoint.byte_store import (
     ASIDE_CHARACTERS,
@@ -197,13 +197,9 @@ def storage_reason(error: OSError) -> str:
 
 
 def _problem(uri: str, error: Exception) -> str:
-    """One line, without a user name, password or options that the URI may hold."""
-    parts = urlsplit(uri)
-    shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    """One line, without secrets that the URI may hold."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    for written in (_in_one_request(uri), uri):
-        reason = reason.replace(written, shown)
-    return f"storage: {shown}: {reason}"
+    return redacted(f"storage: {uri}: {reason.replace(_in_one_request(uri), uri)}")
 
 
 def _base(filesystem: FileSystem) -> FileSystem:

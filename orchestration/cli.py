@@ -49,6 +49,18 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 
 
 @app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study; the file is NAME.yaml.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented spec with every key and its default."""
+    from orchestration.folders import write_new_spec
+
+    path = write_new_spec(name)
+    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: scalestudy validate {path}")
+
+
+@app.command()
 def plan(
     spec: Spec,
     set_: Overrides = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.journal import Journal
+from experiments.new_spec import new_spec
 from experiments.spec import SpecError, StudySpec
 from experiments.storage_address import is_uri
 from experiments.study_folder import StudyFolder
@@ -52,6 +53,22 @@ def complete_trials(folder: StudyFolder, history: History) -> None:
     for trial_id, record in history.ended.items():
         if trial_id not in written:
             folder.append_trial(record)
+
+
+def write_new_spec(name: str) -> Path:
+    """Writes `NAME.yaml` into the current folder, a study by that name with every key and its default.
+
+    Raises SpecError for a name that can't be a folder's, RequestError where the file is there or can't be written.
+    """
+    file, text = Path(f"{name}.yaml"), new_spec(name)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise RequestError(f"NAME: {file}: is there already", "choose another name, or move the file") from None
+    except OSError as error:
+        raise request_error(error, "make the folder writable", f"NAME: {file}") from error
+    return file
 
 
 def spec_of(folder: StudyFolder) -> StudySpec:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from experiments.storage_address import child, parent_and_name, uri_problem, without_credentials
+from experiments.redaction import redacted
+from experiments.storage_address import child, parent_and_name, uri_problem
 from experiments.study_folder import StudyFolder
 from orchestration.byte_store import ArrowByteStore, Stamp, storage_reason
 from orchestration.cluster import Cluster, ask_nodes
@@ -61,7 +62,7 @@ class StoreMirror:
 def open_store(uri: str, field: str = "storage") -> ArrowByteStore:
     """The store at a URI. Raises as StoreMirror does; field: what the errors call it."""
     if problem := uri_problem(uri):
-        raise RequestError(f"{field}: {without_credentials(uri)}: {problem[0]}", problem[1])
+        raise RequestError(f"{field}: {redacted(uri)}: {problem[0]}", problem[1])
     return ArrowByteStore(uri)
 
 

@@ -7,10 +7,12 @@
 5. A large study's plan and report (`tests.bench_report`).
 6. A study against PostgreSQL and S3 (`tests.bench_tracking`), where Debian's PostgreSQL is installed; what `submit`
    uploads (`tests.bench_upload`).
-7. The training loop (`tests.bench_training`) and every gradient strategy (`tests.bench_sync`).
+7. What the analysis finds of laws that are known (`tests.bench_laws`, `tests.bench_batch_law`).
+8. A factorised study against its grid (`tests.bench_factorised`).
+9. The training loop (`tests.bench_training`) and every gradient strategy (`tests.bench_sync`).
 
-Part 7 reads Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put it.
-`--small` proves that parts 1 to 6 work, and leaves 7 out.
+Parts 8 and 9 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
+it. `--small` proves that parts 1 to 8 work, and leaves 9 out.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ import sys
 from pathlib import Path
 
 from tests import (
+    bench_batch_law,
     bench_engine,
+    bench_factorised,
     bench_failures,
+    bench_laws,
     bench_peers,
     bench_report,
     bench_search,
@@ -34,7 +39,7 @@ from tests.bench_training import tables
 from tests.support.tables import print_parts, table
 from training.data import require
 
-ENGINE_PARTS = {
+PARTS = {
     **bench_engine.PARTS,
     **bench_peers.PARTS,
     **bench_failures.PARTS,
@@ -42,15 +47,18 @@ ENGINE_PARTS = {
     **bench_report.PARTS,
     **(bench_tracking.PARTS if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else {}),
     **bench_upload.PARTS,
+    **bench_laws.PARTS,
+    **bench_batch_law.PARTS,
+    **bench_factorised.PARTS,
 }
 
 
 def main(arguments: list[str]) -> None:
-    """Runs every measurement, or the named parts of the engine's. Raises DataError where the data is not there."""
+    """Runs every measurement, or the named parts. Raises DataError where the data is not there."""
     if not arguments:
         require("fashion_mnist")  # now, and not after the first half hour
     print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n", flush=True)
-    print_parts(ENGINE_PARTS, arguments)
+    print_parts(PARTS, arguments)
     if arguments:
         return
     for title, header, rows in tables():

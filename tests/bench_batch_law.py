@@ -2,7 +2,7 @@
 
 Draws from known truths, 5 seeds a batch size and rate with 5 % noise unless a row says otherwise. The rate is chosen
 and its steps are taken as the analysis does it, so that what the choice costs is part of the figures. Prints Markdown
-tables. `--small`: 100 draws a row instead of 1,000.
+tables of 1,000 draws a row; `--small`: 100.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from experiments.analysis.intervals import over_seeds
@@ -23,9 +23,9 @@ from experiments.analysis.rate_grid import BestRate, Costs, best_rate
 from experiments.analysis.statistical_efficiency import law_through
 from experiments.analysis.trainings import BatchPoint
 from tests.support.batch_studies import BatchTruth
-from tests.support.tables import Rows, table
+from tests.support.tables import Part, Rows, print_parts
 
-DRAWS = 1000
+DRAWS, FEW_DRAWS = 1000, 100
 OCTAVES = (-2, -1, 0, 1, 2)
 SIZES: Mapping[str, Sequence[int]] = {
     "7 sizes, B_crit/8 to 8 B_crit": (32, 64, 128, 256, 512, 1024, 2048),
@@ -208,34 +208,32 @@ def seed_rows(draws: int) -> Iterator[list[str]]:
         yield [str(seeds), f"{seed_tally(seeds, draws).coverage:.1%}"]
 
 
-TABLES = (
-    (
+TABLES: dict[str, tuple[str, list[str], Callable[[int], Iterator[list[str]]]]] = {
+    "batch-law": (
         "Steps over batch sizes: share of 90 % intervals that hold the truth, median error (bias)",
         ["batch sizes", "rate", "S_min", "B_crit", "E_min", "error of S_min", "error of B_crit"],
         law_rows,
     ),
-    (
+    "rate-rule": (
         "Exponent of the rate: share of 90 % intervals that hold the truth, over exponents 1/2 and 1 and over grids "
         "whose neighbours of the best rate take 5 % and 35 % more steps",
         ["batch sizes", "ratio of rates", "seeds", "held", "median error"],
         exponent_rows,
     ),
-    (
+    "noise-scale": (
         "Noise scale: share of 90 % intervals that hold the truth",
         ["trainings", "scatter", "held", "median error (bias)"],
         noise_rows,
     ),
-    ("Time to a target: share of intervals over seeds that hold the truth", ["seeds", "held"], seed_rows),
-)
+    "seeds": ("Time to a target: share of intervals over seeds that hold the truth", ["seeds", "held"], seed_rows),
+}
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Prints every table."""
-    draws = 100 if "--small" in arguments else DRAWS
-    for title, header, measure in TABLES:
-        rows: Rows = list(measure(draws))
-        print(f"### {title}\n\n{draws} draws a row.\n\n{table(header, rows)}\n", flush=True)
+def _measured(measure: Callable[[int], Iterator[list[str]]]) -> Callable[..., Rows]:
+    return lambda folder, small=False: list(measure(FEW_DRAWS if small else DRAWS))
 
+
+PARTS = {name: Part(title, header, _measured(measure)) for name, (title, header, measure) in TABLES.items()}
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_parts(PARTS, sys.argv[1:])

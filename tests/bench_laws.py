@@ -1,8 +1,8 @@
 """How well fits of a step's time meet known laws, and whether their intervals hold what they promise.
 
-`make bench` prints it; alone: `python -m tests.bench_laws [DRAWS]`. Each draw is a law, five noisy timings a place, and
-a fit; the designs are in `tests.support.known_laws`. Nothing is left out: a draw whose fit gives no interval counts as
-one whose interval does not hold the truth.
+`make bench` prints it; alone: `python -m tests.bench_laws [--small]`. Each draw is a law, five noisy timings a place,
+and a fit; the designs are in `tests.support.known_laws`. Nothing is left out: a draw whose fit gives no interval counts
+as one whose interval does not hold the truth.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from experiments.analysis.laws.least_squares import Estimate
 from experiments.analysis.laws.step_time import Constants, Place, StepTimeLaw, fit_step_time
 from experiments.analysis.laws.usl import fit_usl, usl_throughput
 from tests.support.known_laws import FITTED, SHARES, WORKERS, any_law, between, identified_law, timings
-from tests.support.tables import table
+from tests.support.tables import Part, print_parts
 
-DRAWS = 1_000
+DRAWS, FEW_DRAWS = 1_000, 100
 HEADER = ["figure", "draws", "median error", "error of 9 in 10", "truth within the 90 % interval"]
 SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -126,10 +126,11 @@ def rows(draws: int = DRAWS) -> list[list[str]]:
     ]
 
 
-def main(arguments: list[str]) -> None:
-    """Prints the table."""
-    print(table(HEADER, rows(int(arguments[0]) if arguments else DRAWS)))
-
+PARTS = {
+    "laws": Part(
+        "Fits to draws from known laws", HEADER, lambda folder, small=False: rows(FEW_DRAWS if small else DRAWS)
+    )
+}
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_parts(PARTS, sys.argv[1:])

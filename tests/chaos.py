@@ -3,7 +3,8 @@
 `python -m tests.chaos [--seed 0] [--faults 10] [--studies 1] [--keep FOLDER]` runs a grid study of the digits once
 undisturbed, then again under so many faults, for each of so many seeds, and compares: each trial exactly once, each
 epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A trial in which the model
-was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs.
+was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs. `--raylets 4` is another
+ordeal, `tests.chaos_nodes`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 from experiments.journal import Journal
 from experiments.study_folder import StudyFolder
+from tests import chaos_nodes
 from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
 from tests.support.faults import FAULTS, Strike, Target, plan_strikes
 from tests.support.processes import named
@@ -217,8 +219,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--faults", type=int, default=10, help="a study")
     parser.add_argument("--studies", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a new folder for what the studies leave")
+    parser.add_argument("--raylets", type=int, default=0, help="instead: a node lost on a cluster of so many raylets")
+    parser.add_argument("--trials", type=int, default=100, help="of the study on the raylets")
     options = parser.parse_args(arguments)
     path = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    if options.raylets:
+        return chaos_nodes.main(path.absolute(), options.raylets, options.trials)
     place = Place.make(path.absolute())
     place.server.start()
     rows, wrong = [], 0

@@ -12,7 +12,7 @@ from experiments.spec import Problem, SpecError, StudySpec, parse_study
 from experiments.study_folder import StudyFolder
 from tests.support.trials import Law, make_trials
 
-MODELS = ("lenet", "mlp")
+MODELS = ("lenet", "mlp", "resnet18")
 DATASETS = ("digits", "mnist", "fashion_mnist", "synthetic")
 
 

@@ -1,5 +1,7 @@
 """Stage 1: the studies that come with the package."""
 
+import re
+
 import pytest
 
 from experiments.plan import make_plan
@@ -8,7 +10,18 @@ from tests.experiments.support import DATASETS, MODELS
 
 
 def test_the_catalogue():
-    assert catalogue() == ["d2l-lenet", "digits-quick", "fashion-factorised", "fashion-grid"]
+    assert catalogue() == [
+        "batch-rate",
+        "big-cluster",
+        "d2l-lenet",
+        "digits-quick",
+        "fashion-factorised",
+        "fashion-grid",
+        "strategies",
+        "strong-scaling",
+        "uneven-devices",
+        "weak-scaling",
+    ]
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -55,3 +68,19 @@ def test_the_factorised_study_is_the_grid_but_for_the_search():
     assert all(getattr(grid, section) == getattr(factorised, section) for section in sections)
     assert make_plan(factorised).cells == make_plan(grid).cells
     assert (len(make_plan(grid).trials), len(make_plan(factorised).trials)) == (48, 24)
+
+
+COUNTED = re.compile(r"# Costs: +(\d+) trials")
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue() if COUNTED.search(find_study(name).read_text("utf-8"))])
+def test_a_study_has_as_many_trials_as_it_says(name):
+    path = find_study(name)
+    said = int(COUNTED.search(path.read_text("utf-8"))[1])
+    assert len(make_plan(load_study(path, models=MODELS, datasets=DATASETS)).trials) == said
+
+
+def test_weak_scaling_keeps_the_examples_per_worker():
+    plan = make_plan(load_study(find_study("weak-scaling"), models=MODELS, datasets=DATASETS))
+    cells = {(trial.num_gpus, trial.batch_size) for trial in plan.trials}
+    assert cells == {(1, 64), (2, 128), (1, 128)}

@@ -193,8 +193,14 @@ def test_object_stores_are_addresses_too(uri):
 @pytest.mark.parametrize(
     ("uri", "problem"),
     [
-        ("ftp://me:secret@host/runs", "storage: ftp://host/runs: Unrecognized filesystem type in URI: ftp://host/runs"),
-        ("s3://me:secret@bucket/a?regoin=x", "storage: s3://bucket/a: Unexpected query parameter in S3 URI: 'regoin'"),
+        (
+            "ftp://me:secret@host/runs",
+            "storage: ftp://me:***@host/runs: Unrecognized filesystem type in URI: ftp://me:***@host/runs",
+        ),
+        (
+            "s3://me:secret@bucket/a?regoin=x",
+            "storage: s3://me:***@bucket/a?regoin=x: Unexpected query parameter in S3 URI: 'regoin'",
+        ),
         (
             "file://host/runs",
             "storage: file://host/runs: Unsupported hostname in non-Windows local URI: 'file://host/runs'",
@@ -208,7 +214,7 @@ def test_an_address_that_can_t_be_right(uri, problem):
 
 
 def test_a_storage_that_does_not_answer():
-    with pytest.raises(UnreachableError, match=r"^storage: hdfs://localhost/runs: .*; check the address, the") as error:
+    with pytest.raises(UnreachableError, match=r"^storage: hdfs://me:\*\*\*@localhost:1/runs: .*; check the") as error:
         open_byte_store("hdfs://me:secret@localhost:1/runs")
     assert "\n" not in str(error.value)
     assert "secret" not in str(error.value)

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import time
 
@@ -10,6 +9,7 @@ import pytest
 
 from experiments.study_folder import StudyFolder
 from tests.support.groups import wait_until
+from tests.support.ports import free_port, listens
 from tests.support.studies import command, environment, scalestudy, write_spec
 
 SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.05}}
@@ -204,22 +204,15 @@ def test_a_refused_study_leaves_one_alone_that_began_beside_it(ray_session, tmp_
 
 
 def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def listens():
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
+    port = free_port()
     process = subprocess.Popen(
         command("ui", "--port", str(port)), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_until(listens, seconds=90)
+        wait_until(lambda: listens(port), seconds=90)
         process.terminate()
         assert process.wait(30) == 0
     finally:
         process.kill()
-    wait_until(lambda: not listens(), seconds=10)
+    wait_until(lambda: not listens(port), seconds=10)

@@ -1,26 +1,17 @@
 """Three real raylets, one of which Ray drains in the middle of a trial: who trains where, and what is recorded."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from tests.support.draining_raylet import EPOCHS
-from tests.support.studies import REPOSITORY, environment
+from tests.support.programs import told_by
 
 STEPS = 6  # an epoch: 1,437 examples in batches of 256
 
 
 @pytest.fixture(scope="module")
 def found(_own_environment):
-    """What the program found; it needs a process of its own, as this one may be connected to another Ray."""
-    command = [sys.executable, "-m", "tests.support.draining_raylet"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    """What the program found."""
+    return told_by("draining_raylet", seconds=400)
 
 
 def nodes_of(ended):

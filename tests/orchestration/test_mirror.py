@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from orchestration.status import status_of
 from tests.experiments.support import study_of
 from tests.support.groups import wait_until
 from tests.support.object_store import KEYS, ObjectStore
+from tests.support.ports import free_port
 from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
 from tests.training.checkpoints import LENET, save
 from training.checkpoint.storage import latest
@@ -262,10 +262,7 @@ def test_what_is_no_study_in_a_bucket(bucket, refused, tmp_path):
 
 
 def test_a_store_that_does_not_answer(refused, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    storage = f"s3://studies/runs?scheme=http&endpoint_override=127.0.0.1:{port}"
+    storage = f"s3://studies/runs?scheme=http&endpoint_override=127.0.0.1:{free_port()}"
     code, said = refused("run", write_spec(tmp_path, sweep=SWEEP, storage=storage))
     assert code == 3
     assert said.startswith(f"storage: {storage}: can't be written (network connection: ")

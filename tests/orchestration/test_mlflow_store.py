@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 
 import pytest
 
@@ -16,6 +15,7 @@ from orchestration.mlflow_store import (
     resolve_address,
 )
 from orchestration.tracking import Cursor, Numbered, Tracker, replay
+from tests.support.ports import free_port
 
 AT = "2026-01-31T12:00:0{}.125Z"
 
@@ -321,9 +321,7 @@ def login(monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql", "mysql+pymysql"])
 def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme, login):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     problem = refusal(f"{scheme}://ann:s3cret@127.0.0.1:{port}/db")
     assert "nobody listens" in problem
     assert ("127.0.0.1" if scheme == "http" else "ann:***@127.0.0.1") in problem

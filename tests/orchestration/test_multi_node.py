@@ -1,23 +1,14 @@
 """Three real raylets, one of which is killed in the middle of a trial: who trains where, and what is recorded."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.studies import REPOSITORY, environment
+from tests.support.programs import told_by
 
 
 @pytest.fixture(scope="module")
 def found(_own_environment):
-    """What the program found; it needs a process of its own, as this one may be connected to another Ray."""
-    command = [sys.executable, "-m", "tests.support.three_raylets"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    """What the program found."""
+    return told_by("three_raylets", seconds=280)
 
 
 def nodes_of(ended):

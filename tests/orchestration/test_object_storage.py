@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,10 @@ from orchestration import mirror
 from orchestration.errors import UnreachableError
 from tests.support.chaos_outcome import outcome_of
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
+from tests.support.gate import Gate
 from tests.support.object_store import KEYS, ObjectStore
-from tests.support.studies import REPOSITORY, environment, scalestudy, write_spec
+from tests.support.programs import told_by
+from tests.support.studies import scalestudy, write_spec
 
 SWEEP = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}
 TRIALS, EPOCHS = 2, 4
@@ -119,26 +119,38 @@ def test_commands_take_the_address(bucket, place, local, kept):
     assert sent.stdout.startswith("0 operations sent"), sent.stderr
 
 
-def test_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path):
-    address = bucket.uri("killed")
-    driver = Driver(place, address)
-    driver.wait_for("epoch", EPOCHS + 1)  # in the middle of the second trial
-    driver.send(signal.SIGKILL)
-    assert outcome(driver.folder).items() < outcome(local).items()
-    shutil.rmtree(driver.folder.path)
+def test_a_bucket_that_goes_away_and_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path):
+    with Gate(bucket.port) as gate:
+        address = bucket.uri("killed", port=gate.port)
+        driver = Driver(place, address)
+        driver.wait_for("epoch", 1)
+        gate.shut()
+        status, printed = driver.end()
+        assert status == 3, printed
+        assert f"scalestudy resume '{address}'" in printed
+        gate.open()
+        driver = Driver(place, address, resume=True)
+        driver.wait_for("epoch", EPOCHS + 1)  # in the middle of the second trial
+        driver.send(signal.SIGKILL)
+        assert outcome(driver.folder).items() < outcome(local).items()
+        shutil.rmtree(driver.folder.path)
+        _resumed_elsewhere(bucket, place, local, address, tmp_path / "elsewhere")
+    assert not driver.folder.path.exists()
+
+
+def _resumed_elsewhere(bucket, place, local, address, elsewhere):
     seen = scalestudy("status", address, cwd=place)
     assert "interrupted" in seen.stdout, seen.stderr
     assert f"to go on: scalestudy resume '{address}'" in seen.stdout
-
-    elsewhere = str(tmp_path / "elsewhere")
-    done = scalestudy("resume", address, "--address", "local", cwd=place, seconds=SECONDS, SCALESTUDY_HOME=elsewhere)
+    done = scalestudy("resume", address, "--address", "local", cwd=place, seconds=SECONDS,
+                      SCALESTUDY_HOME=str(elsewhere))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not driver.folder.path.exists()
-    (copy,) = (tmp_path / "elsewhere" / "work").iterdir()
+    (copy,) = (elsewhere / "work").iterdir()
     folder = StudyFolder(copy)
     assert outcome(folder) == outcome(local)
-    (cut,) = [trial for trial in folder.read_trials() if trial["attempts"] == 2]
-    assert "resumed" in cut["flags"]  # from a checkpoint
+    first, second = sorted(folder.read_trials(), key=lambda trial: trial["params"]["learning_rate"])
+    assert (first["attempts"], second["attempts"]) == (2, 2)  # cut by the bucket, and by the signal
+    assert "resumed" in second["flags"]  # from a checkpoint
     assert_recorded_once(folder, place / "mlflow.db", EPOCHS)
     objects = objects_of(bucket, address)
     assert {name for name in objects if not name.startswith("checkpoints/")} == records_in(folder)
@@ -147,11 +159,7 @@ def test_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path
 
 
 def test_a_trial_spans_nodes_that_share_only_the_bucket(bucket, tmp_path):
-    program = [sys.executable, "-m", "tests.support.two_raylets_and_a_bucket", tmp_path, bucket.uri("spanned")]
-    done = subprocess.run(program, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=SECONDS,
-                          check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = told_by("two_raylets_and_a_bucket", tmp_path, bucket.uri("spanned"), seconds=SECONDS)
     assert (found["exit_code"], found["broken"]) == (0, None)
     (trial,) = found["trials"]
     assert (trial["status"], trial["world"]["nodes"], len(trial["epochs"])) == ("finished", 2, 3)

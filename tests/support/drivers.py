@@ -17,12 +17,16 @@ SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args
 
 
 class Driver:
-    """`scalestudy run study.yaml` in a folder, on a cluster of its own. out: the study's folder, or its URI."""
+    """`scalestudy run study.yaml` in a folder, on a cluster of its own. out: the study's folder, or its URI.
 
-    def __init__(self, place: Path, out: str | Path, *arguments: str) -> None:
+    resume: `scalestudy resume` of the study there.
+    """
+
+    def __init__(self, place: Path, out: str | Path, *arguments: str, resume: bool = False) -> None:
         self.folder = mirrored(str(out), "work") if is_uri(out) else StudyFolder(place / out)
         self.process = subprocess.Popen(
-            command("run", "study.yaml", "--address", "local", "--out", out, *arguments),
+            command(*(("resume", out) if resume else ("run", "study.yaml", "--out", out)), "--address", "local",
+                    *arguments),
             cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 

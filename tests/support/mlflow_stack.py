@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import boto3
 
 from tests.support.groups import wait_until
+from tests.support.ports import free_ports, listens
 from tests.support.studies import REPOSITORY, environment
 
 SCRIPT = REPOSITORY / "infra" / "mlflow" / "server.sh"
@@ -114,20 +114,3 @@ def mlflow_stack() -> Iterator[MlflowStack]:
             yield stack
         finally:
             stack.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
-def listens(port: int) -> bool:
-    """Whether somebody listens on a port of 127.0.0.1."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

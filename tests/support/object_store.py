@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.support.groups import wait_until
+from tests.support.ports import free_port, listens
 from tests.support.studies import environment
 
 KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
@@ -19,21 +19,20 @@ class ObjectStore:
     """The server, with one bucket."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         with (folder / "store.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
                 env=environment(**KEYS), stdout=log, stderr=log,
             )  # fmt: skip
-        wait_until(self._answers, seconds=60)
+        wait_until(lambda: listens(self.port), seconds=60)
         self.client = self._client()
         self.client.create_bucket(Bucket=BUCKET)
 
-    def uri(self, path: str, bucket: str = BUCKET) -> str:
-        """As a spec names it."""
-        return f"s3://{bucket}/{path}?scheme=http&endpoint_override=127.0.0.1:{self.port}&region=us-east-1"
+    def uri(self, path: str, bucket: str = BUCKET, port: int | None = None) -> str:
+        """As a spec names it. port: of what stands before the server."""
+        endpoint = f"127.0.0.1:{port or self.port}"
+        return f"s3://{bucket}/{path}?scheme=http&endpoint_override={endpoint}&region=us-east-1"
 
     def names(self, prefix: str = "") -> list[str]:
         """The objects that are there, but those that only stand for a folder."""
@@ -65,7 +64,3 @@ class ObjectStore:
             aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
         )
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from orchestration.environment import prepare_environment
 from orchestration.errors import RequestError
 from orchestration.versions import check_versions
 from tests.support.groups import Desk, losses, worker_groups
+from tests.support.raylets import kill, raylets
 
 SLOTS = 2
 TRIAL = {"model": "tests.support.user_models:Slow", "epochs": 30}
@@ -44,22 +43,10 @@ def refusal(nodes: Sequence[ClusterNode]) -> str:
 
 
 @contextmanager
-def three_raylets():
-    """A head and two more nodes on this machine, and this process connected to them; yields the two."""
-    home = tempfile.mkdtemp(prefix="raylets-")  # short: sockets lie under it
-    os.environ["RAY_TMPDIR"] = home
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": SLOTS, "include_dashboard": False})
-    try:
-        others = [cluster.add_node(num_cpus=SLOTS), cluster.add_node(num_cpus=SLOTS, env_vars=other_torch(Path(home)))]
-        ray.init(address=cluster.address, namespace="three-raylets")
+def three_raylets() -> Iterator[list[Any]]:
+    """A head and two more nodes, the second with another PyTorch by its metadata; yields the two."""
+    with tempfile.TemporaryDirectory() as folder, raylets(SLOTS, [{}, other_torch(Path(folder))]) as others:
         yield others
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def has_epoch(number: int) -> Any:
@@ -71,7 +58,7 @@ def kill_a_node_of(desk: Desk, trial_id: str, others: list[Any]) -> None:
     running = desk.events(trial_id, until=has_epoch(3))[0]
     used = {worker["node"] for worker in running["world"]["workers"]}
     victim = next(node for node in others if node.node_id in used)
-    os.kill(victim.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+    kill(victim)
 
 
 def node_loss(desk: Desk, others: list[Any], folder: Path) -> dict[str, Any]:

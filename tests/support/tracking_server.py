@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 from tests.support.groups import wait_until
+from tests.support.ports import free_port, listens
 from tests.support.studies import environment
 
 
@@ -20,9 +20,7 @@ class TrackingServer:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
 
     @property
     def uri(self) -> str:
@@ -46,7 +44,7 @@ class TrackingServer:
                         cwd=self._folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
                         stdout=log, stderr=log, start_new_session=True,
                     )  # fmt: skip
-            wait_until(self._answers, seconds=90)
+            wait_until(lambda: listens(self._port), seconds=90)
 
     def stop(self) -> bool:
         """Kills it with its children; says whether it ran."""
@@ -57,7 +55,3 @@ class TrackingServer:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
         return True
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0

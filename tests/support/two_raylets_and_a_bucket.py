@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from orchestration.environment import prepare_environment
+from tests.support.raylets import raylets
 from tests.support.studies import write_spec
 
 SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1]}
@@ -22,26 +21,14 @@ SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1]}
 def main(place: Path, storage: str) -> None:
     """A trial of two workers, one on each node."""
     prepare_environment()
-    home = tempfile.mkdtemp(prefix="raylets-")  # short: sockets lie under it
-    os.environ["RAY_TMPDIR"] = home
     os.chdir(place)
-    import ray
-    from ray.cluster_utils import Cluster
-
     from experiments.study_folder import StudyFolder
     from orchestration import run_study
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, namespace="two-raylets")
+    with raylets(1, [{}]):
         done = run_study(write_spec(place, sweep=SWEEP, train={"epochs": 3}, storage=storage))
         found = {"exit_code": done.exit_code, "broken": done.broken, "trials": StudyFolder(done.folder).read_trials()}
         print(json.dumps({**found, "address": done.address}), flush=True)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

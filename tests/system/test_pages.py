@@ -6,7 +6,6 @@ Pictures are left in `screenshots/`.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 
 import pytest
@@ -16,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.support.browser import chromium, look
 from tests.support.groups import wait_until
+from tests.support.ports import free_port, listens
 from tests.support.studies import command, environment, scalestudy, write_spec
 
 
@@ -37,9 +37,7 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mlflow_pages(study):
     """The address of `scalestudy ui` over the study's store."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         command("ui", "--port", str(port)),
         cwd=study,
@@ -47,15 +45,10 @@ def mlflow_pages(study):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
     )
-    wait_until(lambda: _listens(port), seconds=90)
+    wait_until(lambda: listens(port), seconds=90)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     process.wait(20)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("width", [1280, 390])

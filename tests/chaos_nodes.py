@@ -50,7 +50,7 @@ def main(path: Path, count: int, trials: int) -> int:
         ]
         problems += tracking_differences(f"sqlite:///{path / 'mlflow.db'}", disturbed)
         ended = disturbed.read_trials()
-        hit = [trial for trial in ended if any(failure["kind"] == "node_lost" for failure in trial["failures"])]
+        hit = [trial for trial in ended if any(failure["kind"] == "node_lost" for failure in trial.get("failures", ()))]
         statuses = Counter(trial["status"] for trial in ended)
         counts = [count, len(expected.trials), len(hit), sum(trial["attempts"] > 1 for trial in hit),
                   statuses["finished"]]  # fmt: skip

@@ -135,7 +135,17 @@ class ArrowByteStore:
         with suppress(FileNotFoundError):
             self._files.delete_file(path)
         self._delete_asides(name)
-        folder = _folder(path)
+        self._delete_empty(_folder(path))
+
+    def delete_folder(self, name: str) -> None:
+        """See ByteStore. Of an object store it takes a few requests, however many objects there are."""
+        path = self._path(name)
+        with suppress(FileNotFoundError):
+            self._files.delete_dir(path)
+        self._delete_empty(_folder(path))
+
+    def _delete_empty(self, folder: str) -> None:
+        """A folder that holds nothing, and those above it that then don't either."""
         while folder != self._root and not self._paths_in(folder):
             with suppress(FileNotFoundError):
                 self._files.delete_dir(folder)

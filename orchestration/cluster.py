@@ -112,10 +112,19 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
     os.environ.update(variables)
     _read_loopback_only()
+    token = token_file()
+    ours = token.is_file()
     ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
+    if not ours and token.is_file():
+        token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
     cluster = _cluster(home=home, variables=tuple(variables))
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster
+
+
+def token_file() -> Path:
+    """Where Ray looks for its token, and leaves the one that it makes."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
 
 
 def _read_loopback_only() -> None:

@@ -59,6 +59,8 @@ def _safely(name: str, check: Check) -> list[Finding]:
             found.append(finding)  # noqa: PERF402 - what was found before an error is kept
     except StudyError as error:
         found.append(Finding(name, "broken", error.problem, error.remedy))
+    except OSError as error:
+        found.append(Finding(name, "broken", str(error), "see to it that this user may read and write there"))
     return found
 
 

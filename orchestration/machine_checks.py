@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from orchestration.cluster import token_file
 from orchestration.environment import base_folder
 from orchestration.findings import Finding
 
@@ -81,7 +82,7 @@ def look_at_disks(storage: Path | None) -> Iterator[Finding]:
         "Ray's disk": Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()),
     }
     for name, place in places.items():
-        nearest = next(folder for folder in (place, *place.parents) if folder.exists())
+        nearest = next(folder for folder in (place, *place.parents) if os.path.exists(folder))  # noqa: PTH110 - one that may not be entered is not there
         usage = shutil.disk_usage(nearest)
         yield disk(name, str(nearest), usage.free, usage.total)
 
@@ -133,7 +134,7 @@ def files(soft: int, hard: int) -> Finding:
 
 def look_at_token(address: str | None) -> Iterator[Finding]:
     """Ray's authentication. address: of a cluster that is to be used; None: this machine."""
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
+    file = token_file()
     mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
     named = address or os.environ.get("RAY_ADDRESS")
     yield token(os.environ, mode, str(file), bool(named) and named != "local")

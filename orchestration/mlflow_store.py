@@ -20,7 +20,7 @@ from experiments.redaction import HIDDEN, bare_uri, redacted, same_place
 from orchestration.cluster import can_connect
 from orchestration.environment import base_folder
 from orchestration.errors import RequestError, UnreachableError
-from orchestration.server_check import REMEDY, check_server, without_login
+from orchestration.server_check import DATABASES, REMEDY, check_database, check_server, without_login
 from orchestration.tracking import Operation
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def check_reachable(address: TrackingAddress) -> None:
         raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", REMEDY)
     if scheme in ("http", "https"):
         check_server(address.uri)
+    elif scheme in DATABASES:
+        check_database(address.uri, f"tracking.uri: {address.shown}")
 
 
 def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
@@ -127,7 +129,7 @@ def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
 
 
 def _check_database_file(database: Path) -> None:
-    place = next(path for path in (database, *database.parents) if path.exists())
+    place = next(path for path in (database, *database.parents) if os.path.exists(path))  # noqa: PTH110
     if database.is_dir() or (place != database and not place.is_dir()) or not os.access(place, os.W_OK):
         raise UnreachableError(
             f"tracking.uri: sqlite:///{database}: can't be written",

@@ -140,7 +140,12 @@ def new_study_id(spec: StudySpec) -> str:
     if is_uri(storage):
         mirror.check_writable(storage)  # before it is asked for names: a bucket that is not there has none
         return next(name for name in names if mirror.is_free(child(storage, name)))
-    return next(name for name in names if not (Path(storage) / name).exists())
+    return next(name for name in names if not _is_there(Path(storage) / name))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path exists; in a folder that may not be entered nothing does, where `Path.exists` would raise."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def storage_of(spec: StudySpec) -> str:
@@ -154,7 +159,7 @@ def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) ->
     if is_uri(place):
         return _new_mirrored(place, given=out is not None)
     path = Path(place).expanduser().absolute()
-    if path.exists() and any(path.iterdir()) if path.is_dir() else path.exists():
+    if _is_there(path) and (not path.is_dir() or any(path.iterdir())):
         raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
     check_writable(path)
     return StudyFolder(path)
@@ -171,7 +176,7 @@ def _new_mirrored(address: str, *, given: bool) -> StudyFolder:
 
 def check_writable(path: Path) -> None:
     """Raises UnreachableError where a study could not be written: its nearest folder is tried, nothing is left."""
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = next(parent for parent in (path, *path.parents) if _is_there(parent))
     probe = existing / f".scalestudy-probe-{time.time_ns()}"
     try:
         try:

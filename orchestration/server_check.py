@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
-from orchestration.errors import RefusedError, UnreachableError
+from orchestration.errors import RefusedError, RequestError, UnreachableError
 
 ANSWER_SECONDS = 5.0
 ASK_SECONDS = 20
@@ -22,6 +22,12 @@ ASK_SECONDS = 20
 LONGEST_REASON = 300
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql": "timeout"}
+"""Kinds of databases that MLflow takes without a server, and what their drivers call the seconds to wait for one."""
+DRIVER_REMEDY = "install it, or name one that is there, such as postgresql+psycopg2:// after pip install '.[server]'"
+_NOT_LET_IN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba|access denied|login failed", re.IGNORECASE
+)
 REMEDY = "start the server, or correct tracking.uri or MLFLOW_TRACKING_URI"
 LOGIN_REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to an account of the server"
 DATABASE_REMEDY = "start the server's database, or look into the server's log"
@@ -61,6 +67,28 @@ def check_server(uri: str) -> None:
     artifacts = _ask(uri, where, ARTIFACTS, {"path": "scalestudy"})
     if _has_no_store(artifacts):
         raise UnreachableError(f"{where}: its artifacts' store does not answer ({_said(artifacts)})", ARTIFACTS_REMEDY)
+
+
+def check_database(uri: str, where: str) -> None:
+    """Opens a connection to a database that is named without a server, as MLflow will, and closes it.
+
+    where: what errors call it. Raises RequestError where its driver is not installed, RefusedError where it does not
+    take the login, UnreachableError where it is not there or does not answer.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    timeout = {DATABASES[urlsplit(uri).scheme.partition("+")[0]]: int(ANSWER_SECONDS)}
+    try:
+        create_engine(uri, poolclass=NullPool, connect_args=timeout).connect().close()
+    except ImportError as error:
+        raise RequestError(f"{where}: its driver is not installed ({error})", DRIVER_REMEDY) from error
+    except SQLAlchemyError as error:
+        said = reason_of(getattr(error, "orig", None) or error)
+        if _NOT_LET_IN.search(said):
+            raise RefusedError(f"{where}: {said}", "correct the user or the password") from error
+        raise UnreachableError(f"{where}: {said}", "make the database, or correct tracking.uri") from error
 
 
 def _check_answers(uri: str, where: str) -> None:

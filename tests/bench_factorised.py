@@ -1,6 +1,6 @@
 """A factorised study against its full grid, LeNet on a part of Fashion-MNIST, without and with ASHA.
 
-`python -m tests.bench_factorised [--small]`; SCALESTUDY_DATA names a folder with Fashion-MNIST. On two cores some 20
+`python -m tests.bench_factorised [--small]`; SCALESTUDY_DATA names a folder with Fashion-MNIST. On two cores some 35
 minutes. `--small` takes the digits and few cells: it proves that the parts work, and no more. Goals: with two sizes
 factorising and ASHA together cost at most 0.35 of the grid's GPU-seconds, held-out cells included (with three sizes
 0.25), and what they recommend is at most 1.05 times as slow as the grid's best, both as measured in the grid.

@@ -1,8 +1,8 @@
 """`make bench`: what a tracking server with a database, a bucket and passwords costs a study, beside a file.
 
 `python -m tests.bench_tracking [--small]` runs this part alone; it needs Debian's PostgreSQL. The same small study runs
-against sqlite and a folder, and against PostgreSQL and an S3 server by MLflow's server, by turns. All share this
-machine, so that what the server computes is part of the ratio.
+against sqlite and a folder, against PostgreSQL and an S3 server by MLflow's server, and with the study's own folder in
+the bucket too, by turns. All share this machine, so that what the servers compute is part of the ratio.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ def tracking(folder: Path, *, small: bool = False) -> Rows:
 
 
 def _rows(folder: Path, stack: MlflowStack, small: bool) -> Rows:
-    stores = {"sqlite, disk": {"MLFLOW_TRACKING_URI": ""}, "PostgreSQL, S3, passwords": stack.login}
+    storage, keys = stack.storage
+    stores = {
+        "sqlite; storage on a disk": ("runs", {"MLFLOW_TRACKING_URI": ""}),
+        "PostgreSQL and S3; storage on a disk": ("runs", stack.login),
+        "PostgreSQL and S3; storage in S3": (storage, {**stack.login, **keys}),
+    }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in stores}
     for number in range(1 if small else RUNS):
-        for name, login in stores.items():
-            place = folder / f"{name.partition(',')[0]}-{number}"
+        for position, (name, (where, variables)) in enumerate(stores.items()):
+            place = folder / f"{position}-{number}"
             place.mkdir()
-            found[name].append(_study(place, 2 if small else EPOCHS, login))
+            found[name].append(_study(place, where, 2 if small else EPOCHS, variables))
     medians = {name: [statistics.median(each) for each in zip(*pairs, strict=True)] for name, pairs in found.items()}
     base, rows = next(iter(medians.values())), list[list[str]]()
     for name, (wall, whole) in medians.items():
@@ -46,15 +51,16 @@ def _rows(folder: Path, stack: MlflowStack, small: bool) -> Rows:
     return rows
 
 
-def _study(place: Path, epochs: int, login: dict[str, str]) -> tuple[float, float]:
+def _study(place: Path, storage: str, epochs: int, variables: dict[str, str]) -> tuple[float, float]:
     """Runs the small study; seconds of the study, and of the command with its starts and MLflow's last artifacts."""
-    spec = write_spec(place, train={"epochs": epochs})
+    spec = write_spec(place, train={"epochs": epochs}, storage=storage)
     begun = time.perf_counter()
-    done = scalestudy("run", spec, "--address", "local", "--out", "out", cwd=place, seconds=600, **login)
+    done = scalestudy("run", spec, "--address", "local", "--json", cwd=place, seconds=600, **variables)
     whole = time.perf_counter() - begun
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
-    summary: dict[str, Any] = json.loads(StudyFolder(place / "out").summary_file.read_text(encoding="utf-8"))
+    folder = StudyFolder(Path(json.loads(done.stdout)["folder"]))
+    summary: dict[str, Any] = json.loads(folder.summary_file.read_text(encoding="utf-8"))
     return summary["cost"]["wall_seconds"], whole
 
 

@@ -17,6 +17,7 @@ agent_port="${AGENT_PORT:-$((port + 45986))}"  # 52365 for 6379, Ray's own defau
 state="${STATE_DIR:-/tmp/scalestudy-$(id -u)-$port}"  # short: sockets lie under it, and their paths are bounded
 
 export PATH="$bin:$PATH" RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
+export RAY_LOGGER_LEVEL="${RAY_LOGGER_LEVEL:-warning}"  # at info, Ray's agents log the variables of a job, secrets too
 export RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="${RAY_TRAIN_ENABLE_PREEMPTION_WATCHER:-0}"
 
 die() { echo "cluster.sh: $*" >&2; exit 2; }
@@ -67,7 +68,10 @@ start() {
     is_count "$cpus" || die "CPUS: $cpus: give a whole number, 1 or more"
     [ -x "$bin/ray" ] || die "$bin/ray is not there; run make test or make demo first, or set BIN"
     [ ! -d "$state" ] || die "a cluster on port $port is there already ($state); stop it first"
-    [ -n "${RAY_AUTH_TOKEN:-}" ] || (umask 077; "$bin/ray" get-auth-token --generate >/dev/null)
+    if [ -z "${RAY_AUTH_TOKEN:-}" ]; then
+        (umask 077; "$bin/ray" get-auth-token --generate >/dev/null)
+        chmod 600 "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"  # one that Ray has made before, all users may read
+    fi
     mkdir -p "$state"
     raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
         --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" \

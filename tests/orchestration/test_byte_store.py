@@ -113,9 +113,27 @@ def test_nothing_under_a_name(store):
     assert store.names() == []
 
 
+def test_nothing_in_a_folder(store):
+    for name in ("a/b", "a/c/d", "ab", "e/f"):
+        store.write(name, b"1")
+    store.delete_folder("a")
+    store.delete_folder("nothing")
+    assert store.names() == ["ab", "e/f"]
+    store.write("a/b", b"2")
+    assert store.read("a/b") == b"2"
+    store.delete_folder("a")
+    store.delete_folder("e")
+    assert store.names() == ["ab"]
+
+
 @pytest.mark.parametrize("name", ["", "../a", "/a", "a//b", ".a", "a/..", "a b"])
 def test_names_stay_in_the_store(store, name):
-    for act in (lambda: store.write(name, b""), lambda: store.read(name), lambda: store.delete(name)):
+    for act in (
+        lambda: store.write(name, b""),
+        lambda: store.read(name),
+        lambda: store.delete(name),
+        lambda: store.delete_folder(name),
+    ):
         with pytest.raises(ValueError, match="is not a name in a store; use words of letters"):
             act()
 

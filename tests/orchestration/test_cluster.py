@@ -1,6 +1,9 @@
 """Stage 4: what fits on a cluster, by its description alone."""
 
 import socket
+import stat
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -16,6 +19,7 @@ from orchestration.cluster import (
     slots,
 )
 from orchestration.errors import ExitCode, RequestError, UnreachableError
+from tests.support.studies import environment
 
 
 def node(name="a", cpus=4.0, gpus=0.0, draining=False):
@@ -92,3 +96,13 @@ def test_ray_client_is_refused(monkeypatch):
 def test_one_node_needs_no_shared_storage(tmp_path):
     check_shared_storage(tmp_path, [node()])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
+    code = "from orchestration.environment import prepare_environment as p; p(); " \
+           "from orchestration.cluster import connect; connect('local', num_cpus=1).disconnect()"  # fmt: skip
+    home = environment(HOME=str(tmp_path), RAY_AUTH_MODE="token")
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        home.pop(name, None)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=home, check=True, timeout=120)
+    assert stat.S_IMODE((tmp_path / ".ray" / "auth_token").stat().st_mode) == 0o600

@@ -1,6 +1,7 @@
 """The same study by a real `ray job submit`, on a local cluster of two raylets with token authentication."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def variables(tmp_path_factory):
         "PORT": str(PORT),
         "DASHBOARD_PORT": str(DASHBOARD_PORT),
         "AGENT_PORT": str(AGENT_PORT),
+        "STATE_DIR": f"/tmp/scalestudy-jobs-{os.getpid()}",  # short: sockets lie under it
         "RAY_AUTH_MODE": "token",
         "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{DASHBOARD_PORT}",
         "SCALESTUDY_HOME": str(home),
@@ -137,6 +139,21 @@ def test_a_stopped_job_goes_on(cluster, variables):
     assert done.returncode == 0, done.stdout + done.stderr
     assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]
     assert [len(trial["epochs"]) for trial in folder.read_trials()] == [12, 12]
+
+
+def test_a_job_s_secret_is_in_no_log_of_the_cluster(cluster, variables, tmp_path):
+    """Ray's agents would log a job's variables; nor are they in what the command prints."""
+    secret = "of-this-job-alone-5d1f"
+    done = scalestudy("submit", "digits-quick", "--set", "sweep.num_gpus=[64]", "--set", "sweep.batch_size=[64]",
+                      "--env", "DATABASE_PASSWORD", cwd=REPOSITORY, **variables, DATABASE_PASSWORD=secret)  # fmt: skip
+    assert "exit code 2" in done.stdout + done.stderr, "the job ran, and had its say"
+    assert secret not in done.stdout + done.stderr
+    state = Path(variables["STATE_DIR"])
+    logs = [*Path("/tmp/ray/session_latest/logs").rglob("*"), *state.rglob("*.log"), *state.rglob("*.out")]
+    read = {file: file.read_bytes() for file in logs if file.is_file()}
+    assert any(file.name == "runtime_env_agent.log" for file in read)
+    assert any(b"has room for 4 CPU workers" in text for text in read.values()), "the job's own log is among them"
+    assert [file for file, text in read.items() if secret.encode() in text] == []
 
 
 def test_a_bad_request_ends_the_job_with_its_message(cluster, variables):

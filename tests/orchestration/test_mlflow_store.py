@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 
 import pytest
 
@@ -325,6 +326,13 @@ def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme, log
     problem = refusal(f"{scheme}://ann:s3cret@127.0.0.1:{port}/db")
     assert "nobody listens" in problem
     assert ("127.0.0.1" if scheme == "http" else "ann:***@127.0.0.1") in problem
+    assert "s3cret" not in problem
+
+
+def test_a_database_without_its_driver_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        problem = refusal(f"postgresql+pg8000://ann:s3cret@127.0.0.1:{server.getsockname()[1]}/db")
+    assert "its driver is not installed (No module named 'pg8000')" in problem
     assert "s3cret" not in problem
 
 

@@ -1,14 +1,12 @@
 """A study's progress in Prometheus's format, by a real Ray; and the values, by a board."""
 
 import re
-from urllib.request import urlopen
-
-import ray
 
 from experiments.plan import make_plan
 from orchestration.board import Board
 from orchestration.progress_metrics import GAUGES, ProgressMetrics, busy_share, gauged
 from tests.experiments.support import spec_of
+from tests.support.gauges import gauge_lines
 from tests.support.groups import wait_until
 
 PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1, 2], batch_size: [64], learning_rate: [0.1, 0.2]}\n"))
@@ -48,15 +46,8 @@ def test_without_books_or_room_nobody_is_busy():
 
 
 def test_prometheus_can_read_them_from_the_nodes_agent(ray_session):
-    (node,) = ray.nodes()
-    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-
-    def lines():
-        text = urlopen(address, timeout=5).read().decode()
-        return {line for line in text.splitlines() if re.search(r'^ray_scalestudy_.*study="of-the-test"', line)}
-
     with ProgressMetrics("of-the-test", board(), lambda: BOOKS, lambda: 7):
-        found = wait_until(lambda: seen if len(seen := lines()) >= 6 else None, 90)
+        found = wait_until(lambda: seen if len(seen := gauge_lines("of-the-test")) >= 6 else None, 90)
     by_name = {(line.partition("{")[0], re.search(r'status="(\w*)"', line)[1]): line.split()[-1] for line in found}
     assert float(by_name[("ray_scalestudy_trials", "running")]) == 1
     assert float(by_name[("ray_scalestudy_busy_workers", "")]) == 0.75

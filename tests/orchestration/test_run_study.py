@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from experiments.study_folder import StudyFolder
 from orchestration import run_study
 from orchestration.errors import ExitCode
+from tests.support.gauges import Scraping
 from tests.support.studies import SMALL, left_behind, write_spec
 from training.records import epoch_metrics, find_metric
 
@@ -32,8 +33,13 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(ray_session, place):
-    with pytest.MonkeyPatch.context() as patch:
+def scraping(ray_session):
+    return Scraping()
+
+
+@pytest.fixture(scope="module")
+def done(scraping, place):
+    with pytest.MonkeyPatch.context() as patch, scraping:
         patch.chdir(place)
         return run_study(write_spec(place))
 
@@ -60,6 +66,12 @@ def test_every_trial_of_the_plan_finishes_once(done, trials):
     assert [trial["trial_id"] for trial in trials] == planned
     assert {trial["status"] for trial in trials} == {"finished"}
     assert len(planned) == 4
+
+
+def test_its_progress_could_be_read_while_it_ran(done, scraping):
+    trials = {line for line in scraping.lines if f'study="{done.folder.name}"' in line and "_trials{" in line}
+    assert trials, sorted(scraping.lines)
+    assert max(float(line.split()[-1]) for line in trials) in (1, 2, 3, 4)
 
 
 def test_trials_jsonl_is_written_as_designed(done, trials):

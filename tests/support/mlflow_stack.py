@@ -70,6 +70,13 @@ class MlflowStack:
             "MLFLOW_TRACKING_URI": self.uri, "MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD,
         }  # fmt: skip
 
+    @property
+    def storage(self) -> tuple[str, dict[str, str]]:
+        """A place in the bucket for studies, and what a user sets to reach it."""
+        options = f"scheme=http&endpoint_override=127.0.0.1:{self.s3_port}&region=us-east-1"
+        keys = {"AWS_ACCESS_KEY_ID": "store", "AWS_SECRET_ACCESS_KEY": SECRETS["S3_SECRET_KEY"]}
+        return f"s3://{BUCKET}/runs?{options}", keys
+
     def script(self, *arguments: str | Path, answer: str = "") -> subprocess.CompletedProcess[str]:
         """Runs server.sh, as one types it; answer: what it is told when it asks."""
         own = {"ENV_FILE": str(self._settings), "STATE_DIR": str(self.folder / "state"), "MLFLOW_WORKERS": "1"}

@@ -1,10 +1,14 @@
-"""The study's storage runs full: it stops, says so, loses nothing, and goes on when there is room. Needs root."""
+"""Storage that runs full, or may not be entered: it is said, and nothing is lost. Needs root."""
 
 import os
+import pwd
 import subprocess
 
 import pytest
 
+from orchestration.errors import StudyError
+from orchestration.mlflow_store import check_reachable, resolve_address
+from orchestration.preflight import check_writable
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.studies import scalestudy, write_spec
 
@@ -57,3 +61,31 @@ def test_a_full_disk(tmp_path, small_disk):
     assert done.returncode == 0, done.stdout + done.stderr
     assert outcome(driver.folder) == outcome(undisturbed.folder)
     assert_recorded_once(driver.folder, tmp_path / "mlflow.db", EPOCHS)
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path):
+    """In a process of a user without rights: root may enter any."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o700)
+    said = as_nobody(lambda: check_writable(locked / "runs" / "study"))
+    assert said.startswith(f"storage: {locked / 'runs' / 'study'}: can't be written (Permission denied)")
+    database = as_nobody(lambda: check_reachable(resolve_address(f"sqlite:///{locked / 'mlflow.db'}")))
+    assert database.startswith(f"tracking.uri: sqlite:///{locked / 'mlflow.db'}: can't be written")
+
+
+def as_nobody(act):
+    """What an error of an act says that this process's child does as the user `nobody`."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        said = "no error"
+        try:
+            os.setuid(pwd.getpwnam("nobody").pw_uid)
+            act()
+        except BaseException as error:
+            said = str(error) if isinstance(error, StudyError) else repr(error)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.wait()
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        return pipe.read()

@@ -12,6 +12,8 @@ import pytest
 from mlflow import MlflowClient
 
 from experiments.study_folder import StudyFolder
+from orchestration.errors import RefusedError, UnreachableError
+from orchestration.mlflow_store import check_reachable, resolve_address
 from tests.support.browser import chromium, look
 from tests.support.drivers import Driver, assert_recorded_once
 from tests.support.groups import wait_until
@@ -66,6 +68,22 @@ def test_a_server_does_not_start_without_its_bucket(stopped):
     assert done.returncode == 2
     assert f"S3_BUCKET: {BUCKET}: is not there" in done.stderr
     assert "MLflow: does not answer" in stopped.script("status").stdout
+
+
+@pytest.mark.parametrize(
+    ("password", "database", "error", "said"),
+    [
+        ("not-the-password", "mlflow", RefusedError, 'password authentication failed for user "mlflow"'),
+        (SECRETS["POSTGRES_PASSWORD"], "nowhere", UnreachableError, 'database "nowhere" does not exist'),
+    ],
+)
+def test_a_database_that_is_named_without_a_server_is_asked_at_the_start(server, password, database, error, said):
+    base = f"postgresql+psycopg2://mlflow:{{}}@127.0.0.1:{server.postgres_port}/{{}}"
+    check_reachable(resolve_address(base.format(SECRETS["POSTGRES_PASSWORD"], "mlflow")))
+    with pytest.raises(error, match=said) as caught:
+        check_reachable(resolve_address(base.format(password, database)))
+    assert password not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_all_parts_run(server):

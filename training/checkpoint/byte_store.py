@@ -35,6 +35,9 @@ class ByteStore(Protocol):
     def delete(self, name: str) -> None:
         """Hold nothing under this name; it need not have held anything."""
 
+    def delete_folder(self, name: str) -> None:
+        """Hold nothing under any name that starts with this one and a slash."""
+
 
 def is_name(name: str) -> bool:
     """Whether a store may hold something under this name."""
@@ -107,6 +110,11 @@ class LocalByteStore:
                 (self._folder / folder).rmdir()
             except OSError:  # not empty, or not there
                 return
+
+    def delete_folder(self, name: str) -> None:
+        """See ByteStore. As `delete` for each."""
+        for each in self.names(f"{checked_name(name)}/"):
+            self.delete(each)
 
     def _path(self, name: str) -> Path:
         return self._folder / checked_name(name)

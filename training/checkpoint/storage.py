@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +124,7 @@ def forget_newer(store: ByteStore, number: int | None) -> None:
     Rank 0, before any rank writes.
     """
     files = _files_by_number(store)
-    _delete(store, files, [other for other in files if number is None or other > number])
+    _delete(store, [other for other in files if number is None or other > number])
 
 
 def forget_old(store: ByteStore, keep: int = 2) -> None:
@@ -138,14 +138,13 @@ def forget_old(store: ByteStore, keep: int = 2) -> None:
     files = _files_by_number(store)
     finished = sorted(number for number, names in files.items() if file_name(number, MANIFEST) in names)
     unfinished = [number for number in files if number not in finished and number < max(finished, default=0)]
-    _delete(store, files, [*finished[:-keep], *unfinished])
+    _delete(store, [*finished[:-keep], *unfinished])
 
 
-def _delete(store: ByteStore, files: Mapping[int, list[str]], numbers: Iterable[int]) -> None:
+def _delete(store: ByteStore, numbers: Iterable[int]) -> None:
     for number in sorted(numbers):
-        manifest = file_name(number, MANIFEST)
-        for name in sorted(files[number], key=lambda name: name != manifest):
-            store.delete(name)
+        store.delete(file_name(number, MANIFEST))
+        store.delete_folder(f"{number:08d}")
 
 
 def _files_by_number(store: ByteStore) -> dict[int, list[str]]:

@@ -130,12 +130,12 @@ def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
 
 def _check_database_file(database: Path) -> None:
     place = next(path for path in (database, *database.parents) if os.path.exists(path))  # noqa: PTH110
-    if database.is_dir() or (place != database and not place.is_dir()) or not os.access(place, os.W_OK):
+    if os.path.isdir(database) or (place != database and not place.is_dir()) or not os.access(place, os.W_OK):
         raise UnreachableError(
             f"tracking.uri: sqlite:///{database}: can't be written",
             "name a file in a folder that you may write",
         )
-    if database.exists() and _first_bytes(database) not in (b"", SQLITE_HEADER):
+    if place == database and _first_bytes(database) not in (b"", SQLITE_HEADER):
         raise RequestError(f"tracking.uri: sqlite:///{database}: is not an SQLite database", "name another file")
 
 

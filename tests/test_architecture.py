@@ -18,7 +18,18 @@ ANALYSIS = {"numpy", "scipy", "pandas", "pydantic", "pydantic_core", "yaml", "ma
 MAY_IMPORT = {
     "training": {"training", *TORCH},
     "experiments": {"experiments", *ANALYSIS},
-    "orchestration": {*PACKAGES, *TORCH, *ANALYSIS, "ray", "mlflow", "typer", "rich", "pyarrow", "optuna"},
+    "orchestration": {
+        *PACKAGES,
+        *TORCH,
+        *ANALYSIS,
+        "ray",
+        "mlflow",
+        "typer",
+        "rich",
+        "pyarrow",
+        "optuna",
+        "sqlalchemy",
+    },
 }
 MOST_LINES = 350
 

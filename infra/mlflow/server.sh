@@ -47,9 +47,9 @@ read_settings() {
     database="postgresql+psycopg2://mlflow@127.0.0.1:$pg_port/mlflow?connect_timeout=5"
     accounts="postgresql+psycopg2://mlflow@127.0.0.1:$pg_port/mlflow_auth?connect_timeout=5"
     [ -x "$bin/python" ] || die "$bin/python is not there; run make test or make demo first, or set BIN"
-    find_postgres
 }
 
+# For what needs its programs: `user` and `password` work without, for the composed server too.
 find_postgres() {
     local found
     pg_bin="${POSTGRES_BIN:-}"
@@ -247,7 +247,7 @@ except HTTPError as error:
         said = json.loads(said)["message"]
     sys.exit(f"server.sh: {action} {name}: {said.splitlines()[0]}")
 except OSError as error:
-    sys.exit(f"server.sh: {url} does not answer ({error}); type: server.sh start")
+    sys.exit(f"server.sh: {url} does not answer ({error}); start the server, or correct MLFLOW_PORT")
 PY
     [ "$action" = user ] && echo "$name: added" || echo "$name: has the new password"
 }
@@ -311,13 +311,13 @@ parts() {
 command="${1:-}"
 case "$command" in
     init) init ;;
-    start) read_settings; parts "${2:-}" start ;;
-    stop) read_settings; if [ -z "${2:-}" ]; then stop_mlflow; stop_postgres; else parts "$2" stop; fi ;;
-    status) read_settings; status ;;
+    start) read_settings; find_postgres; parts "${2:-}" start ;;
+    stop) read_settings; find_postgres; if [ -z "${2:-}" ]; then stop_mlflow; stop_postgres; else parts "$2" stop; fi ;;
+    status) read_settings; find_postgres; status ;;
     bucket) read_settings; bucket make && echo "bucket: $S3_BUCKET at $S3_ENDPOINT_URL" || exit 2 ;;
     user|password) read_settings; account "$command" "${2:-}" ;;
-    backup) read_settings; backup "${2:-}" ;;
-    restore) read_settings; restore "${2:-}" ;;
+    backup) read_settings; find_postgres; backup "${2:-}" ;;
+    restore) read_settings; find_postgres; restore "${2:-}" ;;
     upgrade) read_settings; upgrade ;;
     *) sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

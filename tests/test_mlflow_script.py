@@ -1,8 +1,12 @@
 """infra/mlflow/server.sh on a machine that has none of the parts; tests/system/test_tracking_server.py has them all."""
 
+import base64
 import subprocess
 import sys
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -36,6 +40,41 @@ def test_accounts_need_no_postgresql(script, command):
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("server.sh: http://127.0.0.1:")
     assert "does not answer" in line
+
+
+@contextmanager
+def refusing_server():
+    """A server that lets nobody in: its port, and who asked."""
+    logins = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self):
+            logins.append(base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode())
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(401)
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, logins
+        server.shutdown()
+
+
+def test_users_are_added_by_the_administrator_and_not_by_whoever_runs_studies(script):
+    study = {"MLFLOW_TRACKING_USERNAME": "alice", "MLFLOW_TRACKING_PASSWORD": "alice-and-nobody-2e"}
+    with refusing_server() as (port, logins):
+        done = script("user", "bob", answer="bob-and-nobody-3f\n", MLFLOW_PORT=port, **study)
+        other = {"MLFLOW_ADMIN_USERNAME": "carol", "MLFLOW_ADMIN_PASSWORD": "carol-and-nobody-5d"}
+        script("user", "bob", answer="bob-and-nobody-3f\n", MLFLOW_PORT=port, **study, **other)
+    assert [login.partition(":")[0] for login in logins] == ["admin", "carol"]
+    assert logins[1] == "carol:carol-and-nobody-5d"
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "server.sh: user bob: the server refuses admin or the password; "
+        "correct MLFLOW_ADMIN_USERNAME or MLFLOW_ADMIN_PASSWORD"
+    )
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "backup", "restore"])

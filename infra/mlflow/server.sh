@@ -217,19 +217,20 @@ ask() {
     if [ -t 0 ]; then read -r -s -p "$1: " answer; echo >&2; else IFS= read -r answer; fi
 }
 
-# The administrator's word: MLFLOW_TRACKING_USERNAME and _PASSWORD, or else what .env says.
+# As the administrator. MLFLOW_TRACKING_USERNAME does not count: it names the user whose studies run in this shell.
 account() {
     local action="$1" name="$2" answer
     [ -n "$name" ] || die "NAME: name a user"
     ask "password of $name (12 characters or more)"
-    ADMIN="${MLFLOW_TRACKING_USERNAME:-$MLFLOW_ADMIN_USERNAME}:${MLFLOW_TRACKING_PASSWORD:-$MLFLOW_ADMIN_PASSWORD}" \
+    ADMIN="$MLFLOW_ADMIN_USERNAME" ADMIN_PASSWORD="$MLFLOW_ADMIN_PASSWORD" \
         NEW_PASSWORD="$answer" "$bin/python" - "$url" "$action" "$name" <<'PY'
 import base64, json, os, sys
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 url, action, name = sys.argv[1:]
-login = base64.b64encode(os.environ["ADMIN"].encode()).decode()
+admin = os.environ["ADMIN"]
+login = base64.b64encode(f"{admin}:{os.environ['ADMIN_PASSWORD']}".encode()).decode()
 endpoint, method = ("create", "POST") if action == "user" else ("update-password", "PATCH")
 request = Request(
     f"{url}/api/2.0/mlflow/users/{endpoint}",
@@ -242,7 +243,7 @@ try:
 except HTTPError as error:
     said = error.read().decode(errors="replace")
     if error.code == 401:
-        said = "the server refuses the administrator's password; correct MLFLOW_ADMIN_PASSWORD in the settings"
+        said = f"the server refuses {admin} or the password; correct MLFLOW_ADMIN_USERNAME or MLFLOW_ADMIN_PASSWORD"
     elif said.startswith("{"):
         said = json.loads(said)["message"]
     sys.exit(f"server.sh: {action} {name}: {said.splitlines()[0]}")

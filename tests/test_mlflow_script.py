@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.studies import REPOSITORY
+from tests.support.studies import REPOSITORY, left_behind
 
 SCRIPT = REPOSITORY / "infra" / "mlflow" / "server.sh"
 
@@ -82,3 +82,34 @@ def test_what_needs_postgresql_says_so(script, command):
     done = script(command)
     assert done.returncode == 2
     assert "PostgreSQL is not there; type: apt-get install postgresql, or set POSTGRES_BIN" in done.stderr
+
+
+def programs(folder, **statuses):
+    """PostgreSQL's programs that write a word and end at once, each with an exit status; for POSTGRES_BIN."""
+    folder.mkdir()
+    for name, status in {"initdb": 0, **statuses}.items():
+        (folder / name).write_text(f"#!/bin/sh\necho half\nexit {status}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_postgresql_must_run(script, tmp_path, command):
+    place = tmp_path / "backups"
+    if command == "restore":
+        place.mkdir()
+        for name in ("mlflow.dump", "mlflow_auth.dump"):
+            (place / name).touch()
+    before = left_behind(place)
+    done = script(command, place, POSTGRES_BIN=programs(tmp_path / "bin", pg_ctl=3), POSTGRES_USER="root")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PostgreSQL does not run; type: " in done.stderr
+    assert left_behind(place) == before
+
+
+def test_half_a_backup_is_none(script, tmp_path):
+    dump = programs(tmp_path / "bin", pg_ctl=0, pg_dump=1)
+    done = script("backup", tmp_path / "backups", POSTGRES_BIN=dump, POSTGRES_USER="root")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "server.sh: backup: mlflow could not be read; no backup was made\n"
+    assert left_behind(tmp_path / "backups") == []

@@ -23,6 +23,7 @@ bin="${BIN:-$here/../../.venv/bin}"
 [ "$(id -u)" = 0 ] && default_state=/var/lib/scalestudy-mlflow || default_state="$HOME/scalestudy-mlflow"
 
 die() { echo "server.sh: $*" >&2; exit 2; }
+fail() { echo "server.sh: $*" >&2; exit 1; }
 
 # Lines are KEY=VALUE, taken as they stand: nothing in the file is run.
 read_settings() {
@@ -253,29 +254,54 @@ PY
     [ "$action" = user ] && echo "$name: added" || echo "$name: has the new password"
 }
 
+needs_postgres() { postgres_runs || die "PostgreSQL does not run; type: $0 start postgres"; }
+
+# Written aside, so that a folder with a backup's name is a whole backup.
 backup() {
     [ -n "${1:-}" ] || die "DIR: name a folder"
+    needs_postgres
     local place name
     place="$1/mlflow-$(date -u +%Y%m%dT%H%M%SZ)"
-    (umask 077 && mkdir -p "$1" && mkdir "$place")
+    part="$place.part"  # not local: the trap reads it
+    (umask 077 && mkdir -p "$1" && mkdir "$part")
+    trap 'rm -rf "$part"' EXIT
     for name in mlflow mlflow_auth; do
-        (umask 077 && as_postgres "$pg_bin/pg_dump" -h "$state/postgres" -p "$pg_port" -Fc "$name" >"$place/$name.part")
-        mv "$place/$name.part" "$place/$name.dump"
+        (umask 077
+            as_postgres "$pg_bin/pg_dump" -h "$state/postgres" -p "$pg_port" -Fc "$name" >"$part/$name.dump") ||
+            fail "backup: $name could not be read; no backup was made"
     done
+    mv "$part" "$place"
     echo "$place"
 }
 
+# Restored beside the old databases, which go when all of the new ones are there.
 restore() {
-    local name
+    local name said
     for name in mlflow mlflow_auth; do
         [ -f "${1:-}/$name.dump" ] || die "DIR: ${1:-}/$name.dump is not there; name a folder that backup has made"
     done
     ! mlflow_runs || die "MLflow runs; type: $0 stop mlflow"
+    needs_postgres
+    make_databases
+    drop_databases old; drop_databases new
+    trap 'drop_databases new' EXIT
     for name in mlflow mlflow_auth; do
-        sql -c "DROP DATABASE IF EXISTS $name" -c "CREATE DATABASE $name OWNER mlflow"
-        as_postgres "$pg_bin/pg_restore" -h "$state/postgres" -p "$pg_port" -d "$name" --exit-on-error <"$1/$name.dump"
+        sql -c "CREATE DATABASE ${name}_new OWNER mlflow"
+        said="$(as_postgres "$pg_bin/pg_restore" -h "$state/postgres" -p "$pg_port" -d "${name}_new" --exit-on-error \
+            <"$1/$name.dump" 2>&1)" || fail "restore: $1/$name.dump: ${said%%$'\n'*}; the databases are as they were"
     done
+    # DROP knows no transaction, but RENAME does: both databases are exchanged, or none is.
+    sql -1 -c "ALTER DATABASE mlflow RENAME TO mlflow_old" -c "ALTER DATABASE mlflow_new RENAME TO mlflow" \
+        -c "ALTER DATABASE mlflow_auth RENAME TO mlflow_auth_old" \
+        -c "ALTER DATABASE mlflow_auth_new RENAME TO mlflow_auth" ||
+        fail "restore: the databases could not be exchanged, see above; they are as they were"
+    drop_databases old
     echo "restored from $1"
+}
+
+drop_databases() {
+    PGOPTIONS="-c client_min_messages=warning" sql -c "DROP DATABASE IF EXISTS mlflow_$1" \
+        -c "DROP DATABASE IF EXISTS mlflow_auth_$1"
 }
 
 upgrade() {

@@ -130,7 +130,8 @@ def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
 
 def _check_database_file(database: Path) -> None:
     place = next(path for path in (database, *database.parents) if os.path.exists(path))  # noqa: PTH110
-    if os.path.isdir(database) or (place != database and not place.is_dir()) or not os.access(place, os.W_OK):
+    a_folder = place != database
+    if place.is_dir() != a_folder or not os.access(place, os.W_OK):
         raise UnreachableError(
             f"tracking.uri: sqlite:///{database}: can't be written",
             "name a file in a folder that you may write",

@@ -131,13 +131,11 @@ def submit_study(
         asyncio.run(_follow(client, job))
         return _exit_status(client, job)
     except KeyboardInterrupt:
-        print(f"the job goes on; its log: ray job logs --address {address} --follow {job}")
+        print(f"the job goes on; its log: ray job logs --address {shown} --follow {job}")
         return ExitCode.INTERRUPTED
     except (RuntimeError, OSError) as error:  # the server is gone, or has closed the stream
-        remedy = f"the job may go on; its log: ray job logs --address {address} --follow {job}"
-        raise UnreachableError(
-            f"--address: {address}: the job's log broke off ({_first_line(error)})", remedy
-        ) from error
+        remedy = f"the job may go on; its log: ray job logs --address {shown} --follow {job}"
+        raise UnreachableError(f"--address: {shown}: the job's log broke off ({_first_line(error)})", remedy) from error
 
 
 def _client(address: str) -> Any:

@@ -2,10 +2,14 @@
 
 import re
 import subprocess
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "infra" / "mlflow"
@@ -15,6 +19,13 @@ SETTINGS = dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", (HERE / ".env.example").
 SECRETS = ("MLFLOW_ADMIN_PASSWORD", "MLFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "S3_SECRET_KEY")
 
 
+def pinned(package):
+    """The version in constraints.txt; None where there is none."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    versions = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    return versions.get(canonicalize_name(package))
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_images_are_pinned(name):
     image = SERVICES[name]["image"]
@@ -22,13 +33,35 @@ def test_images_are_pinned(name):
 
 
 def test_the_server_s_packages_are_the_tested_ones():
-    pinned = dict(
-        line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line
-    )
-    named = dict(re.findall(r"^\s+([\w-]+)==([\w.]+)", (HERE / "Dockerfile").read_text("utf-8"), re.MULTILINE))
-    assert set(named) == {"mlflow", "boto3", "Flask-WTF", "psycopg2-binary"}
-    assert named == {name: pinned[name] for name in named}
-    assert SERVICES["mlflow"]["image"].endswith(f":{pinned['mlflow']}")
+    """Those that server.sh's machine has, and all that they bring, by constraints.txt."""
+    text = (HERE / "Dockerfile").read_text("utf-8")
+    (installed,) = re.findall(r"pip install .*-c /tmp/constraints.txt (.*) \\", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    server = {Requirement(text).name for text in project["optional-dependencies"]["server"]}
+    assert set(installed.split()) == {"mlflow", *server}
+    assert SERVICES["mlflow"]["image"].endswith(f":{pinned('mlflow')}")
+
+
+def test_the_server_s_image_is_built_where_its_file_copies_from():
+    build = SERVICES["mlflow"]["build"]
+    context = (HERE / build["context"]).resolve()
+    assert context == ROOT
+    assert context / build["dockerfile"] == HERE / "Dockerfile"
+    copied = re.findall(r"^COPY (\S+) ", (HERE / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert copied == ["constraints.txt"]
+    assert f"!{copied[0]}" in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+
+
+def test_all_that_mlflow_brings_is_pinned():
+    """Else pip would choose versions on the day of the build."""
+    wanted, found = ["mlflow", "boto3", "Flask-WTF", "psycopg2-binary"], set()
+    while wanted:
+        if (name := canonicalize_name(wanted.pop())) not in found:
+            found.add(name)
+            wanted += [each.name for each in map(Requirement, metadata.requires(name) or ())
+                       if not each.marker or each.marker.evaluate({"extra": ""})]  # fmt: skip
+    assert len(found) > 40
+    assert not [name for name in found if not pinned(name)]
 
 
 def test_only_mlflow_has_a_port_and_it_is_on_loopback():

@@ -16,7 +16,7 @@ from training.memory import peak_memory_bytes
 @dataclass(frozen=True)
 class Usage:
     """Of a stretch of time: mean cores busy, bytes resident at its end, share of the GPU busy at its end (NaN: no GPU,
-    or no NVML)."""
+    no nvidia-ml-py, which `scalestudy[gpu]` brings, or none that tells)."""
 
     cpu_cores: float
     resident_bytes: float
@@ -45,7 +45,7 @@ class UsageMeter:
             return math.nan
         try:
             return torch.cuda.utilization(self._device) / 100
-        except (ModuleNotFoundError, RuntimeError):  # no nvidia-ml-py, no driver that tells
+        except Exception:  # no nvidia-ml-py, no driver; NVML's own errors, as on a part of a GPU, have no other base
             self._has_nvml = False
             return math.nan
 

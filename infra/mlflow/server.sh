@@ -23,6 +23,7 @@ bin="${BIN:-$here/../../.venv/bin}"
 [ "$(id -u)" = 0 ] && default_state=/var/lib/scalestudy-mlflow || default_state="$HOME/scalestudy-mlflow"
 
 die() { echo "server.sh: $*" >&2; exit 2; }
+fail() { echo "server.sh: $*" >&2; exit 1; }
 
 # Lines are KEY=VALUE, taken as they stand: nothing in the file is run.
 read_settings() {
@@ -47,9 +48,9 @@ read_settings() {
     database="postgresql+psycopg2://mlflow@127.0.0.1:$pg_port/mlflow?connect_timeout=5"
     accounts="postgresql+psycopg2://mlflow@127.0.0.1:$pg_port/mlflow_auth?connect_timeout=5"
     [ -x "$bin/python" ] || die "$bin/python is not there; run make test or make demo first, or set BIN"
-    find_postgres
 }
 
+# For what needs its programs: `user` and `password` work without, for the composed server too.
 find_postgres() {
     local found
     pg_bin="${POSTGRES_BIN:-}"
@@ -217,19 +218,20 @@ ask() {
     if [ -t 0 ]; then read -r -s -p "$1: " answer; echo >&2; else IFS= read -r answer; fi
 }
 
-# The administrator's word: MLFLOW_TRACKING_USERNAME and _PASSWORD, or else what .env says.
+# As the administrator. MLFLOW_TRACKING_USERNAME does not count: it names the user whose studies run in this shell.
 account() {
     local action="$1" name="$2" answer
     [ -n "$name" ] || die "NAME: name a user"
     ask "password of $name (12 characters or more)"
-    ADMIN="${MLFLOW_TRACKING_USERNAME:-$MLFLOW_ADMIN_USERNAME}:${MLFLOW_TRACKING_PASSWORD:-$MLFLOW_ADMIN_PASSWORD}" \
+    ADMIN="$MLFLOW_ADMIN_USERNAME" ADMIN_PASSWORD="$MLFLOW_ADMIN_PASSWORD" \
         NEW_PASSWORD="$answer" "$bin/python" - "$url" "$action" "$name" <<'PY'
 import base64, json, os, sys
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 url, action, name = sys.argv[1:]
-login = base64.b64encode(os.environ["ADMIN"].encode()).decode()
+admin = os.environ["ADMIN"]
+login = base64.b64encode(f"{admin}:{os.environ['ADMIN_PASSWORD']}".encode()).decode()
 endpoint, method = ("create", "POST") if action == "user" else ("update-password", "PATCH")
 request = Request(
     f"{url}/api/2.0/mlflow/users/{endpoint}",
@@ -242,39 +244,64 @@ try:
 except HTTPError as error:
     said = error.read().decode(errors="replace")
     if error.code == 401:
-        said = "the server refuses the administrator's password; correct MLFLOW_ADMIN_PASSWORD in the settings"
+        said = f"the server refuses {admin} or the password; correct MLFLOW_ADMIN_USERNAME or MLFLOW_ADMIN_PASSWORD"
     elif said.startswith("{"):
         said = json.loads(said)["message"]
     sys.exit(f"server.sh: {action} {name}: {said.splitlines()[0]}")
 except OSError as error:
-    sys.exit(f"server.sh: {url} does not answer ({error}); type: server.sh start")
+    sys.exit(f"server.sh: {url} does not answer ({error}); start the server, or correct MLFLOW_PORT")
 PY
     [ "$action" = user ] && echo "$name: added" || echo "$name: has the new password"
 }
 
+needs_postgres() { postgres_runs || die "PostgreSQL does not run; type: $0 start postgres"; }
+
+# Written aside, so that a folder with a backup's name is a whole backup.
 backup() {
     [ -n "${1:-}" ] || die "DIR: name a folder"
+    needs_postgres
     local place name
     place="$1/mlflow-$(date -u +%Y%m%dT%H%M%SZ)"
-    (umask 077 && mkdir -p "$1" && mkdir "$place")
+    part="$place.part"  # not local: the trap reads it
+    (umask 077 && mkdir -p "$1" && mkdir "$part")
+    trap 'rm -rf "$part"' EXIT
     for name in mlflow mlflow_auth; do
-        (umask 077 && as_postgres "$pg_bin/pg_dump" -h "$state/postgres" -p "$pg_port" -Fc "$name" >"$place/$name.part")
-        mv "$place/$name.part" "$place/$name.dump"
+        (umask 077
+            as_postgres "$pg_bin/pg_dump" -h "$state/postgres" -p "$pg_port" -Fc "$name" >"$part/$name.dump") ||
+            fail "backup: $name could not be read; no backup was made"
     done
+    mv "$part" "$place"
     echo "$place"
 }
 
+# Restored beside the old databases, which go when all of the new ones are there.
 restore() {
-    local name
+    local name said
     for name in mlflow mlflow_auth; do
         [ -f "${1:-}/$name.dump" ] || die "DIR: ${1:-}/$name.dump is not there; name a folder that backup has made"
     done
     ! mlflow_runs || die "MLflow runs; type: $0 stop mlflow"
+    needs_postgres
+    make_databases
+    drop_databases old; drop_databases new
+    trap 'drop_databases new' EXIT
     for name in mlflow mlflow_auth; do
-        sql -c "DROP DATABASE IF EXISTS $name" -c "CREATE DATABASE $name OWNER mlflow"
-        as_postgres "$pg_bin/pg_restore" -h "$state/postgres" -p "$pg_port" -d "$name" --exit-on-error <"$1/$name.dump"
+        sql -c "CREATE DATABASE ${name}_new OWNER mlflow"
+        said="$(as_postgres "$pg_bin/pg_restore" -h "$state/postgres" -p "$pg_port" -d "${name}_new" --exit-on-error \
+            <"$1/$name.dump" 2>&1)" || fail "restore: $1/$name.dump: ${said%%$'\n'*}; the databases are as they were"
     done
+    # DROP knows no transaction, but RENAME does: both databases are exchanged, or none is.
+    sql -1 -c "ALTER DATABASE mlflow RENAME TO mlflow_old" -c "ALTER DATABASE mlflow_new RENAME TO mlflow" \
+        -c "ALTER DATABASE mlflow_auth RENAME TO mlflow_auth_old" \
+        -c "ALTER DATABASE mlflow_auth_new RENAME TO mlflow_auth" ||
+        fail "restore: the databases could not be exchanged, see above; they are as they were"
+    drop_databases old
     echo "restored from $1"
+}
+
+drop_databases() {
+    PGOPTIONS="-c client_min_messages=warning" sql -c "DROP DATABASE IF EXISTS mlflow_$1" \
+        -c "DROP DATABASE IF EXISTS mlflow_auth_$1"
 }
 
 upgrade() {
@@ -311,13 +338,13 @@ parts() {
 command="${1:-}"
 case "$command" in
     init) init ;;
-    start) read_settings; parts "${2:-}" start ;;
-    stop) read_settings; if [ -z "${2:-}" ]; then stop_mlflow; stop_postgres; else parts "$2" stop; fi ;;
-    status) read_settings; status ;;
+    start) read_settings; find_postgres; parts "${2:-}" start ;;
+    stop) read_settings; find_postgres; if [ -z "${2:-}" ]; then stop_mlflow; stop_postgres; else parts "$2" stop; fi ;;
+    status) read_settings; find_postgres; status ;;
     bucket) read_settings; bucket make && echo "bucket: $S3_BUCKET at $S3_ENDPOINT_URL" || exit 2 ;;
     user|password) read_settings; account "$command" "${2:-}" ;;
-    backup) read_settings; backup "${2:-}" ;;
-    restore) read_settings; restore "${2:-}" ;;
+    backup) read_settings; find_postgres; backup "${2:-}" ;;
+    restore) read_settings; find_postgres; restore "${2:-}" ;;
     upgrade) read_settings; upgrade ;;
     *) sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from itertools import chain
 
 from packaging.requirements import Requirement
 
@@ -58,8 +59,9 @@ def test_the_page_lists_what_the_project_names():
     extras = PROJECT["optional-dependencies"]
     assert listed("To run studies") == named(PROJECT["dependencies"])
     assert listed("[server]") == named(extras["server"])
+    assert listed("[gpu]") == named(extras["gpu"])
     assert listed("[dev]") == named(extras["dev"])
-    assert set(extras) == {"server", "dev"}
+    assert set(extras) == {"server", "gpu", "dev"}
 
 
 def test_every_package_has_a_reason_a_licence_and_a_word_on_its_upkeep():
@@ -76,6 +78,5 @@ def test_what_is_named_is_imported_and_what_is_imported_is_named():
 def test_every_package_is_pinned():
     lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in lines if "==" in line}
-    wanted = named([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"],
-                    *PROJECT["optional-dependencies"]["dev"]])  # fmt: skip
+    wanted = named([*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())])
     assert {re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower() for name in wanted} <= pinned

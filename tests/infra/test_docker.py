@@ -95,7 +95,8 @@ def test_packages_are_pinned_and_torch_comes_from_the_index_that_is_named(parsed
     torch, rest = installs
     assert f'${{{index}:+--extra-index-url "${index}"}}' in torch
     assert torch.endswith("torch torchvision")
-    assert rest.endswith(". boto3 && pip check")
+    ours = {"cpu": ".", "cuda": '".[gpu]"'}[target]
+    assert rest.endswith(f" {ours} boto3 && pip check")
 
 
 @pytest.mark.parametrize(

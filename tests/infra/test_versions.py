@@ -52,6 +52,9 @@ def test_the_dockerfile():
 def test_every_dockerfile_installs_what_is_pinned(file):
     text = file.read_text("utf-8")
     assert not [f"{name}=={version}" for name, version in PIN.findall(text) if pinned(name.lower()) != version]
+    installs = re.findall(r"pip install [^\n]*", text)
+    assert installs
+    assert not [line for line in installs if not re.search(r"-c \S*constraints\.txt ", line)]
     bases = set(re.findall(r"^FROM python:(\d+\.\d+)", text, re.MULTILINE))
     assert bases <= {PROJECT["tool"]["mypy"]["python_version"]}
 

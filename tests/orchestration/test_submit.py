@@ -3,7 +3,7 @@
 import pytest
 
 from orchestration import submit
-from orchestration.errors import RequestError, UnreachableError
+from orchestration.errors import ExitCode, RequestError, UnreachableError
 from orchestration.submit import submission, submit_study
 from tests.support.studies import REPOSITORY, scalestudy, write_spec
 
@@ -115,6 +115,18 @@ def test_words_of_the_server_repeat_no_variable(monkeypatch, capsys):
     assert "{'A': '***', 'U': '***'}" in said
     assert "hunter22" not in said
     assert "ann:pw" not in said
+
+
+def test_an_interrupt_shows_no_password(monkeypatch, capsys):
+    async def interrupted(client, job):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submit, "_client", lambda address: FakeServer(0))
+    monkeypatch.setattr(submit, "_follow", interrupted)
+    assert submit_study("digits-quick", address="http://ann:hunter2@head:8265") == ExitCode.INTERRUPTED
+    printed = "".join(capsys.readouterr())
+    assert "the job goes on; its log: ray job logs --address http://ann:***@head:8265 --follow raysubmit_1" in printed
+    assert "hunter2" not in printed
 
 
 def test_too_much_to_take_along_is_refused_before_the_server_is_asked(tmp_path, monkeypatch):

@@ -48,8 +48,17 @@ def test_the_repository_itself(tmp_path):
     assert packed(REPOSITORY, package) == {str(file): size for file, size in found.files.items()}
     assert package.stat().st_size < 5_000_000
     assert {file.parts[0] for file in found.files if len(file.parts) > 1} <= {
-        "orchestration", "training", "experiments", "infra",
+        "orchestration", "training", "experiments",
     }  # fmt: skip
+
+
+def test_the_repositorys_passwords_stay_where_gitignore_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
+    (tmp_path / ".rayignore").write_text((REPOSITORY / ".rayignore").read_text("utf-8"))
+    for name in (".env", "infra/mlflow/.env", "training/.env", "training/loop.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert {str(file) for file in upload_of(tmp_path).files} == {".rayignore", "training/loop.py"}
 
 
 def test_from_another_folder_the_packages_travel_too(tmp_path):

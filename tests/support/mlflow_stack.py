@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
+import psycopg2
 
 from tests.support.groups import wait_until
 from tests.support.ports import free_ports, listens
@@ -97,6 +98,18 @@ class MlflowStack:
         self.must("bucket")
         self.must("start")
         self.must("user", USER, answer=f"{PASSWORD}\n")
+
+    @contextmanager
+    def connection(self, database: str) -> Iterator[None]:
+        """Somebody who is connected to a database."""
+        opened = psycopg2.connect(
+            host="127.0.0.1", port=self.postgres_port, dbname=database, user="mlflow",
+            password=SECRETS["POSTGRES_PASSWORD"],
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            opened.close()
 
     def objects(self) -> list[str]:
         """The keys in the bucket."""

@@ -192,6 +192,36 @@ def test_no_password_is_left_anywhere(server, places):
     assert not [(name, secret) for name, text in texts.items() for secret in secrets if secret in text]
 
 
+@pytest.mark.parametrize("broken", ["mlflow.dump", "mlflow_auth.dump"])
+def test_a_truncated_backup_changes_nothing(server, tmp_path, broken):
+    place = Path(server.must("backup", tmp_path / "backups"))
+    assert [folder.name for folder in place.parent.iterdir()] == [place.name]
+    (place / broken).write_bytes((place / broken).read_bytes()[:-2000])
+    name = f"after the backup of {broken}"
+    MlflowClient().create_experiment(name)
+    server.must("stop", "mlflow")
+    done = server.script("restore", place)
+    server.must("start", "mlflow")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"server.sh: restore: {place / broken}: pg_restore: error: ")
+    assert line.endswith("the databases are as they were")
+    assert MlflowClient().get_experiment_by_name(name).lifecycle_stage == "active"
+
+
+def test_a_database_in_use_is_not_replaced(server, tmp_path):
+    """Neither is the other one."""
+    place = Path(server.must("backup", tmp_path / "backups"))
+    MlflowClient().create_experiment("after the backup")
+    server.must("stop", "mlflow")
+    with server.connection("mlflow_auth"):
+        done = server.script("restore", place)
+    server.must("start", "mlflow")
+    assert done.returncode == 1
+    assert "is being accessed by other users" in done.stderr
+    assert MlflowClient().get_experiment_by_name("after the backup").lifecycle_stage == "active"
+
+
 def test_a_backup_comes_back(server, tmp_path):
     place = Path(server.must("backup", tmp_path / "backups"))
     assert {file.stat().st_mode & 0o077 for file in place.iterdir()} == {0}

@@ -26,6 +26,32 @@ def test_a_busy_process_keeps_a_core_busy_and_a_sleeping_one_none() -> None:
     assert math.isnan(busy.gpu_share)
 
 
+def test_the_share_of_a_gpu_is_nvmls(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: asked.append(device) or 50)
+    meter = UsageMeter(torch.device("cuda", 1))
+    assert meter.since_last().gpu_share == 0.5
+    assert asked == [torch.device("cuda", 1)]
+
+
+class NotSupportedError(Exception):
+    """As NVML's errors are: no RuntimeError."""
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError, RuntimeError, NotSupportedError])
+def test_a_gpu_that_does_not_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    asked = []
+
+    def utilization(device: torch.device) -> int:
+        asked.append(device)
+        raise error("no share for you")
+
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
+    meter = UsageMeter(torch.device("cuda"))
+    assert [math.isnan(meter.since_last().gpu_share) for _ in range(2)] == [True, True]
+    assert len(asked) == 1
+
+
 def test_memory_that_is_held_is_counted() -> None:
     size = 80_000_000
     before = resident_bytes()

@@ -84,7 +84,7 @@ def headline(summary: Summary) -> str:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
     if present(fastest):
-        took, target = seconds_text(fastest["seconds"]), metric.named(f"{recommendation['target']:g}")
+        took, target = marked_seconds(fastest), metric.named(f"{recommendation['target']:g}")
         return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
     if present(best):
         missed = (
@@ -146,7 +146,12 @@ def _cell_words(choice: Part) -> str:
         spent.append(f"cost {money_text(choice['cost'])}")
     extent = range_text(choice["interval"])
     inside = ", ".join([*([extent] if extent else []), *spent])
-    return f"{choice['label']}, {seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''} ({inside})"
+    return f"{choice['label']}, {marked_seconds(choice)} ({inside})"
+
+
+def marked_seconds(choice: Part) -> str:
+    """The seconds of a choice, marked where its timings have flags."""
+    return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
 
 
 def money_text(cost: float) -> str:

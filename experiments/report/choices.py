@@ -6,6 +6,7 @@ from typing import Any
 from experiments.analysis.parts import present
 from experiments.analysis.words import (
     clipped,
+    marked_seconds,
     measured_when,
     metric_of,
     money_text,
@@ -62,11 +63,11 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
         spent += f", cost {money_text(choice['cost'])}"
     interval = range_text(choice["interval"])
     mark = DAGGER if choice["flags"] else ""
-    value, details = f"{seconds_text(choice['seconds'])}{mark}", [*([interval] if interval else []), spent]
+    value, details = marked_seconds(choice), [*([interval] if interval else []), spent]
     if role == "cheapest":
         value = f"{three_digits(choice['gpu_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
-        details = [f"{money}{seconds_text(choice['seconds'])}", *([interval] if interval else [])]
+        details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
     names = {"knee": "Knee between the two"}
     details += _evidence(choice)
     return _written(names.get(role, role.capitalize()), value, choice, details, unit if role == "cheapest" else "")

@@ -44,8 +44,8 @@ def advise(
 
 def _lines(advice: dict[str, Any], by: str | None) -> list[str]:
     lines = recommendation_lines(advice)
-    if by is None or not advice["choice"].get("label"):
-        return lines
+    if by is None or advice["target"] is None or not advice["choice"].get("label"):
+        return lines  # without a target that was reached the choice is the best by the metric, and least of nothing
     return [f"Choose {advice['choice']['label']} (least {by}).", *lines]
 
 

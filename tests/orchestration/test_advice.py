@@ -28,6 +28,15 @@ def test_advice_from_a_folder(folder):
     assert advice["choice"]["num_gpus"] == 1
 
 
+@pytest.mark.parametrize("by", ["time", "cost"])
+def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
+    advice, lines = advise(folder, **{**WISHES, "accuracy": 0.999, "by": by})
+    assert advice["target"] is None
+    assert advice["choice"]["label"]  # the most accurate
+    assert lines[0] == "No cell reached a test accuracy of 0.999."
+    assert not any(line.startswith("Choose ") or "least" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("wish", "value"),
     [("accuracy", 0.0), ("accuracy", 95), ("max_gpus", 0), ("price", -1.0), ("price", float("nan")), ("by", "luck"),

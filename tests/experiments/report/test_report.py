@@ -7,7 +7,7 @@ import pytest
 
 from experiments.report import write_report
 from experiments.report.drawing import log_ticks
-from tests.experiments.report.pages import Page, check, number
+from tests.experiments.report.pages import Page, check, number, page_of
 from tests.experiments.support import folder_of
 from tests.support.trials import Law
 
@@ -111,8 +111,11 @@ def test_the_numbers_are_the_summarys(folder, page):
     assert f"{summary['cost']['overhead_ratio']:.2f}×" in page.said
 
 
-def test_the_ranges_over_seeds_are_the_summarys(folder, page):
+def test_the_ranges_over_seeds_are_the_summarys(folder):
     summary = json.loads(folder.summary_file.read_text())
+    for cell in summary["cells"]:  # the synthetic accuracy rises, so that the best epoch would be the last one
+        cell["best_test_accuracy"].update({end: cell["test_accuracy"][end] + 0.01 for end in ("value", "low", "high")})
+    page = page_of(summary)
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
     header, *rows = page.tables["Table of ranges over seeds"]
     assert header[2:] == [

@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from experiments.analysis import recommend, recommendation_lines
+from experiments.analysis import predict, recommend, recommendation_lines
 from experiments.analysis.metric import StudyMetric
+from experiments.analysis.predictions import MOST_WORKERS
 from experiments.spec import StudySpec
 from orchestration.errors import RequestError
 from orchestration.folders import open_folder, readable, spec_of
@@ -20,6 +21,9 @@ def advise(
 ) -> tuple[dict[str, Any], list[str]]:
     """The recommendation as data, and in words. accuracy: the target, of whatever metric the study has.
 
+    To what `recommend` gives are added `predictions` (the summary's, for the target that is asked for and up to
+    max_gpus), `study` (num_gpus that were measured, device) and `max_gpus`.
+
     Raises RequestError for a wish that can't be, or a folder that is not a study's.
     """
     _check(max_gpus, price, by)
@@ -29,6 +33,7 @@ def advise(
         plan, trials = folder.read_plan(), folder.read_trials()
     metric = StudyMetric.of(spec.workload)
     _check_target(accuracy, metric)
+    price = spec.targets.price_per_gpu_hour if price is None else price
     advice = recommend(
         plan,
         trials,
@@ -36,16 +41,31 @@ def advise(
         targets=spec.targets.accuracy,
         accuracy=accuracy,
         max_gpus=max_gpus,
-        price=spec.targets.price_per_gpu_hour if price is None else price,
+        price=price,
         by=cast(Literal["time", "cost"], by or "time"),
     )
+    advice["predictions"] = predict(
+        _with_target(spec, accuracy), plan, trials, advice, price=price, most_workers=max_gpus or MOST_WORKERS
+    )
+    advice["study"] = {
+        "num_gpus": sorted({cell["num_gpus"] for cell in plan.cells}),
+        "device": advice["choice"].get("device"),
+    }
+    advice["max_gpus"] = max_gpus
     return advice, _lines(advice, by)
+
+
+def _with_target(spec: StudySpec, target: float | None) -> StudySpec:
+    """The spec with the one target that the user asks for in the place of its own."""
+    if target is None:
+        return spec
+    return spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (target,)})})
 
 
 def _lines(advice: dict[str, Any], by: str | None) -> list[str]:
     lines = recommendation_lines(advice)
-    if by is None or not advice["choice"].get("label"):
-        return lines
+    if by is None or advice["target"] is None or not advice["choice"].get("label"):
+        return lines  # without a target that was reached the choice is the best by the metric, and least of nothing
     return [f"Choose {advice['choice']['label']} (least {by}).", *lines]
 
 

@@ -5,12 +5,18 @@ from typing import Any
 
 from experiments.analysis.intervals import apart
 from experiments.analysis.parts import Part, present
+from experiments.analysis.reading import identified
 
 LAWS: Sequence[tuple[str, str, str]] = (
     ("throughput_model", "alpha_c", "seconds a step"),
     ("throughput_model", "beta_c", "seconds an example"),
+    ("throughput_model", "alpha_r", "seconds a step"),
+    ("throughput_model", "beta_r", "seconds a further worker"),
+    ("throughput_model", "alpha_n", "seconds a step"),
+    ("throughput_model", "beta_n", "seconds a further worker"),
     ("statistical_efficiency", "s_min", "steps"),
     ("statistical_efficiency", "b_crit", "examples"),
+    ("lr_rule", "exponent", "power of the batch size"),
 )
 """The parameters that are compared: the part of the summary, the key, the unit."""
 
@@ -20,7 +26,8 @@ def compared_laws(studies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
 
     studies: `summarise`'s result by name. A row: `{name, part, unit, entries}`, an entry `{study, value, low, high,
     change, answer, why}`; change: value over the base's. answer: `more` or `less` where 90 % intervals do not touch,
-    `within noise` where they do, `not known` where one of them has none, or the laws are of different things, and why.
+    `within noise` where they do, `not known` where one of them has none or is not identified, or the laws are of
+    different things, and why.
     """
     rows = []
     for part, name, unit in LAWS:
@@ -57,6 +64,8 @@ def _why_not_known(law: Part, base: Part, name: str) -> str | None:
             return f"the law is {words}"
     if any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
         return "it has no interval in both"
+    if not (identified(law[name]) and identified(base[name])):
+        return "the measurements do not identify it in both"
     return None
 
 

@@ -61,8 +61,8 @@ class Reach:
         return tuple(sorted({*self.within, *self.across}))
 
     def worker_counts(self, most: int) -> Iterator[int]:
-        """Those timed, then doubled from the largest on."""
-        yield from self.counted
+        """Those timed, then doubled from the largest on; none above `most`."""
+        yield from (count for count in self.counted if count <= most)
         count = 2 * self.counted[-1]
         while count <= most:
             yield count

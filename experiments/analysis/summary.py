@@ -10,8 +10,8 @@ from experiments.analysis.factorised import caveats as factorised_caveats
 from experiments.analysis.factorised import factorised_part
 from experiments.analysis.lr_rule import lr_rule
 from experiments.analysis.metric import StudyMetric
-from experiments.analysis.parts import missing, present
-from experiments.analysis.predictions import predictions_part
+from experiments.analysis.parts import Part, missing, present
+from experiments.analysis.predictions import MOST_WORKERS, predictions_part
 from experiments.analysis.recommendation import choose
 from experiments.analysis.records import caveat as records_caveat
 from experiments.analysis.records import stopped_caveat, usable
@@ -97,6 +97,26 @@ def summarise_cells(
             *factorised_caveats(spec, plan, rows, factorised),
         ],
     }
+
+
+def predict(
+    spec: StudySpec,
+    plan: Plan,
+    trials: Sequence[Trial],
+    recommendation: Part,
+    *,
+    price: float | None = None,
+    most_workers: int = MOST_WORKERS,
+) -> Part:
+    """The `predictions` of a study alone, as `predictions.predictions_part` gives them.
+
+    recommendation: of `recommend`; the settings of its choice are those that are predicted, for its target where
+    nothing harder of the spec's is known well enough. price: of a GPU-hour. most_workers: up to which to predict.
+    """
+    cells = gather(plan, trials, StudyMetric.of(spec.workload))
+    throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
+    efficiency = statistical_efficiency(spec, tunings(spec, cells, recommendation))
+    return predictions_part(throughput, efficiency, price, most_workers=most_workers)
 
 
 def _cell_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:

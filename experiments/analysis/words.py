@@ -84,7 +84,7 @@ def headline(summary: Summary) -> str:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
     if present(fastest):
-        took, target = seconds_text(fastest["seconds"]), metric.named(f"{recommendation['target']:g}")
+        took, target = marked_seconds(fastest), metric.named(f"{recommendation['target']:g}")
         return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
     if present(best):
         missed = (
@@ -105,25 +105,16 @@ def answer_lines(summary: Summary) -> list[str]:
     """The answer in at most five lines: fastest, cheapest, whether more workers were faster and why not, what more than
     were measured would bring, how sure.
     """
-    chosen, scaling = _recommended(summary["recommendation"]), [scaling_words(summary), _verdict_line(summary)]
-    end = [line for line in (_beyond_line(summary), _sure(summary)) if line]
+    chosen, scaling = chosen_lines(summary["recommendation"]), [scaling_words(summary), _verdict_line(summary)]
+    end = [line for line in (beyond_line(summary), _sure(summary)) if line]
     scaling = [line for line in scaling if line]
     if len(chosen) + len(scaling) + len(end) > MOST_LINES:
         scaling = [" ".join(clipped(line, LONGEST_LINE // 2) for line in scaling)]
     return [clipped(line) for line in (*chosen, *scaling, *end)]
 
 
-def recommendation_lines(recommendation: Part) -> list[str]:
-    """A recommendation (`recommend`) in words: target, fastest, cheapest, knee."""
-    lines = _recommended(recommendation)
-    if present(recommendation["knee"]):
-        lines.append(f"Knee between the two: {_cell_words(recommendation['knee'])}.")
-    if recommendation["provisional"]:
-        lines.append("Provisional: fewer than five seeds a cell.")
-    return lines
-
-
-def _recommended(recommendation: Part) -> list[str]:
+def chosen_lines(recommendation: Part) -> list[str]:
+    """Fastest and cheapest, a line each or both in one; where no target was reached why, and the best by the metric."""
     fastest, cheapest, metric = recommendation["fastest"], recommendation["cheapest"], metric_of(recommendation)
     if not present(fastest):
         best = _best_words(recommendation[metric.choice_key], metric)
@@ -132,21 +123,27 @@ def _recommended(recommendation: Part) -> list[str]:
     also = f" No cell reached {missed[0]:g}." if missed else ""
     target = f"{recommendation['target']:g}"
     if fastest["label"] == cheapest["label"]:
-        return [f"Fastest and cheapest to {target} {metric.title}: {_cell_words(fastest)}.{also}"]
+        return [f"Fastest and cheapest to {target} {metric.title}: {cell_words(fastest)}.{also}"]
     return [
-        f"Fastest to {target} {metric.title}: {_cell_words(fastest)}.{also}",
-        f"Cheapest to {target}: {_cell_words(cheapest)}.",
+        f"Fastest to {target} {metric.title}: {cell_words(fastest)}.{also}",
+        f"Cheapest to {target}: {cell_words(cheapest)}.",
     ]
 
 
-def _cell_words(choice: Part) -> str:
+def cell_words(choice: Part) -> str:
+    """A choice with its seconds, their interval, and what it takes."""
     unit = "worker" if choice["device"] == "cpu" else "GPU"
     spent = [f"{three_digits(choice['gpu_seconds'])} {unit}-seconds"]
     if choice["cost"] is not None:
         spent.append(f"cost {money_text(choice['cost'])}")
     extent = range_text(choice["interval"])
     inside = ", ".join([*([extent] if extent else []), *spent])
-    return f"{choice['label']}, {seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''} ({inside})"
+    return f"{choice['label']}, {marked_seconds(choice)} ({inside})"
+
+
+def marked_seconds(choice: Part) -> str:
+    """The seconds of a choice, marked where its timings have flags."""
+    return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
 
 
 def money_text(cost: float) -> str:
@@ -213,7 +210,7 @@ def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
     return [verdict for verdict in summary["verdicts"] if verdict["cause"] in DOUBTS]
 
 
-def _beyond_line(summary: Summary) -> str:
+def beyond_line(summary: Summary) -> str:
     """What more workers than were measured would bring, and up to where that can be told."""
     part, recommendation = part_of(summary, "predictions"), summary["recommendation"]
     if "predictions" not in summary or not present(recommendation["fastest"]):

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.analysis.advice_words import evidence_words, shared_caveats
 from experiments.analysis.parts import present
 from experiments.analysis.words import (
     clipped,
+    marked_seconds,
     measured_when,
     metric_of,
     money_text,
@@ -29,10 +31,9 @@ def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
     recommendation = summary["recommendation"]
     roles = [role for role in ROLES if present(recommendation[role])]
     cards = [_card(summary, role) for role in roles] or _best_card(summary)
-    shared = [each for each in cards[0]["caveats"] if all(each in card["caveats"] for card in cards)] if cards else []
-    if len(cards) > 1:
-        cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
-    return cards, [*_missing(recommendation), *(shared if len(cards) > 1 else [])]
+    shared = shared_caveats([card["caveats"] for card in cards])
+    cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
+    return cards, [*_missing(recommendation), *shared]
 
 
 def _best_card(summary: Summary) -> list[dict[str, Any]]:
@@ -62,11 +63,11 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
         spent += f", cost {money_text(choice['cost'])}"
     interval = range_text(choice["interval"])
     mark = DAGGER if choice["flags"] else ""
-    value, details = f"{seconds_text(choice['seconds'])}{mark}", [*([interval] if interval else []), spent]
+    value, details = marked_seconds(choice), [*([interval] if interval else []), spent]
     if role == "cheapest":
         value = f"{three_digits(choice['gpu_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
-        details = [f"{money}{seconds_text(choice['seconds'])}", *([interval] if interval else [])]
+        details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
     names = {"knee": "Knee between the two"}
     details += _evidence(choice)
     return _written(names.get(role, role.capitalize()), value, choice, details, unit if role == "cheapest" else "")
@@ -85,15 +86,8 @@ def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit
 
 
 def _evidence(choice: Choice) -> list[str]:
-    """How many seeds of which cells a choice rests on."""
-    evidence = choice.get("evidence") or {}
-    seeds = evidence.get("seeds") or choice.get("n_seeds")
-    if not seeds:
-        return []
-    cells = evidence.get("cells") or []
-    of = f" of {len(cells)} cells" if len(cells) > 1 else ""
-    how = "trainings times timings" if evidence.get("kind") == "factorised" else "measured"
-    return [f"{how}: {seeds} seed{'' if seeds == 1 else 's'}{of}"]
+    words = evidence_words(choice)
+    return [words] if words else []
 
 
 def cost_words(summary: Summary) -> str:

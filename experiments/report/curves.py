@@ -8,7 +8,7 @@ from experiments.analysis.cells import Cell
 from experiments.analysis.metric import StudyMetric
 from experiments.analysis.parts import present
 from experiments.analysis.trial_measures import COUNTED, epochs_of, test_values
-from experiments.analysis.words import metric_of, seconds_text
+from experiments.analysis.words import marked_seconds, metric_of
 from experiments.report.drawing import (
     INK,
     MUTED,
@@ -124,4 +124,4 @@ def _seconds_caption(summary: Summary) -> str:
     if not present(fastest):
         return f"No time to a target: {fastest['why']}."
     target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
-    return f"{fastest['label']} is the first to reach {target}, after {seconds_text(fastest['seconds'])} of training."
+    return f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.analysis.parts import present
 from experiments.analysis.reading import why_of
-from experiments.analysis.words import seconds_text, three_digits, work_unit
+from experiments.analysis.words import marked_seconds, seconds_text, three_digits, work_unit
 from experiments.report.bins import Bins
 from experiments.report.drawing import (
     INK,
@@ -65,8 +65,8 @@ def time_map_figure(summary: Summary) -> Drawn:
         of = f"With {combination}: from" if combination else "From"
         ranges = "Where a column or row is a range, the soonest of it. " if columns.ranges or lines.ranges else ""
         caption = (
-            f"{of} {_reached_words(best)} Each square: training seconds to {target:g} at the rate (lr) that is soonest "
-            f"there; the stronger the colour, the sooner. {ranges}"
+            f"{of} {_reached_words(best, flagged)} Each square: training seconds to {target:g} at the rate (lr) that "
+            f"is soonest there; the stronger the colour, the sooner. {ranges}"
         )
         return export(figure, name, f"Time to {target:g} by size", sentences(caption.rstrip(), flag_words(touched)))
 
@@ -92,8 +92,7 @@ def _time_squares(
     strength = dict(zip(reached, shades([-math.log(best[key]["seconds"]) for key in reached]), strict=True))
     squares = []
     for (column, line), row in best.items():
-        mark = DAGGER if row["label"] in flagged else ""
-        number = f"{seconds_text(row['seconds'])}{mark}" if row["seconds"] is not None else "not reached"
+        number = _time_words(row, flagged) if row["seconds"] is not None else "not reached"
         rate = [f"lr {row['params']['learning_rate']:g}"] if row["seconds"] is not None else []
         role = [" + ".join(roles[row["label"]])] if row["label"] in roles else []
         squares.append(
@@ -105,13 +104,18 @@ def _time_squares(
     return squares
 
 
-def _reached_words(best: Mapping[tuple[int, int], Row]) -> str:
+def _time_words(row: Row, flagged: Mapping[str, Row]) -> str:
+    """A time to the target, marked where its timings have flags."""
+    return f"{seconds_text(row['seconds'])}{DAGGER if row['label'] in flagged else ''}"
+
+
+def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row]) -> str:
     """From when to when the target is reached."""
     times = [row for row in best.values() if row["seconds"] is not None]
     soonest, latest = min(times, key=_seconds), max(times, key=_seconds)
     missed = len(best) - len(times)
-    words = f"{seconds_text(soonest['seconds'])} ({soonest['label']})"
-    words += f" to {seconds_text(latest['seconds'])} ({latest['label']})" if len(times) > 1 else ""
+    words = f"{_time_words(soonest, flagged)} ({soonest['label']})"
+    words += f" to {_time_words(latest, flagged)} ({latest['label']})" if len(times) > 1 else ""
     return f"{words}; {missed} of {len(best)} sizes never got there." if missed else f"{words}."
 
 
@@ -185,12 +189,12 @@ def _pareto_caption(recommendation: Mapping[str, Any], count: int, unit: str) ->
     more = fastest["gpu_seconds"] / cheapest["gpu_seconds"]
     less = cheapest["seconds"] / fastest["seconds"]
     between = (
-        f" The knee between them, {knee['label']}, takes {seconds_text(knee['seconds'])} and "
+        f" The knee between them, {knee['label']}, takes {marked_seconds(knee)} and "
         f"{three_digits(knee['gpu_seconds'])} {unit}."
         if present(knee) and knee["label"] not in (fastest["label"], cheapest["label"])
         else ""
     )
     return (
-        f"{fastest['label']} is {less:.2f}× as fast as {cheapest['label']} ({seconds_text(fastest['seconds'])} against "
-        f"{seconds_text(cheapest['seconds'])}) and uses {more:.2f}× the {unit}.{between}"
+        f"{fastest['label']} is {less:.2f}× as fast as {cheapest['label']} ({marked_seconds(fastest)} against "
+        f"{marked_seconds(cheapest)}) and uses {more:.2f}× the {unit}.{between}"
     )

@@ -1,10 +1,15 @@
 """`scalestudy recommend`: a study's folder and the user's wishes."""
 
+import json
+
 import pytest
 
+from experiments.analysis import answer_lines, summarise
+from experiments.study_folder import StudyFolder
 from orchestration.advice import advise
 from orchestration.errors import RequestError
-from tests.experiments.support import folder_of
+from tests.experiments.support import folder_of, spec_of
+from tests.support.trials import Law
 
 SPEC = """
 name: tiny
@@ -26,6 +31,49 @@ def test_advice_from_a_folder(folder):
     assert lines[0].startswith("Choose ")
     assert "least time" in lines[0]
     assert advice["choice"]["num_gpus"] == 1
+
+
+SCALED = """
+name: scaled
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2, 4, 8], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2, 0.4], seed: [0, 1]}
+targets: {accuracy: [0.5], price_per_gpu_hour: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    return folder_of(tmp_path_factory.mktemp("runs") / "scaled", SCALED, Law(noise=0.02, learning=100)).path
+
+
+def test_it_tells_what_more_workers_would_bring_as_the_summary_does(scaled):
+    folder = StudyFolder(scaled)
+    summary = summarise(spec_of(SCALED), folder.read_plan(), folder.read_trials())
+    advice, lines = advise(scaled, **WISHES)
+    assert advice["predictions"] == summary["predictions"]
+    assert [row["num_gpus"] for row in advice["predictions"]["rows"]][:4] == [1, 2, 4, 8]
+    (told,) = [line for line in answer_lines(summary) if "8 workers measured" in line]
+    assert lines[-1] == told
+    assert sum(line.startswith("  Evidence – measured: 2 seeds") for line in lines) >= 1
+    assert sum("Provisional: " in line for line in lines) == 1
+
+
+def test_predictions_are_for_the_target_and_the_workers_that_are_asked_for(scaled):
+    advice, lines = advise(scaled, **{**WISHES, "accuracy": 0.3, "max_gpus": 2})
+    assert advice["predictions"]["target"] == advice["target"] == 0.3
+    assert [row["num_gpus"] for row in advice["predictions"]["rows"]] == [1, 2]
+    assert not any("measured would" in line or line.startswith("Beyond") for line in lines)
+    assert json.loads(json.dumps(advice, allow_nan=False)) == json.loads(json.dumps(advice))
+
+
+@pytest.mark.parametrize("by", ["time", "cost"])
+def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
+    advice, lines = advise(folder, **{**WISHES, "accuracy": 0.999, "by": by})
+    assert advice["target"] is None
+    assert advice["choice"]["label"]  # the most accurate
+    assert lines[0] == "No cell reached a test accuracy of 0.999."
+    assert not any(line.startswith("Choose ") or "least" in line for line in lines)
 
 
 @pytest.mark.parametrize(

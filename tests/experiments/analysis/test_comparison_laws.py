@@ -1,11 +1,15 @@
 """Laws side by side."""
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.analysis.comparison import compare, comparison_lines
 from experiments.analysis.comparison_laws import compared_laws, law_lines
+from experiments.analysis.laws.step_time import Constants
 from experiments.analysis.parts import missing
 from tests.experiments.support import summary_of
+from tests.support.known_laws import StepLaw
 
 
 def estimate(value, half=0.1):
@@ -49,6 +53,38 @@ def test_laws_of_other_things_are_not_told_apart():
     rows = compared_laws({"a": study(estimate(200.0)), "b": study(bound)})
     assert answers(rows, "b_crit") == [("a", "within noise"), ("b", "not known")]
     assert rows[1]["entries"][1]["why"] == "it has no interval in both"
+
+
+def test_what_is_not_identified_is_not_known_though_it_has_an_interval():
+    vague = {**estimate(300.0), "identified": False, "why": "too few batch sizes"}
+    for pair in ((estimate(200.0), vague), (vague, estimate(200.0))):
+        rows = compared_laws({name: study(law) for name, law in zip("ab", pair, strict=True)})
+        assert answers(rows, "b_crit")[1] == ("b", "not known")
+        assert rows[1]["entries"][1]["why"] == "the measurements do not identify it in both"
+
+
+SYNCED = """
+    name: x
+    train: {epochs: 3}
+    sweep: {num_gpus: [1, 2, 4, 8], batch_size: [64, 256, 1024], seed: [0, 1, 2, 3, 4]}
+"""
+
+
+def test_studies_that_differ_in_synchronisation_alone_are_told_apart_by_it():
+    constants = Constants(alpha_c=0.004, beta_c=5e-5, alpha_r=0.003, beta_r=0.0004, gamma=1.5)
+    laws = {"fast": constants, "slow": replace(constants, alpha_r=0.012)}
+    rows = compared_laws({name: summary_of(SYNCED, StepLaw(constants=law, noise=0.02)) for name, law in laws.items()})
+    assert answers(rows, "alpha_r") == [("fast", "within noise"), ("slow", "more")]
+    assert answers(rows, "alpha_c") == [("fast", "within noise"), ("slow", "within noise")]
+    (change,) = [row["entries"][1]["change"] for row in rows if row["name"] == "alpha_r"]
+    assert change == pytest.approx(4.0, rel=0.25)
+
+
+def test_the_exponent_of_the_rate_is_compared():
+    rules = {"a": estimate(0.5), "b": estimate(1.0)}
+    rows = compared_laws({name: {"lr_rule": {"of": "", "exponent": exponent}} for name, exponent in rules.items()})
+    assert answers(rows, "exponent") == [("a", "within noise"), ("b", "more")]
+    assert law_lines(rows) == ["b: exponent (power of the batch size) 1 against 0.5: more"]
 
 
 def test_they_are_part_of_the_comparison():

@@ -3,6 +3,9 @@
 import re
 from html.parser import HTMLParser
 
+from experiments.report.page import render_page
+from tests.support.rich_study import TEXT
+
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 NOT_WORDS = re.compile(r"(?<![\w.])(nan|NaN|-?inf|Infinity|None|null|undefined)(?![\w.])")
 """What a reader must never meet."""
@@ -68,6 +71,11 @@ def check(text):
     assert not NOT_WORDS.findall(page.said)
     assert "Traceback" not in page.shown
     return page
+
+
+def page_of(summary, figures=()):
+    """The page of a summary; drawing all of its figures takes its time, so that most tests do without."""
+    return check(render_page(summary, figures, TEXT))
 
 
 def number(text):

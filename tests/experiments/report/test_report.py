@@ -7,7 +7,7 @@ import pytest
 
 from experiments.report import write_report
 from experiments.report.drawing import log_ticks
-from tests.experiments.report.pages import Page, check
+from tests.experiments.report.pages import Page, check, number, page_of
 from tests.experiments.support import folder_of
 from tests.support.trials import Law
 
@@ -93,11 +93,49 @@ def test_the_wall_time_is_kept_when_the_report_is_rebuilt(folder):
 
 
 def test_the_numbers_are_the_summarys(folder, page):
-    summary, shown = json.loads(folder.summary_file.read_text()), "".join(page.text)
-    for row in summary["cells"]:
-        assert f"{row['test_accuracy']['value']:.3f}" in shown
-        assert f"{row['speedup']:.2f}" in shown
-    assert f"{summary['cost']['overhead_ratio']:.2f}×" in shown
+    summary = json.loads(folder.summary_file.read_text())
+    times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
+    header, *rows = page.tables["Table of cells"]
+    assert header == [
+        "num_gpus (CPU)", "batch", "lr", "epoch s", "test acc", "speed-up", "efficiency", "s to 0.5", "notes",
+    ]  # fmt: skip
+    for row, cell in zip(rows, summary["cells"], strict=True):
+        assert row[:3] == [str(cell["params"]["num_gpus"]), str(cell["params"]["batch_size"]), "0.1"]
+        assert float(row[3]) == pytest.approx(cell["epoch_seconds"]["value"], rel=0.006)
+        assert row[4] == f"{cell['test_accuracy']['value']:.3f}"
+        assert row[5:7] == [f"{cell[key]:.2f}" for key in ("speedup", "efficiency")]
+        seconds = times[cell["label"], 0.5]["seconds"]
+        assert row[7] == "–" if seconds is None else float(row[7]) == pytest.approx(seconds, rel=0.006)
+        assert row[8].endswith("1 failed") == bool(cell["trials"]["failed"])
+    assert {row[7] == "–" for row in rows} == {True, False}  # some cells reach the target, and some do not
+    assert f"{summary['cost']['overhead_ratio']:.2f}×" in page.said
+
+
+def test_the_ranges_over_seeds_are_the_summarys(folder):
+    summary = json.loads(folder.summary_file.read_text())
+    for cell in summary["cells"]:  # the synthetic accuracy rises, so that the best epoch would be the last one
+        cell["best_test_accuracy"].update({end: cell["test_accuracy"][end] + 0.01 for end in ("value", "low", "high")})
+    page = page_of(summary)
+    times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
+    header, *rows = page.tables["Table of ranges over seeds"]
+    assert header[2:] == [
+        "test acc, last epoch", "test acc, best epoch", "epoch s", "samples/s", "time to 0.3", "time to 0.5",
+    ]  # fmt: skip
+    for row, cell in zip(rows, summary["cells"], strict=True):
+        assert row[:2] == [cell["label"], f"{cell['trials']['finished']} of 2"]
+        for text, key, step in zip(
+            row[2:6], ("test_accuracy", "best_test_accuracy", "epoch_seconds", "samples_per_second"),
+            (0.001, 0.001, 0.001, 1.0), strict=True,
+        ):  # fmt: skip
+            told = [float(each.replace(",", "")) for each in re.findall(r"[\d.,]+", text)]
+            truth = [cell[key][end] for end in ("value", "low", "high")]
+            assert told == pytest.approx(truth[: len(told)], abs=0.51 * step)
+            assert len(told) == (3 if cell["trials"]["finished"] > 1 else 1)
+        for text, target in zip(row[6:], (0.3, 0.5), strict=True):
+            seconds = times[cell["label"], target]["seconds"]
+            assert (
+                text.startswith("not reached") if seconds is None else number(text) == pytest.approx(seconds, rel=0.006)
+            )
 
 
 MANY = [round(0.01 * 1.2**power, 4) for power in range(20)]

@@ -5,18 +5,20 @@ import re
 
 import pytest
 
+from experiments.analysis.words import headline, seconds_text
 from experiments.report import draw
 from experiments.report import page as page_module
-from experiments.report.page import render_page
+from experiments.report.curves import metric_over_seconds
 from experiments.report.prediction_figure import predictions_figure
 from experiments.report.rate_figure import rate_map_figure
 from experiments.report.speedup_figures import speedup_figure
 from experiments.report.steps_figure import steps_figure
-from tests.experiments.report.pages import check, number
+from experiments.report.styles import Styles
+from experiments.report.target_figures import pareto_figure, time_map_figure
+from tests.experiments.report.pages import number, page_of
 from tests.support.rich_study import (
     PARTS,
     TARGET,
-    TEXT,
     estimate,
     rich_cells,
     rich_summary,
@@ -27,11 +29,6 @@ FIGURES = [
     "accuracy_seconds", "pareto", "predictions",
 ]  # fmt: skip
 PREDICTIONS = "Table of predictions"
-
-
-def page_of(summary, figures=()):
-    """The page of a summary; drawing all of its figures takes its time, so that most tests do without."""
-    return check(render_page(summary, figures, TEXT))
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +215,24 @@ def test_flagged_timings_are_marked_wherever_they_are_touched(summary, page, fig
         assert all(text.endswith("†") == bool(cell["flags"]) for text in timings)
     for row, cell in zip(page.tables["Table of ranges over seeds"][1:], summary["cells"], strict=True):
         assert row[0].endswith(" †") == bool(cell["flags"])
+    assert "soonest, in 10.7 s." in page.said
+    assert "after 10.7 s of training." in figures["accuracy_seconds"].caption
+    touched = rich_summary()
+    for role in ("fastest", "cheapest"):
+        touched["recommendation"][role]["flags"] = ["shared_node"]
+    said = page_of(touched).said
+    assert headline(touched).endswith(" soonest, in 10.7 s†.")
+    assert headline(touched) in said
+    cheapest = touched["recommendation"]["cheapest"]
+    assert f"{seconds_text(cheapest['seconds'])}†" in said
+    styles = Styles.of(touched)
+    assert "after 10.7 s† of training." in metric_over_seconds(rich_cells()[:1], touched, styles).caption
+    caption = pareto_figure(touched, styles).caption
+    assert f"(10.7 s† against {seconds_text(cheapest['seconds'])}†) and uses" in caption
+    labels = {touched["recommendation"]["fastest"]["label"]}
+    for cell in touched["cells"]:
+        cell["flags"] = ["shared_node"] if cell["label"] in labels else []
+    assert f"10.7 s† ({min(labels)}) to " in time_map_figure(touched).caption
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -249,37 +264,6 @@ def test_points_without_numbers_are_left_out(summary):
     nothing = rich_summary(statistical_efficiency={**part, "target": None, "points": [], "why": "none"})
     assert steps_figure(nothing).caption == "Not drawn: none."
     assert "S(B) = S_min (1 + B_crit / B), each batch" in page_of(nothing).said
-
-
-def test_a_prediction_that_cannot_leave_the_cluster(summary):
-    part = summary["predictions"]
-    rows = [row for row in part["rows"] if not row["beyond"]]
-    nothing = {"value": None, "why": "nothing was timed across nodes"}
-    broken = {"num_gpus": 16, "why": "nothing was timed across nodes"}
-    within = rich_summary(predictions={**part, "rows": rows, "breaks_at": broken, "best": {"fastest": nothing}})
-    assert predictions_figure(within).png
-    words = "Beyond the 8 GPUs measured nothing can be predicted. The prediction ends at 16: nothing was"
-    assert words in page_of(within).said
-    empty = rich_summary(predictions={**part, "rows": [], "breaks_at": broken, "best": {}})
-    assert predictions_figure(empty).caption == "Not drawn: nothing was timed across nodes."
-    assert words in page_of(empty).said
-
-
-def test_what_predictions_stand_in_doubt_for_is_said_beside_them(summary):
-    why = "the best rate is at the edge of those tried"
-    doubtful = rich_summary(predictions={**summary["predictions"], "why": why, "flagged": True})
-    figure = predictions_figure(doubtful)
-    page = page_of(doubtful, [figure])
-    assert page.said.count(f"Of the steps to 0.85: {why}.") == 3  # the answer, the caption, above the table
-    assert page.said.count("Flagged timings (†) were used all the same.") == 2
-    assert "predicted †" in figure.svg
-    for row, plain in zip(page.tables[PREDICTIONS][1:-1], page_of(summary).tables[PREDICTIONS][1:-1], strict=True):
-        marked = [place for place, text in enumerate(row) if text.endswith("†")]
-        assert marked == [4, 5, 7, 8]
-        assert [text.rstrip("†") for text in row] == plain
-    for sound in (predictions_figure(summary).caption, page_of(summary).said):
-        assert "Of the steps to" not in sound
-        assert "used all the same" not in sound
 
 
 def test_seeds_that_were_stopped_do_not_stand_as_if_they_had_finished():

@@ -58,7 +58,7 @@ def timing_trials(
     alike: dict[str, list[tuple[TrialPlan, Record]]] = {}
     for trial in trials:
         record = records.get(trial.trial_id)
-        if trial.kind == "training" and record and record["status"] in TIMED_STATUSES and record["epochs"]:
+        if trial.kind == "training" and record and record["status"] in TIMED_STATUSES and record.get("epochs"):
             alike.setdefault(step_key(trial.params), []).append((trial, record))
     resources = spec.to_dict()["resources"]
     found = [
@@ -66,7 +66,7 @@ def timing_trials(
         for pairs in alike.values()
         for (trial, record) in pairs[:1]
         for size in (factorised.sizes if factorised else (trial.num_gpus,))
-        if factorised or any(DISTURBED in other["flags"] for _, other in pairs)
+        if factorised or any(DISTURBED in other.get("flags", ()) for _, other in pairs)
     ]
     return sorted(found, key=lambda trial: -trial.num_gpus)
 

@@ -7,7 +7,8 @@
 5. A large study's plan and report (`tests.bench_report`).
 6. A study against PostgreSQL and S3 (`tests.bench_tracking`), where Debian's PostgreSQL is installed; what `submit`
    uploads (`tests.bench_upload`).
-7. What the analysis finds of laws that are known (`tests.bench_laws`, `tests.bench_batch_law`).
+7. What the analysis finds of laws that are known (`tests.bench_laws`, `tests.bench_batch_law`,
+   `tests.bench_choice`).
 8. A factorised study against its grid (`tests.bench_factorised`).
 9. The training loop (`tests.bench_training`) and every gradient strategy (`tests.bench_sync`).
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from tests import (
     bench_batch_law,
+    bench_choice,
     bench_engine,
     bench_factorised,
     bench_failures,
@@ -49,6 +51,7 @@ PARTS = {
     **bench_upload.PARTS,
     **bench_laws.PARTS,
     **bench_batch_law.PARTS,
+    **bench_choice.PARTS,
     **bench_factorised.PARTS,
 }
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from experiments.analysis import recommend, summarise
 from experiments.analysis.recommendation import knee, pareto
 from experiments.analysis.targets import cost_of, typical_time
+from tests.bench_choice import regrets
 from tests.experiments.analysis.batch_support import study as batch_study
 from tests.experiments.support import study_of, summary_of
 from tests.support.batch_studies import BatchTruth
@@ -212,24 +213,7 @@ def test_many_ties_are_counted_and_not_all_listed():
 
 def test_the_choice_is_within_five_percent_of_the_true_optimum():
     """Over draws: the true time of the cell that is chosen, over the true time of the best of all cells."""
-    law, truth = Law(samples=20_480, noise=0.05), BatchTruth()
-
-    def seconds(params):
-        step = sum(law.phases(params["num_gpus"], params["batch_size"]).values())
-        return truth.steps(params["batch_size"], params["learning_rate"]) * step
-
-    regrets = {"fastest": [], "cheapest": []}
-    for draw in range(8):
-        _, plan, trials = batch_study(truth, draw=draw, law=law, workers="[1, 2, 4]", seeds="[0, 1, 2, 3, 4]",
-                                      batches="[64, 128, 256, 512]", epochs=20,
-                                      rates="[0.1, 0.2, 0.4, 0.8]")  # fmt: skip
-        found = recommend(plan, trials, targets=(0.8,))
-        cells = [trial.cell for trial in plan.trials]
-        for choice, power in (("fastest", 0), ("cheapest", 1)):
-            true = [seconds(cell) * cell["num_gpus"] ** power for cell in cells]
-            chosen = seconds(found[choice]["params"]) * found[choice]["num_gpus"] ** power
-            regrets[choice].append(chosen / min(true) - 1)
-    for found in regrets.values():
+    for found in regrets(8).values():
         assert statistics.median(found) <= 0.05
         assert max(found) <= 0.10
 

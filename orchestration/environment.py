@@ -56,6 +56,16 @@ def base_folder() -> Path:
     return home() if inside_ray_job() else Path.cwd()
 
 
+def is_there(path: Path) -> bool:
+    """Whether a path exists; in a folder that may not be entered nothing does, where `Path.exists` would raise."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def nearest(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that is there. path: absolute."""
+    return next(each for each in (path, *path.parents) if is_there(each))
+
+
 def without_secrets(text: str) -> str:
     """A text without passwords in URIs, and without what this process's environment holds as secrets."""
     return redacted(text, secrets_in(os.environ))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestration.cluster import token_file
-from orchestration.environment import base_folder
+from orchestration.environment import base_folder, nearest
 from orchestration.findings import Finding
 
 SUPPORTED = ("ray", "torch", "torchvision", "mlflow")
@@ -82,9 +82,9 @@ def look_at_disks(storage: Path | None) -> Iterator[Finding]:
         "Ray's disk": Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()),
     }
     for name, place in places.items():
-        nearest = next(folder for folder in (place, *place.parents) if os.path.exists(folder))  # noqa: PTH110 - one that may not be entered is not there
-        usage = shutil.disk_usage(nearest)
-        yield disk(name, str(nearest), usage.free, usage.total)
+        folder = nearest(place)
+        usage = shutil.disk_usage(folder)
+        yield disk(name, str(folder), usage.free, usage.total)
 
 
 def disk(name: str, place: str, free: int, total: int) -> Finding:

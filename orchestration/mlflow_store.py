@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from experiments.redaction import HIDDEN, bare_uri, redacted, same_place
 from orchestration.cluster import can_connect
-from orchestration.environment import base_folder
+from orchestration.environment import base_folder, nearest
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.server_check import DATABASES, REMEDY, check_database, check_server, without_login
 from orchestration.tracking import Operation
@@ -129,7 +129,7 @@ def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
 
 
 def _check_database_file(database: Path) -> None:
-    place = next(path for path in (database, *database.parents) if os.path.exists(path))  # noqa: PTH110
+    place = nearest(database)
     a_folder = place != database
     if place.is_dir() != a_folder or not os.access(place, os.W_OK):
         raise UnreachableError(

@@ -13,7 +13,7 @@ from experiments.spec import StudySpec, find_study, load_study
 from experiments.storage_address import child, is_uri, parent_and_name
 from experiments.study_folder import StudyFolder
 from orchestration import mirror
-from orchestration.environment import base_folder
+from orchestration.environment import base_folder, is_there, nearest
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.failures import describe
 from orchestration.trials import train_config
@@ -140,12 +140,7 @@ def new_study_id(spec: StudySpec) -> str:
     if is_uri(storage):
         mirror.check_writable(storage)  # before it is asked for names: a bucket that is not there has none
         return next(name for name in names if mirror.is_free(child(storage, name)))
-    return next(name for name in names if not _is_there(Path(storage) / name))
-
-
-def _is_there(path: Path) -> bool:
-    """Whether a path exists; in a folder that may not be entered nothing does, where `Path.exists` would raise."""
-    return os.path.exists(path)  # noqa: PTH110
+    return next(name for name in names if not is_there(Path(storage) / name))
 
 
 def storage_of(spec: StudySpec) -> str:
@@ -159,7 +154,7 @@ def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) ->
     if is_uri(place):
         return _new_mirrored(place, given=out is not None)
     path = Path(place).expanduser().absolute()
-    if _is_there(path) and (not path.is_dir() or any(path.iterdir())):
+    if is_there(path) and (not path.is_dir() or any(path.iterdir())):
         raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
     check_writable(path)
     return StudyFolder(path)
@@ -176,8 +171,7 @@ def _new_mirrored(address: str, *, given: bool) -> StudyFolder:
 
 def check_writable(path: Path) -> None:
     """Raises UnreachableError where a study could not be written: its nearest folder is tried, nothing is left."""
-    existing = next(parent for parent in (path, *path.parents) if _is_there(parent))
-    probe = existing / f".scalestudy-probe-{time.time_ns()}"
+    probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
     try:
         try:
             probe.write_bytes(bytes(PROBE_BYTES))

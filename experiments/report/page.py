@@ -39,17 +39,13 @@ LONGEST_VERDICT, LONGEST_LEAD_IN = 600, 60
 
 def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
     """The report as one HTML text, nothing outside it; its one script sorts tables and is not needed to read it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     header, rows = book_table(summary)
     cards, notes = choices(summary)
     ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
     table = [_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)]
-    return environment.get_template("template.html").render(
+    return _template().render(
         study=summary["study"],
         metric=metric_of(summary["study"]),
         counts=summary["trials"],
@@ -80,6 +76,16 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
         script=Markup((HERE / "sort.js").read_text("utf-8")),
         spec_yaml=spec_yaml,
     )
+
+
+def _template() -> Any:
+    """The page without its texts; it escapes them all, and misses none silently."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("template.html")
 
 
 def lead_in(line: str) -> tuple[str, str]:

@@ -11,12 +11,17 @@ from tests.experiments.support import DATASETS, MODELS
 
 def test_the_catalogue():
     assert catalogue() == [
+        "batch-doubled",
         "batch-rate",
         "big-cluster",
         "d2l-lenet",
+        "d2l-resnet18",
         "digits-quick",
+        "fashion-answer",
         "fashion-factorised",
         "fashion-grid",
+        "large-batch",
+        "resnet18-rates",
         "strategies",
         "strong-scaling",
         "uneven-devices",
@@ -39,11 +44,23 @@ def test_digits_quick_is_the_grid_of_the_issue():
     assert {trial.num_gpus for trial in plan.trials} == {1, 2}
 
 
+def points_of(plan):
+    """The cells of a plan, as the book writes them."""
+    return {(trial.num_gpus, trial.batch_size, trial.learning_rate) for trial in plan.trials}
+
+
 def test_d2l_lenet_has_the_books_points():
     plan = make_plan(load_study(find_study("d2l-lenet"), models=MODELS, datasets=DATASETS))
-    points = [(trial.num_gpus, trial.batch_size, trial.learning_rate, trial.seed) for trial in plan.trials]
-    assert points == [(1, 256, 0.2, 0), (2, 256, 0.2, 0), (2, 512, 0.3, 0)]
+    assert points_of(plan) == {(1, 256, 0.2), (2, 256, 0.2), (2, 512, 0.3)}
+    assert {trial.seed for trial in plan.trials} == set(range(5))
     assert {trial.train["epochs"] for trial in plan.trials} == {10}
+    assert plan.trials[0].workload["model_args"] == {"init": "normal"}
+
+
+def test_d2l_resnet18_has_the_books_points():
+    plan = make_plan(load_study(find_study("d2l-resnet18"), models=MODELS, datasets=DATASETS))
+    assert points_of(plan) == {(1, 256, 0.1), (2, 512, 0.2)}
+    assert {trial.seed for trial in plan.trials} == set(range(5))
     assert plan.trials[0].workload["model_args"] == {"init": "normal"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,7 +72,8 @@ def new(
     from orchestration.folders import write_new_spec
 
     path = write_new_spec(name)
-    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: scalestudy validate {path}")
+    next_step = shlex.join(["scalestudy", "validate", str(path)])
+    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: {next_step}")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
 #   make test          the tests that pip alone can run
-#   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
+#   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
 #   make dist          the wheel and the sdist, in dist/
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run

@@ -72,10 +72,10 @@ def user(built, tmp_path_factory):
 
 @pytest.fixture
 def scalestudy(user):
-    """The command of that environment, which is all that can be found."""
+    """The command of that environment, beside Debian's own programs: Ray's workers are started by bash."""
 
     def run(*arguments, cwd=user, seconds=120):
-        places = {"PATH": str(user / ".venv" / "bin"), "HOME": str(user / "home")}
+        places = {"PATH": f"{user / '.venv' / 'bin'}:/usr/bin:/bin", "HOME": str(user / "home")}
         return done("scalestudy", *arguments, cwd=cwd, seconds=seconds, **places)
 
     return run
@@ -107,7 +107,7 @@ def test_a_study_of_the_catalogue_runs(user, scalestudy):
     folder = user / "elsewhere"
     (folder / "training").mkdir(parents=True)  # a folder of data may have any name
     settings = [part for setting in SMALL for part in ("--set", setting)]
-    printed = scalestudy("run", "digits-quick", *settings, cwd=folder, seconds=300)
+    printed = scalestudy("run", "digits-quick", *settings, cwd=folder, seconds=400)
     (study,) = (folder / "runs").iterdir()
     assert [trial["status"] for trial in StudyFolder(study).read_trials()] == ["finished"] * 2
     assert f"report: {study / 'report.html'}" in printed

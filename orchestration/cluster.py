@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -15,13 +14,11 @@ from typing import Any
 from experiments.spec_models import Resources
 from orchestration.errors import RequestError, UnreachableError
 from orchestration.leases import Node
+from orchestration.ports import can_connect, quiet_port, speaks_grpc
 
-CONNECT_SECONDS = 3.0
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable: with 0 a cluster takes 127.0.0.1 for its address, as it does by itself on macOS and Windows, and
 listens nowhere else. `--node-ip-address=127.0.0.1` would not do: Ray puts the network's address in its place."""
-HTTP2_SETTINGS = b"\x04"
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + HTTP2_SETTINGS + b"\x00" + b"\x00" * 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +100,9 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     """Starts a cluster on this machine, in a temporary folder of its own.
 
     Ray Train's helpers look for "the" cluster by a note in Ray's temporary folder. In the common one it may name
-    another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down.
+    another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down. For
+    the same reason the dashboard, which is not started, has a port of its own: Ray notes 8265 for it all the same, and
+    there another cluster's may answer.
     Its ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
     """
     import ray
@@ -114,7 +113,7 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     _read_loopback_only()
     token = token_file()
     ours = token.is_file()
-    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
+    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
     if not ours and token.is_file():
         token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
     cluster = _cluster(home=home, variables=tuple(variables))
@@ -161,29 +160,6 @@ def _refuse_unreachable(address: str | None) -> None:
         raise _no_cluster(named, "nobody listens there")
     if not speaks_grpc(host, int(port)):
         raise _no_cluster(named, "what listens there is not Ray")
-
-
-def can_connect(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
-    """Whether something listens on a TCP port."""
-    try:
-        with socket.create_connection((host.strip("[]"), port), timeout=seconds):
-            return True
-    except OSError:
-        return False
-
-
-def speaks_grpc(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
-    """Whether an HTTP/2 server answers on a port, as Ray's head does; `ray.init` would wait for another for ever.
-
-    Sends HTTP/2's preface and an empty SETTINGS frame (RFC 9113, section 3.4), and expects a SETTINGS frame back.
-    """
-    try:
-        with socket.create_connection((host.strip("[]"), port), timeout=seconds) as connection:
-            connection.settimeout(seconds)
-            connection.sendall(HTTP2_PREFACE)
-            return connection.recv(9)[3:4] == HTTP2_SETTINGS
-    except OSError:
-        return False
 
 
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token"

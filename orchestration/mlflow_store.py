@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 from experiments.redaction import HIDDEN, bare_uri, redacted, same_place
-from orchestration.cluster import can_connect
 from orchestration.environment import base_folder, nearest
 from orchestration.errors import RequestError, UnreachableError
+from orchestration.ports import can_connect
 from orchestration.server_check import DATABASES, REMEDY, check_database, check_server, without_login
 from orchestration.tracking import Operation
 

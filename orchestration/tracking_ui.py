@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from orchestration.cluster import can_connect
 from orchestration.environment import prepare_environment
 from orchestration.errors import RequestError
 from orchestration.mlflow_store import check_reachable, resolve_address
+from orchestration.ports import can_connect
 
 HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"

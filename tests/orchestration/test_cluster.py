@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from orchestration.cluster import (
     ClusterNode,
-    can_connect,
     check_capacity,
     check_shared_storage,
     choose_device,
@@ -19,6 +18,7 @@ from orchestration.cluster import (
     slots,
 )
 from orchestration.errors import ExitCode, RequestError, UnreachableError
+from orchestration.ports import QUIET_PORTS, can_connect, quiet_port
 from tests.support.studies import environment
 
 
@@ -106,3 +106,29 @@ def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
         home.pop(name, None)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=home, check=True, timeout=120)
     assert stat.S_IMODE((tmp_path / ".ray" / "auth_token").stat().st_mode) == 0o600
+
+
+ASKED = """
+from orchestration.environment import prepare_environment
+prepare_environment()
+from orchestration.cluster import connect
+cluster = connect("local", num_cpus=1)
+from ray.dashboard.utils import ray_address_to_api_server_url
+print(ray_address_to_api_server_url(cluster.address))
+cluster.disconnect()
+"""
+
+
+def test_nobody_answers_for_the_dashboard_that_is_not_started(tmp_path):
+    """Ray Train's cleaner asks there whether a group still lives; another cluster would say no."""
+    done = subprocess.run([sys.executable, "-c", ASKED], cwd=tmp_path, env=environment(), check=True, timeout=120,
+                          capture_output=True, text=True)  # fmt: skip
+    host, _, port = done.stdout.strip().removeprefix("http://").rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) in QUIET_PORTS
+
+
+def test_a_quiet_port_is_free_and_another_each_time():
+    ports = {quiet_port() for _ in range(20)}
+    assert len(ports) > 1
+    assert not any(can_connect("127.0.0.1", port) for port in ports)

@@ -89,6 +89,34 @@ def test_more_examples_than_there_are(source: IdxSource, origin: Path, count: ob
         load_source(source, str(origin), train_samples=count)
 
 
+@pytest.fixture
+def square(tmp_path: Path) -> tuple[IdxSource, str]:
+    """Two training images and a test image of 4 × 4 pixels: 0 to 15, then ones."""
+    ramp = np.arange(16, dtype=np.uint8).reshape(1, 4, 4)
+    arrays = [np.concatenate([ramp, np.full_like(ramp, 1)]), np.zeros(2, np.uint8), ramp, np.zeros(1, np.uint8)]
+    raw = tmp_path / "Tiny" / "raw"
+    raw.mkdir(parents=True)
+    for file, array in zip(FILES, arrays, strict=True):
+        (raw / file).write_bytes(idx_bytes(array))
+    return IdxSource("fashion_mnist", "Tiny", (), {}), str(tmp_path)
+
+
+def test_smaller_images_have_the_means_of_squares(square: tuple[IdxSource, str]) -> None:
+    source, root = square
+    splits = load_source(source, root, image_size=2)
+    means = torch.tensor([[2.5, 4.5], [10.5, 12.5]]) / 255  # (0 + 1 + 4 + 5) / 4, …
+    assert torch.allclose(splits.train_inputs[:, 0], torch.stack([means, torch.full((2, 2), 1 / 255)]))
+    assert torch.allclose(splits.test_inputs[0, 0], means)
+    assert torch.equal(load_source(source, root, image_size=4).train_inputs, load_source(source, root).train_inputs)
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, True, 2.5, "2"])
+def test_images_of_an_impossible_size(square: tuple[IdxSource, str], size: object) -> None:
+    source, root = square
+    with pytest.raises(ValueError, match=r"data_args\.image_size: .* is none of 4, 2, 1"):
+        load_source(source, root, image_size=size)
+
+
 def test_unpacked_files_are_read_too(source: IdxSource, tmp_path: Path) -> None:
     raw = tmp_path / "root" / "Tiny" / "raw"
     raw.mkdir(parents=True)

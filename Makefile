@@ -2,8 +2,9 @@
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
 #   make test          the tests that pip alone can run
-#   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
+#   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
+#   make dist          the wheel and the sdist, in dist/
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint bench chaos clean
+.PHONY: demo test test-system check lint dist bench chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -32,6 +33,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(VENV)/installed
+	rm -rf build dist
+	$(BIN)/python -m build
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 
 from experiments.spec import parse_study
 
@@ -11,9 +12,13 @@ BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
 """What the template names."""
 
 
-def new_spec(name: str) -> str:
-    """A commented spec by a name. Raises SpecError where the name can't be a folder's."""
+def new_spec(name: str, file: str | None = None) -> str:
+    """A commented spec by a name. file: as commands are to name it; default: `name`.yaml.
+
+    Raises SpecError where the name can't be a folder's.
+    """
+    file = file or f"{name}.yaml"
     text = TEMPLATE.read_text(encoding="utf-8")
     text = text.replace(f"name: {PLACEHOLDER}", f"name: {json.dumps(name)}", 1)  # in quotes: 123 is a name, too
-    parse_study(text, f"{name}.yaml", **BUILT_IN)
-    return text.replace(PLACEHOLDER, name)
+    parse_study(text, file, **BUILT_IN)
+    return text.replace(f"{PLACEHOLDER}.yaml", quote(file)).replace(PLACEHOLDER, name)

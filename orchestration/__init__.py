@@ -11,12 +11,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestration.study import StudyResult, run_study
 
-__all__ = ["StudyResult", "run_study"]
+    __version__: str
+
+__all__ = ["StudyResult", "__version__", "run_study"]
+
+FROM_A_FOLDER = "0+unknown"
+"""The version where these packages are not installed but lie in a folder, as on a cluster where a job took them."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name in __all__:
         from orchestration import study
 
         return getattr(study, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("scalestudy")
+    except metadata.PackageNotFoundError:
+        return FROM_A_FOLDER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,23 @@ from experiments.spec import SpecError
 from orchestration import show
 from orchestration.environment import redacting
 from orchestration.errors import ExitCode, RequestError, StudyError
+from orchestration.own_modules import check_not_hidden
+from orchestration.parameters import (
+    Address,
+    AsJson,
+    BenchsSpec,
+    By,
+    DataSet,
+    Device,
+    DoctorsSpec,
+    Experiment,
+    Extended,
+    Folder,
+    Folders,
+    Overrides,
+    Spec,
+    Version,
+)
 
 if TYPE_CHECKING:
     from orchestration.study import StudyResult
@@ -29,13 +47,10 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help="A spec file, or the name of a study of the catalogue.")]
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A study's folder, or its URI, such as s3://….")]
-Address = Annotated[str | None, typer.Option(help="auto: a running cluster; local: one of its own.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value in place of the spec's.")
-]
+
+@app.callback()
+def _before_any_command(version: Version = False) -> None:
+    pass
 
 
 @app.command()
@@ -50,14 +65,15 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study; the file is NAME.yaml.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study, or FOLDER/NAME; the file is NAME.yaml.")],
     as_json: AsJson = False,
 ) -> None:
     """Write a commented spec with every key and its default."""
     from orchestration.folders import write_new_spec
 
     path = write_new_spec(name)
-    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: scalestudy validate {path}")
+    next_step = shlex.join(["scalestudy", "validate", str(path)])
+    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: {next_step}")
 
 
 @app.command()
@@ -109,9 +125,7 @@ def run(
     set_: Overrides = None,
     address: Address = None,
     out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
-    extend: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Add the spec's new points or samples to this study.")
-    ] = None,
+    extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study, and print the book's table and the answer."""
@@ -196,7 +210,7 @@ def recommend(
     accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
     max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
-    by: Annotated[str | None, typer.Option(help="time or cost: what to have least of.")] = None,
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what to choose, from a study's records."""
@@ -207,12 +221,7 @@ def recommend(
 
 
 @app.command()
-def compare(
-    folders: Annotated[
-        list[str], typer.Argument(metavar="DIR DIR…", help="Folders of studies; the first is the base.")
-    ],
-    as_json: AsJson = False,
-) -> None:
+def compare(folders: Folders, as_json: AsJson = False) -> None:
     """Show studies side by side: what differs beyond the noise of their seeds."""
     from orchestration.compare import compare_studies
 
@@ -245,7 +254,7 @@ def ui(
 
 @app.command()
 def doctor(
-    spec: Annotated[str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.")] = "digits-quick",
+    spec: DoctorsSpec = "digits-quick",
     address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
     manifest: Annotated[
         list[Path] | None,
@@ -267,15 +276,13 @@ def doctor(
 
 @app.command()
 def bench(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="async, compile, export, parallel, overlap, allreduce or max-batch.")
-    ],
-    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.")] = None,
+    name: Experiment,
+    spec: BenchsSpec = None,
     set_: Overrides = None,
     memory: Annotated[
         float | None, typer.Option(help="Of max-batch on a CPU: the GiB that a worker may use.", metavar="GIB")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: what it looks like, not what it takes.")] = False,
     track: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Keep it as a run of scalestudy-bench.")] = True,
     as_json: AsJson = False,
@@ -298,7 +305,7 @@ def bench(
 
 @data_app.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion_mnist or cifar10.")],
+    name: DataSet,
     source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -313,10 +320,11 @@ def fetch(
 
 def main() -> None:
     """The console script. Every error that a user can mend is one message and a documented exit status."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
     sys.stderr = redacting(sys.stderr)  # of an error that nobody foresaw, the traceback too
     try:
+        check_not_hidden(Path.cwd())
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
         app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))

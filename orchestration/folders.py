@@ -56,19 +56,28 @@ def complete_trials(folder: StudyFolder, history: History) -> None:
 
 
 def write_new_spec(name: str) -> Path:
-    """Writes `NAME.yaml` into the current folder, a study by that name with every key and its default.
+    """Writes `NAME.yaml`, a study by that name with every key and its default.
+
+    Args:
+        name: of the study; with a folder before it or `.yaml` behind it, where the file is to lie.
 
     Raises SpecError for a name that can't be a folder's, RequestError where the file is there or can't be written.
     """
-    file, text = Path(f"{name}.yaml"), new_spec(name)
+    file = _spec_file(name)
+    text = new_spec(file.stem, str(file))
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         raise RequestError(f"NAME: {file}: is there already", "choose another name, or move the file") from None
     except OSError as error:
-        raise request_error(error, "make the folder writable", f"NAME: {file}") from error
+        raise request_error(error, "name a folder that is there and may be written", f"NAME: {file}") from error
     return file
+
+
+def _spec_file(name: str) -> Path:
+    """The file of a new study; a dot in a name is no suffix of a file."""
+    return Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
 
 
 def spec_of(folder: StudyFolder) -> StudySpec:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from experiments.analysis import answer_lines, best_rows, book_table
-from experiments.analysis.comparison import comparison_lines, comparison_table
 from experiments.plan import ITEMS, short_name
 from orchestration.errors import ExitCode
 from orchestration.gantt import forecast_lines
@@ -93,6 +91,8 @@ def result(console: Console, done: StudyResult) -> None:
 
 
 def _answer(console: Console, summary: dict[str, Any]) -> None:
+    from experiments.analysis import answer_lines  # SciPy, which --help and completion need not wait for
+
     table_of(console, summary)
     console.print()
     for line in answer_lines(summary):
@@ -105,6 +105,8 @@ def _answer(console: Console, summary: dict[str, Any]) -> None:
 
 def table_of(console: Console, summary: dict[str, Any]) -> None:
     """The table in the book's form; of many cells, the best."""
+    from experiments.analysis import best_rows, book_table
+
     header, rows = book_table(summary)
     columns(console, header, [rows[position] for position in best_rows(summary, TABLE_ROWS)])
     if len(rows) > TABLE_ROWS:
@@ -123,6 +125,8 @@ def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
 
 def comparison(console: Console, found: dict[str, Any]) -> None:
     """Studies side by side; of many cells, those that differ most."""
+    from experiments.analysis.comparison import comparison_lines, comparison_table
+
     columns(console, *comparison_table(found, TABLE_ROWS // 2))
     left = len(found["cells"]) - TABLE_ROWS // 2
     if left > 0:

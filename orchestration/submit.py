@@ -16,10 +16,9 @@ from experiments.redaction import SHORTEST_SECRET, credentials_in, redacted
 from orchestration.cluster import TOKEN_REMEDY, first_sentence
 from orchestration.environment import prepare_environment
 from orchestration.errors import ExitCode, RequestError, UnreachableError
+from orchestration.own_modules import PACKAGES, ROOT
 from orchestration.preflight import check_callables, read_spec
 from orchestration.upload import MOST_MEGABYTES, check_upload
-
-PACKAGES = ("orchestration", "training", "experiments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,7 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
     """
     _check_overrides(overrides)
     arguments = ["run", _spec_in(spec, folder), *(part for each in overrides for part in ("--set", each))]
-    ours = Path(__file__).resolve().parent.parent
-    modules = [] if folder == ours else [str(ours / package) for package in PACKAGES]
+    modules = [] if folder == ROOT else [str(ROOT / package) for package in PACKAGES]
     env_vars = dict(_variable(each, os.environ) for each in variables)
     return Submission(
         entrypoint=shlex.join(["python", "-m", "orchestration", *arguments]),

@@ -85,7 +85,7 @@ def test_what_ray_unpickles_from_is_imported_fast(module):
 
 @pytest.mark.parametrize("module", ["orchestration.cli", "training.data", "training.registry", "training.records"])
 def test_the_command_line_answers_fast(module):
-    assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib"}
+    assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib", "scipy"}
 
 
 def test_the_report_needs_no_cluster():

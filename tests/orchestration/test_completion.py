@@ -1,0 +1,132 @@
+"""What a shell offers when Tab is pressed: asked of a real bash, with the script that `--show-completion` prints."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from experiments.catalogue import catalogue
+from orchestration import completion
+from orchestration.cli import app
+from orchestration.max_batch import NAME
+from tests.support.studies import environment
+from training.data.sources import SOURCES
+from training.execution import EXPERIMENTS
+
+BASH = """
+eval "$(scalestudy --show-completion)" || exit 1
+complete -p scalestudy
+while IFS= read -r line; do
+    read -ra COMP_WORDS <<< "$line"
+    [[ $line == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMPREPLY=()
+    _scalestudy_completion scalestudy
+    echo "${COMPREPLY[@]}"
+done
+"""
+HEAVY = {"torch", "ray", "mlflow", "scipy", "matplotlib"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's folder: specs, and two studies."""
+    for name in ("mine.yaml", "digits-mine.yml", "notes.txt", "runs/a-1/plan.json", "runs/a-2/plan.json", "runs/b/x",
+                 "other/plan.json"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def offered(folder):
+    """What bash offers for lines, each ended by Tab."""
+
+    def ask(*lines):
+        script = folder / "ask.sh"  # by a file, for the shell that is asked about is the parent of the command
+        script.write_text(BASH)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        told = subprocess.run(
+            ["bash", "--norc", script], input="".join(f"{line}\n" for line in lines), cwd=folder,
+            env=environment(PATH=path), capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert (told.returncode, told.stderr) == (0, "")
+        registered, *answers = told.stdout.splitlines()
+        assert registered == "complete -o default -F _scalestudy_completion scalestudy"
+        return [answer.split() for answer in answers]
+
+    return ask
+
+
+def test_bash_completes(offered):
+    asked = {
+        "scalestudy run dig": ["digits-quick", "digits-mine.yml"],
+        "scalestudy run digits-q": ["digits-quick"],
+        "scalestudy va": ["validate"],
+        "scalestudy run --ad": ["--address"],
+        "scalestudy run --address ": ["auto", "local"],
+        "scalestudy status runs/a": ["runs/a-1", "runs/a-2"],
+        "scalestudy compare other r": ["runs/a-1", "runs/a-2"],
+        "scalestudy bench a": ["async", "allreduce"],
+        "scalestudy bench max-batch mi": ["mine.yaml"],
+        "scalestudy data fetch m": ["mnist"],
+        "scalestudy run nothing-like-it": [],
+    }
+    assert dict(zip(asked, offered(*asked), strict=True)) == asked
+
+
+def parameters():
+    """Every argument and option of every command, by "command name"."""
+    root = get_command(app)
+    commands = {**root.commands, **root.commands["data"].commands}
+    return {
+        f"{name} {each.name}": each for name, command in commands.items() if name != "data" for each in command.params
+    }
+
+
+def test_every_spec_and_every_study_s_folder_is_completed(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    found = parameters()
+    specs = [name for name in found if name.endswith(" spec")]
+    folders = [name for name in found if name.endswith((" folder", " folders", " extend"))]
+    assert (len(specs), len(folders)) == (7, 7)
+    for name in specs:
+        assert completions(found[name], "") == {*catalogue(), "mine.yaml", "digits-mine.yml"}, name
+    for name in folders:
+        assert completions(found[name], "") == {"runs/a-1", "runs/a-2", "other"}, name
+
+
+def completions(parameter, incomplete):
+    return {item.value for item in parameter.shell_complete(None, incomplete)}
+
+
+def test_a_path_may_be_absolute_and_may_hold_what_a_pattern_would(folder):
+    odd = folder / "a[1]*"
+    shutil.copytree(folder / "runs", odd)
+    assert completion.folders(f"{odd}/a") == [f"{odd}/a-1", f"{odd}/a-2"]
+    assert completion.specs(f"{folder}/m") == [f"{folder}/mine.yaml"]
+    assert completion.specs("s3://bucket/") == completion.folders("s3://bucket/") == []
+
+
+def test_what_is_offered_is_what_there_is():
+    assert completion.experiments("") == [*EXPERIMENTS, NAME]
+    assert completion.data_sets("") == [*SOURCES]
+
+
+def test_nobody_waits_for_it(folder):
+    """Whole commands import what they need; a press of Tab imports neither Ray, PyTorch, MLflow nor SciPy."""
+    code = (
+        "import atexit, sys; sys.argv = ['scalestudy']\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "from orchestration.cli import main; main()"
+    )
+    for line in ("scalestudy run dig", "scalestudy status ru", "scalestudy bench a", "scalestudy data fetch m"):
+        asked = {"_SCALESTUDY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        told = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(**asked), capture_output=True,
+                              text=True, timeout=60, check=False)  # fmt: skip
+        assert told.stdout.strip(), line
+        assert not {name.partition(".")[0] for name in told.stderr.split()} & HEAVY, line

@@ -4,6 +4,7 @@
 #   make test          the tests that pip alone can run
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
+#   make docs          the documentation as a site, in site/
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint bench chaos clean
+.PHONY: demo test test-system check lint docs bench chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -33,6 +34,11 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/installed
+	$(BIN)/python infra/docs/spec_keys.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)
 
@@ -45,4 +51,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site *.egg-info

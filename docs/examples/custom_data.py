@@ -1,7 +1,7 @@
 """A data set and losses of your own: rings around a centre, a loss that forgives, a metric for the study.
 
-Name them in a spec as `data: custom_data:load`, `loss: custom_data:smoothed` and `metric: custom_data:top_two`, with this
-file in the folder where you call `scalestudy`; see docs/bring-your-model.md.
+Name them in a spec as `data: custom_data:load`, `loss: custom_data:smoothed` and `metric: custom_data:top_two`, with
+this file in the folder where you call `scalestudy`; see docs/bring-your-model.md.
 """
 
 import torch
@@ -24,7 +24,7 @@ def load(root: str, train_samples: int = 1000, test_samples: int = 200, rings: i
 
 
 def _draw(count: int, rings: int, side: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same numbers in every process and every trial: a generator of its own, not the one that the trial has seeded."""
+    """The same numbers in every process and every trial: by a generator of its own, not the trial's."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(rings, (count,), generator=generator)
     line = torch.linspace(-1, 1, side)

@@ -1,11 +1,13 @@
 """A law of your own, fitted to a study's summary: seconds an epoch = fixed + divided / N, over N workers.
 
-    python my_law.py runs/my-study-20260101T000000Z/summary.json
+python my_law.py runs/my-study-20260101T000000Z/summary.json
 """
 
 import json
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from experiments.analysis.laws.least_squares import Fit, NoLawError, Parameter, fit
 
@@ -19,13 +21,8 @@ def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
         Parameter(name="fixed", low=0.0, high=2 * most, starts=(0.1 * most, 0.5 * most)),
         Parameter(name="divided", low=0.0, high=2 * most * max(workers), starts=(most, 0.5 * most)),
     )
-    return fit(lambda values: values[0] + values[1] / _array(workers), seconds, parameters)
-
-
-def _array(workers: list[int]):
-    import numpy as np
-
-    return np.asarray(workers, dtype=float)
+    count = np.array(workers, dtype=float)
+    return fit(lambda values: values[0] + values[1] / count, seconds, parameters)
 
 
 def of_summary(summary: dict) -> list[str]:

@@ -1,4 +1,7 @@
-"""A search of your own: hill climbing over the lists of a sweep, one point at a time."""
+"""A search of your own: mostly beside the best point so far, sometimes anywhere, over the lists of a sweep."""
+
+import itertools
+import random
 
 from experiments.plan import TrialPlan, point_trials
 from experiments.search_objective import Objective
@@ -6,58 +9,72 @@ from experiments.search_space import Space, cell_key
 from experiments.spec import StudySpec
 from orchestration.search import Event, Suggestion
 
+ANYWHERE = 0.25
+"""Share of the points that are drawn from the whole space."""
 
-class HillClimb:
-    """A `orchestration.search.Source`: begins in the middle of every list, and goes to a better neighbour while there is
-    one. A point is judged when all its seeds have ended; `search.samples` bounds the points.
+Place = tuple[int, ...]
+"""Of each list, which value."""
+
+
+class BesideTheBest:
+    """An `orchestration.search.Source`. Tune asks ahead, while other trials run: so it always answers with what is
+    known, and never waits; None would end the sweep. `search.samples` bounds the points.
     """
 
     def __init__(self, spec: StudySpec) -> None:
-        self._spec, self._objective, self._space = spec, Objective.of(spec), Space.of(spec.sweep)
-        self._best: tuple[float, tuple[int, ...]] | None = None
-        self._tried: set[str] = set()
+        self._spec, self._objective = spec, Objective.of(spec)
+        space = Space.of(spec.sweep)
+        places = itertools.product(*(range(len(choice)) for choice in space.choices))
+        self._new = {cell_key(cell): (place, cell) for place in places for cell in [space.cell(place, {})]}
+        self._random = random.Random(spec.search.seed)
+        self._points: list[tuple[Place, dict[str, TrialPlan]]] = []
         self._records: dict[str, Event] = {}
-        self._left: list[TrialPlan] = []
-        self._now: dict[str, TrialPlan] = {}
-        self._enter(tuple(len(choice) // 2 for choice in self._space.choices))
+        self._left: dict[str, Suggestion] = {}
+        self._best: tuple[float, Place] | None = None
 
     def next(self) -> Suggestion | None:
-        """The next seed of the point that is being tried; None once there is nothing better beside the best."""
-        return Suggestion(self._left.pop(0), point=len(self._tried)) if self._left else None
+        """A trial of a point that was chosen and has not run; of a new point where there is none."""
+        if not self._left and self._new and len(self._points) < self._spec.search.samples:
+            self._enter(self._choose())
+        first = next(iter(self._left), None)
+        return None if first is None else self._left.pop(first)
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """An earlier run was given this trial: the ends of that run's trials, told in their order, lead here anyhow."""
+        """An earlier run was given this trial: it is handed out again, unless its end is told as well."""
+        if cell_key(trial.cell) in self._new:
+            self._enter(cell_key(trial.cell))
 
     def ended(self, trial_id: str, record: Event) -> None:
-        """Takes a trial's line of trials.jsonl; the last one of the point decides where to go."""
-        self._left = [trial for trial in self._left if trial.trial_id != trial_id]
-        if trial_id not in self._now:
-            return
-        self._records[trial_id] = {**record, "params": self._now[trial_id].params}
-        if len(self._records) == len(self._now):
-            self._judge()
+        """Takes a trial's line of trials.jsonl; with the last seed of a point, the point is judged."""
+        self._left.pop(trial_id, None)
+        for place, trials in self._points:
+            if trial_id in trials:
+                self._records[trial_id] = {**record, "params": trials[trial_id].params}
+                if trials.keys() <= self._records.keys():
+                    self._judge(place, [self._records[each] for each in trials])
 
-    def _judge(self) -> None:
-        value = self._objective.score(self._records.values()).value
-        loss = float("inf") if value is None else -value if self._objective.mode == "max" else value
-        if self._best is None or loss < self._best[0]:
-            self._best = (loss, self._place)
-        for place in self._neighbours(self._best[1]):
-            if cell_key(self._space.cell(place, {})) not in self._tried and len(self._tried) < self._spec.search.samples:
-                return self._enter(place)
-        return None
+    def _choose(self) -> str:
+        """The key of a point that was not tried."""
+        keys = list(self._new)
+        if self._best and self._random.random() >= ANYWHERE:
+            near = [key for key in keys if _steps(self._new[key][0], self._best[1]) == 1]
+            keys = near or keys
+        return keys[int(self._random.random() * len(keys))]
 
-    def _neighbours(self, place: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """One step up or down in one list."""
-        sizes = [len(choice) for choice in self._space.choices]
-        moved = [
-            (*place[:at], place[at] + step, *place[at + 1 :]) for at in range(len(place)) for step in (-1, 1)
-        ]  # fmt: skip
-        return [each for each in moved if all(0 <= where < size for where, size in zip(each, sizes, strict=True))]
+    def _enter(self, key: str) -> None:
+        place, cell = self._new.pop(key)
+        trials = {trial.trial_id: trial for trial in point_trials(self._spec, cell)}
+        self._points.append((place, trials))
+        number = len(self._points)
+        self._left |= {trial_id: Suggestion(trial, number) for trial_id, trial in trials.items()}
 
-    def _enter(self, place: tuple[int, ...]) -> None:
-        cell = self._space.cell(place, {})
-        self._place, self._records = place, {}
-        self._tried.add(cell_key(cell))
-        self._left = point_trials(self._spec, cell)
-        self._now = {trial.trial_id: trial for trial in self._left}
+    def _judge(self, place: Place, records: list[Event]) -> None:
+        value = self._objective.score(records).value
+        if value is not None:
+            loss = -value if self._objective.mode == "max" else value
+            self._best = min(self._best or (loss, place), (loss, place))
+
+
+def _steps(one: Place, other: Place) -> int:
+    """How far two points are apart, over all lists."""
+    return sum(abs(here - there) for here, there in zip(one, other, strict=True))

@@ -3,14 +3,15 @@
 import torch
 import torch.distributed as dist
 
-from training.distributed import broadcast_from_first
+from training.distributed import Worker, broadcast_from_first
 from training.gradient_sync import GradientSync, SyncOptions
+from training.shard_loss import ShardLoss
 
 
 class MySync(GradientSync):
     """Sums gradients parameter by parameter; exact, and the same bits on every rank."""
 
-    def __init__(self, shard_loss, worker, options: SyncOptions | None = None) -> None:
+    def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
         broadcast_from_first((*shard_loss.parameters(), *shard_loss.buffers()), worker)  # all ranks begin equal
 

@@ -1,6 +1,6 @@
 """A verdict of your own, on a study's summary: the optimizer takes a large part of a step.
 
-    python my_verdict.py runs/my-study-20260101T000000Z/summary.json
+python my_verdict.py runs/my-study-20260101T000000Z/summary.json
 """
 
 import json

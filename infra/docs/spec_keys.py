@@ -1,6 +1,6 @@
 """The table of every key in docs/write-a-study.md, from experiments/template.yaml and the spec's own models.
 
-    python infra/docs/spec_keys.py     writes it; `make docs` does so first, and a test holds the two together
+`python infra/docs/spec_keys.py` writes it. `make docs` does so first, and a test holds the two together.
 """
 
 from __future__ import annotations

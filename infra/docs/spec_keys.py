@@ -10,11 +10,16 @@ import re
 import sys
 from pathlib import Path
 
+from experiments.spec_sweep import DEFAULTS
+
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "experiments" / "template.yaml"
 MODELS = ROOT / "experiments" / "spec_models.py"
 PAGE = ROOT / "docs" / "write-a-study.md"
 BEGIN, END = "<!-- keys: written by infra/docs/spec_keys.py -->", "<!-- end of keys -->"
+
+DEFAULT = {"name": "none"} | {f"sweep.{key}": f"not swept: `{value}`" for key, (value,) in DEFAULTS.items()}
+"""Of keys to which the template gives an example."""
 
 LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):\s*(?P<value>[^#]*?)\s*(?:#\s*(?P<words>.*))?$")
 
@@ -52,7 +57,8 @@ def table() -> str:
     texts = docstrings(MODELS.read_text("utf-8"))
     lines = ["| key | default | |", "|---|---|---|"]
     for key, value, words in rows(TEMPLATE.read_text("utf-8")):
-        lines.append(f"| `{key}` | `{value}` | {words or texts.get(key, '')} |")
+        meaning = (words or texts.get(key, "")).replace("<", "&lt;")
+        lines.append(f"| `{key}` | {DEFAULT.get(key, f'`{value}`')} | {meaning} |")
     return "\n".join(lines)
 
 

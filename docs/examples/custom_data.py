@@ -31,8 +31,8 @@ def _draw(count: int, rings: int, side: int = 16) -> tuple[torch.Tensor, torch.T
     radius = (line[:, None] ** 2 + line[None, :] ** 2).sqrt()
     wanted = (targets + 1) / (rings + 1)
     pictures = torch.exp(-(((radius - wanted[:, None, None]) / 0.15) ** 2))
-    noisy = pictures + 0.3 * torch.rand(pictures.shape, generator=generator)
-    return noisy.clamp(0, 1).unsqueeze(1), targets
+    noisy = 0.2 * pictures + 0.8 * torch.rand(pictures.shape, generator=generator)
+    return noisy.unsqueeze(1), targets
 
 
 def smoothed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ def test_model_data_loss_and_metric_train_alike_on_one_worker_and_two(ranks: Glo
         loss="docs.examples.custom_data:smoothed",
         metric="docs.examples.custom_data:top_two",
         learning_rate=0.2,
-        epochs=2,
+        epochs=3,
     )
     (alone,), replicas = ranks.run(1, run_training, config), ranks.run(2, run_training, config)
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.analysis.laws.least_squares import Fit, NoLawError, Parameter, fit
+from experiments.plan import label
 
 
 def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
@@ -26,13 +27,13 @@ def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
 
 
 def of_summary(summary: dict) -> list[str]:
-    """A line for each batch size."""
-    batches: dict[int, dict[int, float]] = {}
+    """A line for each combination of what is swept, but for the number of workers."""
+    lines: dict[str, dict[int, float]] = {}
     for row in summary["timings"]:
         if row["epoch_seconds"]["value"] is not None:
-            params = row["params"]
-            batches.setdefault(params["batch_size"], {})[params["num_gpus"]] = row["epoch_seconds"]["value"]
-    return [f"batch {size}: {_words(times)}" for size, times in sorted(batches.items())]
+            others = {key: value for key, value in row["params"].items() if key != "num_gpus"}
+            lines.setdefault(label(others), {})[row["params"]["num_gpus"]] = row["epoch_seconds"]["value"]
+    return [f"{name}: {_words(times)}" for name, times in lines.items()]
 
 
 def _words(times: dict[int, float]) -> str:

@@ -154,9 +154,9 @@ def test_the_law_finds_what_is_known() -> None:
 def test_the_law_reads_a_summary() -> None:
     # 45 and 6 steps of 0.001 + 0.032/N and 0.001 + 0.256/N seconds
     lines = of_summary(summary_of(GRID, FLAT))
-    assert lines == ["batch 32: fixed 0.045 s, divided 1.44 s", "batch 256: fixed 0.006 s, divided 1.54 s"]
+    assert lines == ["batch=32: fixed 0.045 s, divided 1.44 s", "batch=256: fixed 0.006 s, divided 1.54 s"]
     (alone,) = of_summary(summary_of("name: x\nsweep: {num_gpus: [2], batch_size: [32]}", FLAT))
-    assert alone.startswith("batch 32: null, because one number of workers (2)")
+    assert alone.startswith("batch=32: null, because one number of workers (2)")
 
 
 def test_the_verdict_has_a_threshold() -> None:

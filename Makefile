@@ -37,7 +37,7 @@ lint: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python infra/docs/spec_keys.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "site/index.html; with a search: $(BIN)/python -m http.server -d site, then http://127.0.0.1:8000"
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)

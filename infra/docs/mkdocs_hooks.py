@@ -24,6 +24,9 @@ LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", "
 PICTURES = {".png", ".svg", ".jpg"}
 
 LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=(?:\s+\"[^\"]*\")?\))")
+NUMBER = re.compile(r"^( +\d{2,})\.(?= )", re.MULTILINE)
+"""A sentence's last number at the beginning of a line: within a list Python-Markdown takes it for another item, GitHub
+does not. No list here has ten items."""
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:")
 
@@ -41,7 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """The page with links as the site needs them."""
+    """The page with links, and numbers at the beginnings of lines, as the site needs them."""
+    markdown = outside_code(markdown, lambda part: NUMBER.sub(r"\1\\.", part))
     return turned(markdown, page.file.src_uri, {in_repository(file): file.src_uri for file in files} | INSTEAD)
 
 

@@ -112,6 +112,11 @@ def test_links_are_turned_to_where_the_site_has_their_targets(page, link, turned
     assert mkdocs_hooks.turned(f"[a]({link})", page, SITE) == f"[a]({turned})"
 
 
+def test_a_number_that_begins_a_line_begins_no_item(site):
+    page = (site / "search.html").read_text("utf-8")
+    assert "here 36 in place of\n   108. They are trials of the grid" in page
+
+
 def test_code_is_left_as_it_is():
     text = "`[a](../infra/README.md)`\n\n```text\n[a](../infra/README.md)\n```\n"
     assert mkdocs_hooks.turned(text, "running.md", SITE) == text

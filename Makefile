@@ -5,6 +5,7 @@
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
 #   make dist          the wheel and the sdist, in dist/
+#   make docs          the documentation as a site, in site/
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint dist bench chaos clean
+.PHONY: demo test test-system check lint dist docs bench chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -38,6 +39,11 @@ dist: $(VENV)/installed
 	rm -rf build dist
 	$(BIN)/python -m build
 
+docs: $(VENV)/installed
+	$(BIN)/python infra/docs/spec_keys.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; with a search: $(BIN)/python -m http.server -d site, then http://127.0.0.1:8000"
+
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)
 
@@ -50,4 +56,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site *.egg-info

@@ -71,7 +71,8 @@ def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFa
 
     Args:
         folder: the study's, or its URI.
-        address, view: as for `run_study`.
+        address: as for `run_study`.
+        view: as for `run_study`.
 
     Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
     another process runs.

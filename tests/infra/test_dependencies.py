@@ -60,8 +60,9 @@ def test_the_page_lists_what_the_project_names():
     assert listed("To run studies") == named(PROJECT["dependencies"])
     assert listed("[server]") == named(extras["server"])
     assert listed("[gpu]") == named(extras["gpu"])
+    assert listed("[docs]") == named(extras["docs"])
     assert listed("[dev]") == named(extras["dev"])
-    assert set(extras) == {"server", "gpu", "dev"}
+    assert set(extras) == {"server", "gpu", "docs", "dev"}
 
 
 def test_every_package_has_a_reason_a_licence_and_a_word_on_its_upkeep():

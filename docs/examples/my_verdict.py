@@ -1,0 +1,38 @@
+"""A verdict of your own, on a study's summary: the optimizer takes a large part of a step.
+
+python my_verdict.py runs/my-study-20260101T000000Z/summary.json
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.analysis.verdicts import phase_share
+
+OPTIMIZER_SHARE = 0.15
+
+
+def slow_optimizer(
+    rows: Sequence[Mapping[str, Any]], throughput: Any = None, efficiency: Any = None
+) -> dict[str, Any] | None:
+    """The update takes more than 15 % of a step. rows: the `timings` of a summary."""
+    shares = {row["label"]: phase_share(row, "optimizer") for row in rows}
+    evidence = {label: share for label, share in shares.items() if share is not None and share > OPTIMIZER_SHARE}
+    if not evidence:
+        return None
+    worst = max(evidence, key=lambda label: evidence[label])
+    return {
+        "cause": "slow_optimizer",
+        "words": f"The update takes {evidence[worst]:.0%} of a step ({worst}; threshold {OPTIMIZER_SHARE:.0%}).",
+        "evidence": evidence,
+        "threshold": OPTIMIZER_SHARE,
+        "remedy": "Use a larger batch, so that there are fewer updates an epoch, or sgd without momentum.",
+        "cells": list(evidence),
+    }
+
+
+if __name__ == "__main__":
+    found = slow_optimizer(json.loads(Path(sys.argv[1]).read_text("utf-8"))["timings"])
+    print(f"{found['words']} {found['remedy']}" if found else "The optimizer takes little of a step.")

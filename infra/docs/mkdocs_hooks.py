@@ -1,0 +1,102 @@
+"""What `mkdocs build` does beyond MkDocs: pages from outside docs/, and links that hold on GitHub and on the site.
+
+In the repository a page links to what lies beside it: `../infra/README.md`, `../training/loop.py`. The site has docs/
+at its root. So the pages of infra/ and CONTRIBUTING.md are added under their own paths, every other file that some page
+links to becomes a page that shows it, under `source/`, and links are turned round as pages are read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md")
+"""Pages of the repository that the site has too, those of them that are there."""
+INSTEAD = {"README.md": "index.md"}
+"""The repository's own page opens the repository; the site has another."""
+LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".js": "javascript", ".css": "css"}
+PICTURES = {".png", ".svg", ".jpg"}
+
+LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=(?:\s+\"[^\"]*\")?\))")
+NUMBER = re.compile(r"^( +\d{2,})\.(?= )", re.MULTILINE)
+"""A sentence's last number at the beginning of a line: within a list Python-Markdown takes it for another item, GitHub
+does not. No list here has ten items."""
+CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages from outside docs/, and a page for each other file that is linked to."""
+    for page in sorted(found for pattern in OUTSIDE for found in ROOT.glob(pattern)):
+        files.append(File.generated(config, page.relative_to(ROOT).as_posix(), abs_src_path=str(page)))
+    pages = [file for file in files if file.is_documentation_page()]
+    for path in sorted({path for page in pages for path in linked_sources(page.content_string, in_repository(page))}):
+        content = shown(path, (ROOT / path).read_text("utf-8"))
+        place = f"source/{path}.md"
+        files.append(File.generated(config, place, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
+    """The page with links, and numbers at the beginnings of lines, as the site needs them."""
+    markdown = outside_code(markdown, lambda part: NUMBER.sub(r"\1\\.", part))
+    return turned(markdown, page.file.src_uri, {in_repository(file): file.src_uri for file in files} | INSTEAD)
+
+
+def in_repository(file: File) -> str:
+    """Where the repository has what the site has as this file."""
+    path: str = file.src_uri
+    if path.startswith("source/"):
+        return path.removeprefix("source/").removesuffix(".md")
+    return path if file.generated_by else f"docs/{path}"
+
+
+def linked_sources(markdown: str, page: str) -> Iterator[str]:
+    """Files of the repository, neither pages nor pictures, that a page links to. page: its path in the repository."""
+    for part in CODE.split(markdown)[::2]:
+        for place, _ in LINK.findall(part):
+            path = resolved(place, page)
+            if path and Path(path).suffix not in {".md", *PICTURES} and (ROOT / path).is_file():
+                yield path
+
+
+def turned(markdown: str, page: str, site: Mapping[str, str]) -> str:
+    """The Markdown with each link that the site would break turned to where the site has its target.
+
+    page: its path on the site. site: by path in the repository, the path on the site; what is not there stays, so
+    that MkDocs complains of it.
+    """
+    at = next((path for path, place in site.items() if place == page), f"docs/{page}")
+
+    def turn(found: re.Match[str]) -> str:
+        place, anchor = found[1], found[2] or ""
+        target = site.get(resolved(place, at) or "")
+        return posixpath.relpath(target, posixpath.dirname(page) or ".") + anchor if target else found[0]
+
+    return outside_code(markdown, lambda part: LINK.sub(turn, part))
+
+
+def outside_code(markdown: str, change: Callable[[str], str]) -> str:
+    """The Markdown, changed wherever it is no code."""
+    parts = CODE.split(markdown)
+    parts[::2] = map(change, parts[::2])
+    return "".join(parts)
+
+
+def resolved(place: str, page: str) -> str | None:
+    """The path in the repository that a link leads to; None for a link within the page, or to another site."""
+    if not place or ELSEWHERE.match(place):
+        return None
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), place))
+
+
+def shown(path: str, text: str) -> str:
+    """A page that shows a file."""
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    return f"# {path}\n\n````{language}\n{text.rstrip()}\n````\n"

@@ -5,6 +5,7 @@
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
 #   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
 #
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint bench chaos clean
+.PHONY: demo test test-system check lint bench bench-peers chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -35,6 +36,9 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-peers: $(VENV)/installed
+	$(BIN)/python -m tests.bench_peers $(BENCH_PEERS)
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos $(CHAOS)

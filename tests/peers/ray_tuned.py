@@ -1,8 +1,8 @@
 """The study by Ray Tune and Ray Train, as fast as their settings make it: `python -m tests.peers.ray_tuned grid.yaml`.
 
-Train's controller looks at its workers ten times a second and not every two seconds; Tune keeps the process that runs the
-Tune function; what is not needed on one machine is off: the watcher for pre-emption, metrics, the dashboard, CSV and
-TensorBoard files, and snapshots of the study every few seconds.
+Train's controller looks at its workers ten times a second and not every two seconds; Tune keeps the process that runs
+the Tune function; what is not needed on one machine is off: the watcher for pre-emption, metrics, the dashboard, CSV
+and TensorBoard files, and snapshots of the study every few seconds.
 """
 
 import os
@@ -15,11 +15,11 @@ os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
 os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "60"
 
-import ray  # noqa: E402
-import yaml  # noqa: E402
-from ray import tune  # noqa: E402
+import ray
+import yaml
+from ray import tune
 
-from tests.peers.ray_training import run_trial  # noqa: E402
+from tests.peers.ray_training import run_trial
 
 
 def main():

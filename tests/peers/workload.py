@@ -1,7 +1,7 @@
 """What every way trains: LeNet, the digits, and which worker gets which examples when.
 
-It is given to all, with nothing left to gain: the data lie in memory as tensors, and the initial parameters, the order of
-examples and the shards are those of scalestudy. So it is not among the lines that a user writes.
+It is given to all, with nothing left to gain: the data lie in memory as tensors, and the initial parameters, the order
+of examples and the shards are those of scalestudy. So it is not among the lines that a user writes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 #   make test          the tests that pip alone can run
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, or root (see .ci/run)
 #   make check         what CI asks: linter, format, types, tests
-#   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make bench         measurements, an hour and more, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node

@@ -133,12 +133,13 @@ def expected(tmp_path, sweep):
     return found
 
 
+@pytest.mark.timeout(600)  # half a minute on two quiet cores
 def test_peers_train_what_we_train(tmp_path):
     """Equal but for rounding, and for the last batch of an epoch, whose uneven shards a user's DDP weighs alike."""
     mine = expected(tmp_path, TINY)
-    _, by_torchrun = run(TORCHRUN, tmp_path / "torchrun", TINY)
+    _, by_torchrun = run(TORCHRUN, tmp_path / "torchrun", replace(TINY, num_gpus=[1]))
     _, by_optuna = run(OPTUNA, tmp_path / "optuna", replace(TINY, num_gpus=[2]))
-    assert sorted(trial.params["num_gpus"] for trial in by_torchrun + by_optuna) == [1, 2, 2]
+    assert [trial.params["num_gpus"] for trial in by_torchrun + by_optuna] == [1, 2]
     for trial in by_torchrun + by_optuna:
         losses, accuracies = zip(*mine[trial.params["num_gpus"]], strict=True)
         assert [epoch["train_loss"] for epoch in trial.epochs] == pytest.approx(losses, rel=0.01)
@@ -146,6 +147,7 @@ def test_peers_train_what_we_train(tmp_path):
         assert trial.epochs[1]["train_loss"] < trial.epochs[0]["train_loss"] - 0.1
 
 
+@pytest.mark.timeout(600)  # as above
 def test_a_killed_worker_is_measured(tmp_path):
     kills = kill_workers(TORCHRUN, tmp_path / "kills", 1)
     assert (kills.finished, kills.planned) == (1, 1)

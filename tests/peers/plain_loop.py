@@ -23,7 +23,8 @@ def train_epoch(model, optimizer, data, config, epoch):
     sums = torch.stack([loss_sum, hits(model, data)])
     dist.all_reduce(sums)
     loss, accuracy = (sums / torch.tensor([len(data.train_inputs), len(data.test_inputs)])).tolist()
-    return {"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy, "train_seconds": seconds}
+    record = {"epoch": epoch, "train_loss": loss, "test_accuracy": accuracy, "train_seconds": seconds}
+    return {**record, "at": time.time()}
 
 
 @torch.inference_mode()

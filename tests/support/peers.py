@@ -50,8 +50,12 @@ class Trained:
     """One trial in a way's own records."""
 
     params: dict[str, Any]
-    epochs: list[dict[str, Any]]  # epoch, train_loss, test_accuracy, train_seconds; each once
-    ended: float  # when its last epoch was recorded
+    epochs: list[dict[str, Any]]  # epoch, train_loss, test_accuracy, train_seconds, at; each once
+
+    @property
+    def ended(self) -> float:
+        """When its last epoch was done."""
+        return float(self.epochs[-1]["at"])
 
 
 @dataclass(frozen=True)
@@ -145,17 +149,21 @@ def _our_records(folder: Path) -> list[Trained]:
     file = folder / "study" / "trials.jsonl"
     trials = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     return [
-        Trained(trial["params"], trial["epochs"], datetime.fromisoformat(trial["epochs"][-1]["at"]).timestamp())
+        Trained(trial["params"], [{**epoch, "at": _seconds_of(epoch["at"])} for epoch in trial["epochs"]])
         for trial in trials
         if trial["status"] == "finished"
     ]
+
+
+def _seconds_of(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _torchrun_records(folder: Path) -> list[Trained]:
     found = []
     for file in folder.glob("trials/*/epochs.json"):
         record = json.loads(file.read_text("utf-8"))
-        found.append(Trained(record["config"], record["epochs"], file.stat().st_mtime))
+        found.append(Trained(record["config"], record["epochs"]))
     return found
 
 
@@ -165,7 +173,7 @@ def _tune_records(folder: Path) -> list[Trained]:
         results = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         epochs = {result["epoch"]: result for result in reversed(results)}  # the first record of an epoch counts
         if results:
-            found.append(Trained(results[0]["config"], [epochs[key] for key in sorted(epochs)], file.stat().st_mtime))
+            found.append(Trained(results[0]["config"], [epochs[key] for key in sorted(epochs)]))
     return found
 
 

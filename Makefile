@@ -6,7 +6,8 @@
 #   make check         what CI asks: linter, format, types, tests
 #   make dist          the wheel and the sdist, in dist/
 #   make docs          the documentation as a site, in site/
-#   make bench         measurements, most of an hour, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make bench         measurements, an hour and more, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
 #
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint dist docs bench chaos clean
+.PHONY: demo test test-system check lint dist docs bench bench-peers chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
@@ -46,6 +47,9 @@ docs: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-peers: $(VENV)/installed
+	$(BIN)/python -m tests.bench_peers $(BENCH_PEERS)
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos $(CHAOS)

@@ -1,7 +1,7 @@
 """`make bench`: what the product costs, beside its peers, in one run. Prints Markdown tables of medians.
 
 1. The engine (`tests.bench_engine`): starts, warm trials, trials that do nothing, packing.
-2. Short trials against stock Ray and torchrun (`tests.bench_peers`).
+2. The same study by stock Ray, torchrun and Optuna (`tests.bench_peers`, or `make bench-peers`).
 3. Failures and tracking (`tests.bench_failures`): a killed worker, metrics to MLflow.
 4. ASHA against the full grid (`tests.bench_search`).
 5. A large study's plan and report (`tests.bench_report`).

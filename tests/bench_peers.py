@@ -1,173 +1,124 @@
-"""`make bench`: short trials through our engine, through stock Ray, and through a loop over torchrun, in one run.
+"""`make bench-peers`: the same study as users of scalestudy and of its peers would run it, in one table.
 
-The digits, LeNet, 1 and 2 workers, 2 epochs, about a second of training a trial, one trial at a time, each way as a
-command of its own. `python -m tests.bench_peers [--small]` runs this part alone.
+LeNet on the digits, 1 and 2 workers, 24 trials of two epochs, one at a time, each way as a command of its own; then a
+study in which a worker of each trial is killed. The programs are those of `tests/peers`.
+`python -m tests.bench_peers [--small] [--trials N] [--kills N]`: fewer trials are added up to 24; `--small` proves that
+it works.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
-import json
 import statistics
-import subprocess
 import sys
-import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tests.support.studies import REPOSITORY, command, environment, write_spec
-from tests.support.tables import Part, print_parts
+from tests.support.line_count import lines_written
+from tests.support.peer_kills import Kills, kill_workers
+from tests.support.peers import SCALESTUDY, WAYS, Sweep, Trained, Way, run
+from tests.support.tables import Part, Rows, print_parts
 
+TRIALS, KILLS = 24, 3
+OUR_LEAST = 4
+"""With two trials, one of each size, the one gap between two ends would be the start of the second size's workers."""
 SIZES = (1, 2)
-BATCH_SIZE, EPOCHS = 32, 2
-TRIALS, PEER_TRIALS = 24, 6
-HEADER = ["way", "trials run", "wall of 24, s", "s a trial, median", "times ours"]
+RATES = (0.02, 0.03, 0.05, 0.08, 0.1, 0.15)
+COMPARED_BATCH = 32
+SAMPLES = 1437  # training images
+HEADER = [
+    "way", "trials run", f"s for the {TRIALS} trials", "s a trial, median", "times ours",
+    "examples/s, 1 worker", "examples/s, 2 workers",
+    "worker killed: s until as far again", "steps again", "trials finished", "lines a user writes",
+]  # fmt: skip
 
 
-def rates(count: int) -> list[float]:
-    """Learning rates that make so many trials of the two sizes."""
-    return [round(0.02 + 0.01 * index, 3) for index in range(count // len(SIZES))]
+@dataclass(frozen=True)
+class Measured:
+    """What was found of one way."""
+
+    way: Way
+    seconds: float  # of the whole command
+    trials: list[Trained]
+    kills: Kills
+
+    def gap(self) -> float:
+        """Median seconds from the end of a trial's last epoch to that of the next."""
+        ends = sorted(trial.ended for trial in self.trials)
+        return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
+
+    def whole(self) -> float:
+        """The seconds of all trials: those that were not run at the median from one end to the next."""
+        return self.seconds + (TRIALS - len(self.trials)) * self.gap()
+
+    def examples_per_second(self, num_gpus: int) -> float:
+        """Median over the trials of a world size and the compared batch size; time in steps only."""
+        chosen = {"num_gpus": num_gpus, "batch_size": COMPARED_BATCH}
+        trials = [trial for trial in self.trials if chosen.items() <= trial.params.items()]
+        return statistics.median(
+            len(trial.epochs) * SAMPLES / sum(epoch["train_seconds"] for epoch in trial.epochs) for trial in trials
+        )
+
+    def row(self, ours: float) -> list[str]:
+        """Its line of the table; ours: our seconds for all trials."""
+        about = "" if len(self.trials) == TRIALS else "≈ "
+        rates = [f"{self.examples_per_second(size):,.0f}" for size in SIZES]
+        return [
+            self.way.name, str(len(self.trials)), f"{about}{self.whole():.0f}", f"{self.gap():.2f}",
+            f"{self.whole() / ours:.1f}", *rates, *kill_cells(self.kills), str(lines_written(self.way.written())),
+        ]  # fmt: skip
 
 
-def points(count: int) -> list[dict[str, Any]]:
-    """The same grid for every way, by size as our plan has it."""
-    return [{"num_gpus": size, "learning_rate": rate} for size in SIZES for rate in rates(count)]
+def kill_cells(kills: Kills) -> list[str]:
+    """Medians over the kills that the training survived, and how many trials finished."""
+    medians = ["–", "–"]
+    if kills.losses:
+        seconds = statistics.median(loss.seconds for loss in kills.losses)
+        medians = [f"{seconds:.1f}", f"{statistics.median(loss.steps for loss in kills.losses):.0f}"]
+    return [*medians, f"{kills.finished} of {kills.planned}"]
 
 
-def ours(folder: Path, count: int) -> tuple[float, list[float]]:
-    """Wall seconds of the whole command, and the seconds between the ends of its trials."""
-    spec = write_spec(
-        folder,
-        "short.yaml",
-        train={"epochs": EPOCHS},
-        sweep={"num_gpus": list(SIZES), "batch_size": [BATCH_SIZE], "learning_rate": rates(count), "seed": [0]},
-        tracking={"uri": f"sqlite:///{folder}/mlflow.db"},
-    )
-    began = time.time()
-    run(command("run", spec, "--address", "local", "--out", folder / "study"), folder)
-    wall = time.time() - began
-    trials = [json.loads(line) for line in (folder / "study" / "trials.jsonl").read_text("utf-8").splitlines()]
-    assert len(trials) == count
-    assert all(trial["status"] == "finished" for trial in trials)
-    return wall, between([seconds_of(trial["ended_at"]) for trial in trials])
+def sweep_of(trials: int) -> Sweep:
+    """So many trials of the 24, half of each size; fewer than 24 have the one batch size that is compared."""
+    if trials == TRIALS:
+        return Sweep(num_gpus=SIZES, batch_size=[COMPARED_BATCH, 2 * COMPARED_BATCH], learning_rate=RATES)
+    if trials % len(SIZES) or not 0 < trials <= len(SIZES) * len(RATES):
+        raise SystemExit(f"--trials: {trials} is not {TRIALS} and not an even number up to {len(SIZES) * len(RATES)}")
+    return Sweep(num_gpus=SIZES, batch_size=[COMPARED_BATCH], learning_rate=RATES[: trials // len(SIZES)])
 
 
-def stock(folder: Path, count: int) -> tuple[float, list[float]]:
-    """The same of a Tune function that builds a `TorchTrainer` for each trial."""
-    began = time.time()
-    run([sys.executable, "-m", "tests.bench_peers", "stock-study", str(folder), str(count)], folder)
-    wall = time.time() - began
-    ends = [float(line) for line in (folder / "ends").read_text("utf-8").split()]
-    assert len(ends) == count
-    return wall, between(ends)
+def measure(way: Way, folder: Path, trials: int, kills: int) -> Measured:
+    """Runs the study, and then the one with the kills."""
+    place = folder / way.name.replace(" ", "-")
+    seconds, done = run(way, place / "study", sweep_of(trials))
+    return Measured(way, seconds, done, kill_workers(way, place / "kills", kills))
 
 
-def torchrun(folder: Path, count: int) -> tuple[float, list[float]]:
-    """The same of a shell's loop over torchrun."""
-    ends = [time.time()]
-    for point in points(count):
-        run(torchrun_command(point), folder)
-        ends.append(time.time())
-    return ends[-1] - ends[0], between(ends)
+def peers(folder: Path, *, small: bool = False, trials: int = TRIALS, kills: int = KILLS) -> Rows:
+    """A row a way, ours first."""
+    trials, kills = (2, 1) if small else (trials, kills)
+    mine = max(trials, OUR_LEAST)
+    found = [measure(way, folder, mine if way is SCALESTUDY else trials, kills) for way in WAYS]
+    return [measured.row(found[0].whole()) for measured in found]
 
 
-def torchrun_command(point: dict[str, Any]) -> list[str]:
-    """One trial."""
-    script = REPOSITORY / "tests" / "support" / "peer_training.py"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={point['num_gpus']}"]
-    options = {"--learning-rate": point["learning_rate"], "--batch-size": BATCH_SIZE, "--epochs": EPOCHS}
-    return [*launcher, str(script), *(str(part) for option in options.items() for part in option)]
+TITLE = "The same study by scalestudy and by its peers"
+PARTS = {"peers": Part(TITLE, HEADER, peers)}
 
 
-def run(arguments: list[str], folder: Path) -> None:
-    """Runs a command in a folder with one thread a process; shows what it said when it fails."""
-    variables = {"OMP_NUM_THREADS": "1", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1"}
-    done = subprocess.run(
-        arguments, cwd=folder, env=environment(**variables), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+def main(arguments: list[str]) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="make bench-peers")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    options = parser.parse_args(arguments)
+    sweep_of(options.trials)  # a wrong number is told now
+    part = Part(TITLE, HEADER, partial(peers, trials=options.trials, kills=options.kills))
+    print_parts({"peers": part}, ["--small"] if options.small else [])
 
-
-def between(ends: list[float]) -> list[float]:
-    """Seconds from each end to the next."""
-    return [later - earlier for earlier, later in itertools.pairwise(sorted(ends))]
-
-
-def seconds_of(text: str) -> float:
-    """A record's time stamp as seconds."""
-    from datetime import datetime
-
-    return datetime.fromisoformat(text).timestamp()
-
-
-def scaled(wall: float, gaps: list[float], count: int) -> float:
-    """The wall of all 24 from that of fewer: what is missing, at the median seconds between two ends."""
-    return wall + (TRIALS - count) * statistics.median(gaps)
-
-
-def short_trials(folder: Path, *, small: bool = False) -> list[list[str]]:
-    """A row a way."""
-    counts = {"scalestudy": 6 if small else TRIALS, "stock Ray": 2 if small else PEER_TRIALS}
-    counts["torchrun loop"] = counts["stock Ray"]
-    found: dict[str, tuple[float, float]] = {}
-    for (name, count), way in zip(counts.items(), (ours, stock, torchrun), strict=True):
-        place = folder / name.split()[0]
-        place.mkdir()
-        wall, gaps = way(place, count)
-        found[name] = scaled(wall, gaps, count), statistics.median(gaps)
-    mine = found["scalestudy"][0]
-    return [
-        [name, str(counts[name]), f"{wall:.0f}", f"{gap:.2f}", f"{wall / mine:.1f}"]
-        for name, (wall, gap) in found.items()
-    ]
-
-
-def stock_study(folder: Path, count: int) -> None:
-    """What a user of Ray alone writes; runs in a process of its own."""
-    import ray
-    from ray import tune
-
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
-
-    def trial(space: dict[str, Any]) -> None:
-        from ray.train import RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
-        from ray.tune.integration.ray_train import TuneReportCallback
-
-        config = space["point"]
-        name = f"{config['num_gpus']}-{config['learning_rate']}"
-        TorchTrainer(
-            stock_worker,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=config["num_gpus"]),
-            run_config=RunConfig(name=name, storage_path=str(folder / "train"), callbacks=[TuneReportCallback()]),
-        ).fit()
-        with (folder / "ends").open("a", encoding="utf-8") as file:
-            print(time.time(), file=file)
-
-    tune.Tuner(
-        tune.with_resources(trial, {"CPU": 0.1}),
-        param_space={"point": tune.grid_search(points(count))},
-        tune_config=tune.TuneConfig(max_concurrent_trials=1),
-        run_config=tune.RunConfig(name="tune", storage_path=str(folder), verbose=0),
-    ).fit()
-
-
-def stock_worker(config: dict[str, Any]) -> None:
-    """The train function of every worker."""
-    import ray.train
-
-    from tests.support.peer_training import train
-
-    accuracy = train(config["learning_rate"], BATCH_SIZE, EPOCHS)
-    ray.train.report({"accuracy": accuracy})
-
-
-PARTS = {"peers": Part("Short trials, against stock Ray and torchrun", HEADER, short_trials)}
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["stock-study"]:
-        stock_study(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        print_parts(PARTS, sys.argv[1:])
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""SIGKILL to a worker of each trial of a study, whatever runs it, and what that costs by the notes of the model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from tests.peers.workload import NOTES, STEP_SECONDS
+from tests.support.peers import Running, Sweep, Way
+
+EPOCHS, STEPS, SLEEP = 6, 12, 0.1
+KILL_AT = 3 * STEPS + STEPS // 2
+"""In the middle of the fourth epoch, three checkpoints being written."""
+LIMIT_SECONDS = 900.0
+
+Note = tuple[float, int]
+"""When a rank began a step, and its process."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one kill has cost."""
+
+    seconds: float  # until the step is begun again that was being made
+    steps: int  # made or begun more than once
+
+
+@dataclass(frozen=True)
+class Kills:
+    """A study with a kill in every trial."""
+
+    losses: list[Loss]
+    finished: int
+    planned: int
+
+
+def kill_sweep(count: int) -> Sweep:
+    """Trials of two workers that differ in their seeds."""
+    seeds = tuple(range(count))
+    return Sweep(num_gpus=[2], batch_size=[128], learning_rate=[0.05], seed=seeds, epochs=EPOCHS)
+
+
+def kill_workers(way: Way, folder: Path, count: int) -> Kills:
+    """Runs so many trials, one after the other, and kills rank 1 of each once."""
+    notes = folder.with_name(f"{folder.name}-notes")
+    notes.mkdir()
+    variables = {NOTES: str(notes), STEP_SECONDS: str(SLEEP)}
+    with way.running(folder, kill_sweep(count), noted=True, **variables) as study:
+        killed = _kill_each(study, notes)
+        finished = len(study.trials())
+    if len(killed) != count:
+        said = (folder / "said").read_text("utf-8", errors="replace")
+        raise RuntimeError(f"{way.name}: {len(killed)} of {count} trials came as far as to be killed: {said[-5000:]}")
+    found = [loss_of(read_notes(notes / f"{trial}-0"), EPOCHS * STEPS) for trial in killed]
+    return Kills([loss for loss in found if loss], finished, count)
+
+
+def _kill_each(study: Running, notes: Path) -> set[str]:
+    """Watches the notes until the command ends; the trials whose worker was killed."""
+    killed: set[str] = set()
+    give_up = time.monotonic() + LIMIT_SECONDS
+    while study.process.poll() is None:
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"{study.way.name}: not done after {LIMIT_SECONDS:.0f} s")
+        for file in notes.glob("*-1"):
+            trial = file.name.removesuffix("-1")
+            if trial not in killed and len(steps := read_notes(file)) >= KILL_AT:
+                os.kill(steps[-1][1], signal.SIGKILL)
+                killed.add(trial)
+        time.sleep(0.01)
+    return killed
+
+
+def read_notes(file: Path) -> list[Note]:
+    """One rank's steps in their order; a line that is being written is left out."""
+    lines = file.read_text("utf-8").split("\n")[:-1]
+    return [(float(when), int(process)) for when, process in map(str.split, lines)]
+
+
+def loss_of(notes: list[Note], needed: int) -> Loss | None:
+    """What a kill in the first attempt has cost a trial of `needed` steps; None if it never came as far again.
+
+    From the last step that the first attempt began, so that what it needs to notice counts.
+    """
+    attempts = [list(group) for _, group in groupby(notes, key=lambda note: note[1])]
+    first, last = attempts[0], attempts[-1]
+    from_step = needed - len(last)  # the last attempt ends the training
+    if len(attempts) == 1 or from_step < 0:
+        return None
+    again = last[max(0, len(first) - 1 - from_step)]
+    return Loss(again[0] - first[-1][0], len(notes) - needed)

@@ -1,0 +1,157 @@
+"""The programs that the peers' users would write, and the table of `make bench-peers`."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.plan import make_plan
+from orchestration.preflight import check_data, read_spec
+from orchestration.trials import train_config
+from tests import bench_peers
+from tests.bench_peers import HEADER, Measured, sweep_of
+from tests.support.gloo import gloo_pool
+from tests.support.line_count import lines_written
+from tests.support.peer_kills import EPOCHS, KILL_AT, STEPS, Kills, Loss, kill_workers, loss_of
+from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Sweep, Trained, run
+from training.config import TrainConfig
+from training.loop import train
+
+TINY = Sweep(num_gpus=[1, 2], batch_size=[64], learning_rate=[0.05], epochs=2)
+
+PROGRAM = '''"""A docstring
+of two lines."""
+
+import os  # a comment behind code counts with it
+
+
+# a comment
+def twice(
+    number,
+):
+    """Another."""
+
+    return """a
+text""" + str(2 * number)
+'''
+
+
+def test_lines_are_counted(tmp_path):
+    program, settings, empty = tmp_path / "program.py", tmp_path / "grid.yaml", tmp_path / "empty.py"
+    program.write_text(PROGRAM)  # import, def, number, ), return, text
+    settings.write_text("# a comment\n\na: 1  # behind\nb:\n  # another\n  - 2\n")
+    empty.write_text('"""Nothing."""\n')
+    assert [lines_written([file]) for file in (program, settings, empty)] == [6, 3, 0]
+    assert lines_written([program, settings]) == 9
+
+
+def test_what_a_user_writes_is_there_and_ours_is_the_shortest():
+    lines = [lines_written(way.written()) for way in WAYS]
+    assert all(file.exists() for way in WAYS for file in way.written())
+    assert lines[0] == min(lines) > 0
+    programs = {file.name for file in PROGRAMS.glob("*.*")} - {"__init__.py", "workload.py"}
+    assert {name for way in WAYS for name in way.files} == programs
+
+
+def notes(process, *times):
+    return [(float(time), process) for time in times]
+
+
+@pytest.mark.parametrize(
+    ("found", "loss"),
+    [
+        # five of eight steps begun; anew from the third: steps 3, 4, 5 again, the fifth at 22 s
+        (notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22, 23, 24, 25), Loss(seconds=18.0, steps=3)),
+        # from the very first
+        (notes(7, 0, 1) + notes(8, *range(10, 18)), Loss(seconds=10.0, steps=2)),
+        # an attempt in the middle that came nowhere
+        (notes(7, 0, 1, 2) + notes(9, 5) + notes(8, *range(10, 18)), Loss(seconds=10.0, steps=4)),
+        # nothing was lost: the next step is the sixth
+        (notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22), Loss(seconds=16.0, steps=0)),
+        (notes(7, 0, 1, 2, 3, 4), None),
+    ],
+)
+def test_what_a_kill_costs(found, loss):
+    assert loss_of(found, needed=8) == loss
+
+
+def trained(num_gpus, batch_size, seconds, ended):
+    epochs = [{"epoch": epoch, "train_seconds": seconds, "at": ended + 5.0 * (epoch - 2)} for epoch in (1, 2)]
+    return Trained({"num_gpus": num_gpus, "batch_size": batch_size}, epochs)
+
+
+def test_a_row_of_the_table(monkeypatch):
+    monkeypatch.setattr(bench_peers, "lines_written", lambda files: 80)
+    trials = [trained(1, 32, 1.437, 10.0), trained(2, 32, 0.5, 13.0), trained(2, 32, 1.437, 15.0)]
+    trials += [trained(2, 64, 0.1, 18.0), trained(2, 32, 2.0, 22.0)]
+    kills = Kills([Loss(9.0, 6), Loss(7.04, 8), Loss(20.0, 7)], finished=3, planned=3)
+    row = Measured(TORCHRUN, 30.0, trials, kills).row(ours=29.0)
+    assert len(row) == len(HEADER)
+    assert dict(zip(HEADER, row, strict=True)) == {
+        "way": "torchrun loop",
+        "trials run": "5",
+        "s for the 24 trials": "≈ 87",  # 30 + 19 · 3
+        "s a trial, median": "3.00",  # of 3, 2, 3, 4
+        "times ours": "3.0",  # 87 ÷ 29
+        "examples/s, 1 worker": "1,000",
+        "examples/s, 2 workers": "1,000",  # of 2,874, 1,000, 719
+        "worker killed: s until as far again": "9.0",
+        "steps again": "7",
+        "trials finished": "3 of 3",
+        "lines a user writes": "80",
+    }
+
+
+def test_trials_that_were_all_run_are_not_estimated():
+    trials = [trained(size, 32, 1.0, float(number)) for number in range(12) for size in (1, 2)]
+    row = Measured(SCALESTUDY, 40.0, trials, Kills([], finished=0, planned=3)).row(ours=40.0)
+    assert row[:5] == ["scalestudy", "24", "40", row[3], "1.0"]
+    assert row[7:10] == ["–", "–", "0 of 3"]
+
+
+def test_fewer_trials_have_both_sizes():
+    assert [len(sweep_of(count).points()) for count in (2, 6, 24)] == [2, 6, 24]
+    assert {point["num_gpus"] for point in sweep_of(2).points()} == {1, 2}
+    for count in (0, 3, 14):
+        with pytest.raises(SystemExit, match=f"--trials: {count}"):
+            sweep_of(count)
+
+
+def ours(worker, config):
+    """What the training loop computes of a trial."""
+    return [(record.train_loss, record.to_dict()["test_accuracy"]) for record in train(config, worker).records]
+
+
+def expected(tmp_path, sweep):
+    """Our losses and accuracies of each trial of a sweep, by world size."""
+    SCALESTUDY.settings(tmp_path, sweep, False)
+    spec = read_spec(tmp_path / "study.yaml")
+    found = {}
+    with gloo_pool(2) as ranks:
+        for trial in make_plan(spec).trials:
+            config = TrainConfig.from_dict(train_config(trial, check_data(spec)))
+            found[trial.params["num_gpus"]] = ranks.run(trial.params["num_gpus"], ours, config)[0]
+    return found
+
+
+@pytest.mark.timeout(600)  # half a minute on two quiet cores
+def test_peers_train_what_we_train(tmp_path):
+    """Equal but for rounding, and for the last batch of an epoch, whose uneven shards a user's DDP weighs alike."""
+    mine = expected(tmp_path, TINY)
+    _, by_torchrun = run(TORCHRUN, tmp_path / "torchrun", replace(TINY, num_gpus=[1]))
+    _, by_optuna = run(OPTUNA, tmp_path / "optuna", replace(TINY, num_gpus=[2]))
+    assert [trial.params["num_gpus"] for trial in by_torchrun + by_optuna] == [1, 2]
+    for trial in by_torchrun + by_optuna:
+        losses, accuracies = zip(*mine[trial.params["num_gpus"]], strict=True)
+        assert [epoch["train_loss"] for epoch in trial.epochs] == pytest.approx(losses, rel=0.01)
+        assert [epoch["test_accuracy"] for epoch in trial.epochs] == pytest.approx(accuracies, abs=0.03)
+        assert trial.epochs[1]["train_loss"] < trial.epochs[0]["train_loss"] - 0.1
+
+
+@pytest.mark.timeout(600)  # as above
+def test_a_killed_worker_is_measured(tmp_path):
+    kills = kill_workers(TORCHRUN, tmp_path / "kills", 1)
+    assert (kills.finished, kills.planned) == (1, 1)
+    (loss,) = kills.losses
+    assert 2 * STEPS < KILL_AT < EPOCHS * STEPS
+    assert 0 <= loss.steps <= 2 * STEPS  # since the last checkpoint, or the one before
+    assert loss.seconds > 0

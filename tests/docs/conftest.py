@@ -1,0 +1,64 @@
+"""What pages' folders begin with: one small study, run once, and the repository."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.ports import free_ports
+from tests.support.snippet_runs import copy_repository, user_environment
+from tests.support.snippets import REPOSITORY_FOLDER, STUDY_FOLDER
+
+MY_STUDY = Path(__file__).parent / "my_study"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """Of the user who reads the pages."""
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture(scope="session")
+def my_study(tmp_path_factory, home):
+    """A folder with a spec, its model, MLflow's file and two studies: `runs/my-study-…` and, the same, `runs/other-…`."""
+    folder = tmp_path_factory.mktemp("my-study")
+    for file in MY_STUDY.glob("*.*"):
+        shutil.copy(file, folder)
+    done = subprocess.run(
+        ["scalestudy", "run", "study.yaml"], cwd=folder, env=user_environment(home), capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (folder / "runs").iterdir()
+    shutil.copytree(run, folder / "runs" / run.name.replace("my-study", "other"), symlinks=True)
+    return folder
+
+
+@pytest.fixture
+def folder_of(tmp_path, home, request):
+    """Makes a page's folder, and what its commands find in the environment."""
+    ports = free_ports(4)
+    state = f"/tmp/scalestudy-docs-{os.getpid()}"  # short: sockets lie under it
+    cluster = dict(zip(("PORT", "DASHBOARD_PORT", "AGENT_PORT"), map(str, ports), strict=False), STATE_DIR=state)
+
+    def make(page):
+        folder, variables = tmp_path / "folder", user_environment(home)
+        folder.mkdir()
+        if REPOSITORY_FOLDER in page.begins_with:
+            copy_repository(folder)
+            variables = user_environment(home, **cluster)
+            request.addfinalizer(lambda: _stop_cluster(folder, variables))
+        if STUDY_FOLDER in page.begins_with:
+            shutil.copytree(request.getfixturevalue("my_study"), folder, symlinks=True, dirs_exist_ok=True)
+        return folder, variables
+
+    return make
+
+
+def _stop_cluster(folder, variables):
+    """Also after a page that failed between `start` and `stop`."""
+    if Path(variables["STATE_DIR"]).exists():
+        script = folder / "infra" / "local" / "cluster.sh"
+        subprocess.run([script, "stop"], env=variables, timeout=120, check=True, stdout=subprocess.DEVNULL)

@@ -22,7 +22,8 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def my_study(tmp_path_factory, home):
-    """A folder with a spec, its model, MLflow's file and two studies: `runs/my-study-…` and, the same, `runs/other-…`."""
+    """A folder with a spec, its model, MLflow's file and two studies: `runs/my-study-…` and, the same, `runs/other-…`;
+    and what the study printed."""
     folder = tmp_path_factory.mktemp("my-study")
     for file in MY_STUDY.glob("*.*"):
         shutil.copy(file, folder)
@@ -33,26 +34,28 @@ def my_study(tmp_path_factory, home):
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (folder / "runs").iterdir()
     shutil.copytree(run, folder / "runs" / run.name.replace("my-study", "other"), symlinks=True)
-    return folder
+    return folder, done.stdout
 
 
 @pytest.fixture
 def folder_of(tmp_path, home, request):
-    """Makes a page's folder, and what its commands find in the environment."""
+    """Makes a page's folder; what its commands find in the environment; what was printed in the folder already."""
     ports = free_ports(4)
     state = f"/tmp/scalestudy-docs-{os.getpid()}"  # short: sockets lie under it
     cluster = dict(zip(("PORT", "DASHBOARD_PORT", "AGENT_PORT"), map(str, ports), strict=False), STATE_DIR=state)
 
     def make(page):
-        folder, variables = tmp_path / "folder", user_environment(home)
+        folder, variables, printed = tmp_path / "folder", user_environment(home), []
         folder.mkdir()
         if REPOSITORY_FOLDER in page.begins_with:
             copy_repository(folder)
             variables = user_environment(home, **cluster)
             request.addfinalizer(lambda: _stop_cluster(folder, variables))
         if STUDY_FOLDER in page.begins_with:
-            shutil.copytree(request.getfixturevalue("my_study"), folder, symlinks=True, dirs_exist_ok=True)
-        return folder, variables
+            begun, output = request.getfixturevalue("my_study")
+            shutil.copytree(begun, folder, symlinks=True, dirs_exist_ok=True)
+            printed.append(("scalestudy run study.yaml\n", output))
+        return folder, variables, printed
 
     return make
 

@@ -84,6 +84,7 @@ def test_what_the_folder_begins_with():
         "the repository",
     }
     assert page("text\n").begins_with == set()
+    assert page("says `<!-- the folder begins with: x -->`\n").begins_with == set()
 
 
 def test_sessions_are_commands_and_their_output():

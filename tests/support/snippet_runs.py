@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
@@ -71,14 +71,14 @@ def copy_repository(folder: Path) -> None:
 class PageRun:
     """One page's folder with its terminal. What is in the background ends with it."""
 
-    def __init__(self, page: Page, folder: Path, variables: Mapping[str, str], seconds: float = SECONDS) -> None:
-        self._page, self._folder, self._seconds = page, folder, seconds
+    def __init__(self, page: Page, folder: Path, variables: Mapping[str, str], printed: Iterable[tuple[str, str]] = ()) -> None:
+        self._page, self._folder = page, folder
         self._beside = folder.parent / f"{folder.name}-terminal"  # the folder itself holds what a user's would
         self._beside.mkdir()
         self._variables = {**variables, "TERMINAL": str(self._beside / "state")}
         self._notebook: subprocess.Popen[str] | None = None
         self._background: list[tuple[subprocess.Popen[bytes], str]] = []
-        self.printed: list[tuple[str, str]] = []
+        self.printed = list(printed)
         """The commands of each block that ran, and what it printed."""
 
     def __enter__(self) -> PageRun:
@@ -143,10 +143,10 @@ class PageRun:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=self._seconds)
+            output, _ = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise self._fail(block, f"still runs after {self._seconds} s; it said\n{process.communicate()[0]}") from None
+            raise self._fail(block, f"still runs after {SECONDS} s; it said\n{process.communicate()[0]}") from None
         if process.returncode != 0:
             raise self._fail(block, f"exit status {process.returncode}; it said\n{output}")
         return output
@@ -163,7 +163,7 @@ class PageRun:
         assert notebook.stdout is not None
         notebook.stdin.write(json.dumps([f"{self._page.name}:{block.line}", code, mark]) + "\n")
         notebook.stdin.flush()
-        watchdog = threading.Timer(self._seconds, notebook.kill)
+        watchdog = threading.Timer(SECONDS, notebook.kill)
         watchdog.start()
         output = ""
         for line in notebook.stdout:
@@ -198,7 +198,7 @@ class PageRun:
                 stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._background.append((process, url))
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + SECONDS
         while not _answers(url):
             if process.poll() is not None or time.monotonic() > end:
                 raise self._fail(block, f"{url} does not answer; it said\n{log.read_text('utf-8')}")
@@ -247,12 +247,16 @@ def not_shown(shown: str, output: str) -> list[str]:
 
     Numbers, times and paths differ from run to run, and are not compared.
     """
-    flat = " ".join(output.split())
-    missing = [heading for heading in headings(shown) if " ".join(heading.split()) not in flat]
+    flat = _flat(output)
+    missing = [heading for heading in headings(shown) if _flat(heading) not in flat]
     words = sorted(set(re.findall(r"[A-Za-z_]{4,}", shown)))
     there = set(re.findall(r"[A-Za-z_]{4,}", output))
     lacking = [word for word in words if word not in there]
     return missing + (lacking if len(lacking) > (1 - SHARE_OF_WORDS) * len(words) else [])
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\d+(?:\.\d+)?", "0", " ".join(text.split()))
 
 
 def headings(shown: str) -> list[str]:

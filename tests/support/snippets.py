@@ -30,7 +30,8 @@ SAID = {
 """What a comment may say, and of blocks in which languages."""
 REPOSITORY_FOLDER, STUDY_FOLDER = "the repository", "my-study"
 
-COMMENT = re.compile(r"<!--\s*(?P<kind>[a-z ]+?):\s*(?P<rest>.*?)\s*-->", re.DOTALL)
+COMMENT = re.compile(r"^[ \t]*<!--\s*(?P<kind>[a-z ]+?):\s*(?P<rest>.*?)\s*-->", re.DOTALL | re.MULTILINE)
+ANY_COMMENT = re.compile(r"^[ \t]*<!--.*?-->", re.DOTALL | re.MULTILINE)
 BEFORE_A_BLOCK = re.compile(r"(?:^[ \t]*<!--(?:(?!-->).)*-->[ \t]*\n)+\Z", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 INFO = re.compile(r'^(?P<language>\w+)(?:\s+title="(?P<title>[^"]+)")?$')
@@ -186,7 +187,7 @@ def _begins_with(comment: re.Match[str], place: str) -> set[str]:
 
 
 def _spans(prose: str) -> Iterator[Span]:
-    without_comments = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), prose, flags=re.DOTALL)
+    without_comments = ANY_COMMENT.sub(lambda found: "\n" * found[0].count("\n"), prose)
     for found in INLINE.finditer(without_comments):
         line = without_comments.count("\n", 0, found.start()) + 1
         yield Span(text=" ".join(found[2].replace("\\|", "|").split()), line=line)

@@ -29,7 +29,7 @@ def my_study(tmp_path_factory, home):
         shutil.copy(file, folder)
     done = subprocess.run(
         ["scalestudy", "run", "study.yaml"], cwd=folder, env=user_environment(home), capture_output=True, text=True,
-        timeout=280, check=False,
+        timeout=560, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (folder / "runs").iterdir()

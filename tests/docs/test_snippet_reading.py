@@ -60,7 +60,7 @@ def test_comments_before_a_block_are_of_that_block():
         <!-- the folder begins with: my-study, the repository -->
         <!-- in the background until: http://127.0.0.1:5000 -->
         <!-- not run: no daemon
-        here; instead: tests/docs/test_snippet_reading.py::test_a -->
+        here; instead: tests/docs/test_snippet_reading.py::test_a, tests/docs/test_b.py::test_b -->
         ```bash
         docker ps
         ```
@@ -72,7 +72,7 @@ def test_comments_before_a_block_are_of_that_block():
     assert first.not_run
     assert not first.is_run
     assert first.said["not run"].startswith("no daemon here; instead:")
-    assert first.instead == "tests/docs/test_snippet_reading.py::test_a"
+    assert first.instead == ["tests/docs/test_snippet_reading.py::test_a", "tests/docs/test_b.py::test_b"]
     assert first.said["in the background until"] == "http://127.0.0.1:5000"
     assert second.said == {}
     assert second.is_run

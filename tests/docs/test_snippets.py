@@ -8,13 +8,25 @@ from tests.support.snippet_words import command_problems, commands, is_spec_key,
 from tests.support.snippets import names_a_test
 from tests.support.studies import REPOSITORY
 
-NOT_RUN = {}
+NOT_RUN = {
+    "CONTRIBUTING.md": 1,
+    "README.md": 3,
+    "docs/running.md": 4,
+    "docs/security.md": 2,
+    "docs/training.md": 1,
+    "infra/README.md": 2,
+    "infra/docker/README.md": 3,
+    "infra/kuberay/README.md": 3,
+    "infra/local/README.md": 1,
+    "infra/mlflow/README.md": 7,
+    "infra/ray/README.md": 4,
+}
 """How many blocks of each page are not run. Add none without a test that checks what can be checked of it."""
 
 WITH_BLOCKS = [name for name in page_names() if load(name).blocks]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", WITH_BLOCKS)
 def test_the_snippets_of_a_page_do_what_it_says(name, folder_of):
     page = load(name)
@@ -47,8 +59,8 @@ def test_inline_commands_and_spec_keys_are_there(name):
 
 @pytest.mark.parametrize("name", WITH_BLOCKS)
 def test_what_is_not_run_is_checked_by_a_test_that_exists(name):
-    named = [block for block in load(name).blocks if block.not_run]
-    lost = [f"{name}:{block.line}: {block.instead}" for block in named if not names_a_test(block.instead, REPOSITORY)]
+    named = [(block.line, test) for block in load(name).blocks if block.not_run for test in block.instead]
+    lost = [f"{name}:{line}: {test}" for line, test in named if not names_a_test(test, REPOSITORY)]
     assert not lost, "\n".join(lost)
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -20,15 +21,22 @@ from urllib.parse import urlsplit
 
 from experiments.spec import parse_study
 from tests.support.ports import listens
-from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, Block, Page
+from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, RAN_BEFORE, Block, Page
 from tests.support.studies import REPOSITORY, environment
 from training.registry import DATASETS, MODELS
 
-SECONDS = 280.0
+SECONDS = 560.0
 """The most that one block may take."""
+BEGUN = (".yaml", ".py")
+"""Files that a study was made from."""
 SHARE_OF_WORDS = 0.75
 NEWEST = re.compile(r"([\w./~-]+-)…")
-NAME = re.compile(r"^name:", re.MULTILINE)
+BESIDE = {
+    "name": "my-study",
+    "sweep": "{num_gpus: [1, 2], batch_size: [64, 128], learning_rate: [0.1, 0.2]}",
+    "targets": "{accuracy: [0.8]}",
+}
+"""What stands beside a part of a spec, where that does not say it itself."""
 PREAMBLE = """\
 set -eo pipefail
 newest() { for found in "$1"*; do :; done; [ -e "$found" ] || { echo "there is no $1…" >&2; exit 1; }; echo "$found"; }
@@ -53,7 +61,9 @@ class FailedError(AssertionError):
 
 def user_environment(home: Path, **variables: str) -> dict[str, str]:
     """What a user has who installed the package: its commands on the path, and a home of the test's own."""
-    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # of fonts, which take seconds to look through
+    cache = os.environ.get(
+        "XDG_CACHE_HOME", str(Path.home() / ".cache")
+    )  # of fonts, which take seconds to look through
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return environment(HOME=str(home), XDG_CACHE_HOME=cache, PATH=path, **variables)
 
@@ -71,13 +81,17 @@ def copy_repository(folder: Path) -> None:
 class PageRun:
     """One page's folder with its terminal. What is in the background ends with it."""
 
-    def __init__(self, page: Page, folder: Path, variables: Mapping[str, str], printed: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, page: Page, folder: Path, variables: Mapping[str, str], printed: Iterable[tuple[str, str]] = ()
+    ) -> None:
         self._page, self._folder = page, folder
-        self._beside = folder.parent / f"{folder.name}-terminal"  # the folder itself holds what a user's would
-        self._beside.mkdir()
+        self._beside = Path(
+            tempfile.mkdtemp(prefix=f"{folder.name}-terminal-", dir=folder.parent)
+        )  # the folder itself holds what a user's would
         self._variables = {**variables, "TERMINAL": str(self._beside / "state")}
         self._notebook: subprocess.Popen[str] | None = None
         self._background: list[tuple[subprocess.Popen[bytes], str]] = []
+        self._begun = {file.name: file.read_text("utf-8") for file in folder.glob("*.*") if file.suffix in BEGUN}
         self.printed = list(printed)
         """The commands of each block that ran, and what it printed."""
 
@@ -130,12 +144,23 @@ class PageRun:
         self.printed.append((block.commands, output))
 
     def _script(self, block: Block, after: str) -> list[str]:
-        text = NEWEST.sub(r'"$(newest \1)"', block.commands)
+        text = NEWEST.sub(r'"$(newest \1)"', self._not_yet_run(block))
         if "…" in re.sub(r"(^|\s)#.*", "", text):
             raise self._fail(block, "a command with … can't be run")
         script = self._beside / f"line-{block.line}.sh"
         script.write_text(f"{PREAMBLE}{text}{after}", encoding="utf-8")
         return ["bash", str(script)]
+
+    def _not_yet_run(self, block: Block) -> str:
+        """The commands without the one whose result the folder begins with, from the very files that are there."""
+        if (command := block.said.get(RAN_BEFORE)) is None:
+            return block.commands
+        changed = [name for name, text in self._begun.items() if (self._folder / name).read_text("utf-8") != text]
+        lines = block.commands.splitlines(keepends=True)
+        left = [line for line in lines if line.partition("#")[0].strip() != command]
+        if changed or len(left) != len(lines) - 1 or f"{command}\n" not in [ran for ran, _ in self.printed]:
+            raise self._fail(block, f"{command} has not run before with these files (changed: {changed})")
+        return "".join(left)
 
     def _shell(self, block: Block) -> str:
         process = subprocess.Popen(
@@ -238,8 +263,10 @@ class PageRun:
 
 def check_spec(block: Block, page: str) -> None:
     """A whole spec, or a part of one. Raises SpecError with every problem."""
-    text = block.text if NAME.search(block.text) else f"name: my-study\n{block.text}"
-    parse_study(text, f"{page}:{block.line}", models=MODELS, datasets=DATASETS)
+    lacking = [
+        f"{key}: {value}\n" for key, value in BESIDE.items() if not re.search(f"^{key}:", block.text, re.MULTILINE)
+    ]
+    parse_study(block.text + "".join(lacking), f"{page}:{block.line}", models=MODELS, datasets=DATASETS)
 
 
 def not_shown(shown: str, output: str) -> list[str]:
@@ -249,7 +276,7 @@ def not_shown(shown: str, output: str) -> list[str]:
     """
     flat = _flat(output)
     missing = [heading for heading in headings(shown) if _flat(heading) not in flat]
-    words = sorted(set(re.findall(r"[A-Za-z_]{4,}", shown)))
+    words = sorted(set(re.findall(r"[A-Za-z_]{4,}", re.sub(r"\S*/\S*", "", shown))))
     there = set(re.findall(r"[A-Za-z_]{4,}", output))
     lacking = [word for word in words if word not in there]
     return missing + (lacking if len(lacking) > (1 - SHARE_OF_WORDS) * len(words) else [])

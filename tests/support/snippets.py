@@ -2,7 +2,8 @@
 
 Comments that GitHub and the site do not show, each on the line before a block:
 
-* `<!-- not run: WHY; instead: tests/path/test_file.py::test_name -->`
+* `<!-- not run: WHY; instead: tests/path/test_file.py::test_name -->`; several tests with commas
+* `<!-- ran before: scalestudy run study.yaml -->`: this line has made what the folder begins with, and is not run again
 * `<!-- in the background until: URL -->`: the commands stay in the foreground; the URL answers once they are up
 * `<!-- the output of: COMMAND -->`: which earlier command the shown output is of; else it is the block before
 * `<!-- not output: WHY -->`: text that no command prints
@@ -20,9 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LANGUAGES = ("bash", "dockerfile", "json", "math", "python", "text", "yaml")
-NOT_RUN, BACKGROUND, OUTPUT_OF, NOT_OUTPUT = "not run", "in the background until", "the output of", "not output"
+NOT_RUN, RAN_BEFORE, BACKGROUND = "not run", "ran before", "in the background until"
+OUTPUT_OF, NOT_OUTPUT = "the output of", "not output"
 SAID = {
     NOT_RUN: LANGUAGES,
+    RAN_BEFORE: ("bash",),
     BACKGROUND: ("bash",),
     OUTPUT_OF: ("text",),
     NOT_OUTPUT: ("text",),
@@ -71,9 +74,9 @@ class Block:
         return self.language == "text" and bool(SESSION.search(self.text))
 
     @property
-    def instead(self) -> str:
-        """The test that checks what can be checked of a block that is not run."""
-        return self.said[NOT_RUN].partition("; instead:")[2].strip()
+    def instead(self) -> list[str]:
+        """The tests that check what can be checked of a block that is not run."""
+        return [name.strip() for name in self.said[NOT_RUN].partition("; instead:")[2].split(",")]
 
     @property
     def commands(self) -> str:

@@ -1,4 +1,4 @@
-"""What `make demo` and its like run, as far as it can be said without an hour: by make itself, which tells and runs nothing."""
+"""What `make demo` and its like run: by make itself, which tells it and runs nothing. All of it would take an hour."""
 
 import importlib.util
 import re

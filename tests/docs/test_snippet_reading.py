@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from tests.support.snippet_words import command_problems, commands, is_spec_key, spec_keys, span_commands
+from tests.support.snippet_words import command_problems, commands, is_spec_key, span_commands, spec_keys
 from tests.support.snippets import SnippetError, names_a_test, read_page
 from tests.support.studies import REPOSITORY
 

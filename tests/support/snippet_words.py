@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -137,7 +138,7 @@ def _ray_command() -> Any:
 
 def _set_problems(words: Sequence[str]) -> Iterator[str]:
     """`--set key=value` with a key that no spec has."""
-    for option, value in zip(words, words[1:], strict=False):
+    for option, value in itertools.pairwise(words):
         key = value.partition("=")[0]
         if option == "--set" and not PLACEHOLDER.match(key) and key not in ("key", "key.path") and not is_spec_key(key):
             yield f"--set {key}: a spec has no such key"
@@ -170,7 +171,7 @@ def _stage_problems(words: Sequence[str]) -> Iterator[str]:
     if (target := _after("--target", words, stages[-1])) not in stages:
         yield f"docker build --target {target}: the stages are {', '.join(stages)}"
     arguments = re.findall(r"^ARG (\w+)", text, re.MULTILINE)
-    given = [value.partition("=")[0] for name, value in zip(words, words[1:], strict=False) if name == "--build-arg"]
+    given = [value.partition("=")[0] for name, value in itertools.pairwise(words) if name == "--build-arg"]
     yield from (f"docker build --build-arg {name}: no such argument" for name in given if name not in arguments)
 
 

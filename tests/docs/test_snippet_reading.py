@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from tests.support.snippet_words import command_problems, commands, is_spec_key, span_commands, spec_keys
-from tests.support.snippets import SnippetError, names_a_test, read_page
+from tests.support.snippets import SnippetError, comment_spans, names_a_test, read_page
 from tests.support.studies import REPOSITORY
 
 
@@ -119,6 +119,13 @@ def test_inline_code_has_lines_and_no_line_ends():
     found = page("a `b c` ``d ` e``\n```text\n`no`\n```\n`run\n--extend` `\\|`\n\n| `x` | `y` |\n<!-- `z` -->\n").spans
     assert [(span.text, span.line) for span in found] == [
         ("b c", 1), ("d ` e", 1), ("run --extend", 5), ("|", 6), ("x", 8), ("y", 8),
+    ]  # fmt: skip
+
+
+def test_comments_of_yaml_have_inline_code_too():
+    text = "# Needs `scalestudy data\n#   fetch mnist`\n#   scalestudy plan NAME.yaml    shows it\nname: a  # `b`\n"
+    assert [(span.text, span.line) for span in comment_spans(text)] == [
+        ("scalestudy data fetch mnist", 1), ("scalestudy plan NAME.yaml", 3),
     ]  # fmt: skip
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.docs.pages import load, page_names
+from tests.docs.pages import load, page_names, tracked
 from tests.support.snippet_runs import PageRun
 from tests.support.snippet_words import command_problems, commands, is_spec_key, span_commands, spec_keys
-from tests.support.snippets import names_a_test
+from tests.support.snippets import comment_spans, names_a_test
 from tests.support.studies import REPOSITORY
 
 NOT_RUN = {
@@ -49,12 +49,23 @@ def test_commands_name_what_is_there(name):
 
 @pytest.mark.parametrize("name", page_names())
 def test_inline_commands_and_spec_keys_are_there(name):
+    assert not inline_problems(name, load(name).spans)
+
+
+@pytest.mark.parametrize("name", tracked("*.yaml"))
+def test_commands_and_spec_keys_in_yaml_comments_are_there(name):
+    """The headers of the catalogue's studies, and of the template that `new` writes."""
+    assert not inline_problems(name, comment_spans((REPOSITORY / name).read_text("utf-8")))
+
+
+def inline_problems(name, spans):
+    """What inline code names that is not there, each with its line."""
     found = []
-    for span in load(name).spans:
+    for span in spans:
         problems = [problem for words in span_commands(span.text) for problem in command_problems(words)]
         problems += [f"{key}: a spec has no such key" for key in spec_keys(span.text) if not is_spec_key(key)]
         found += [f"{name}:{span.line}: `{span.text}`: {problem}" for problem in problems]
-    assert not found, "\n".join(found)
+    return found
 
 
 @pytest.mark.parametrize("name", WITH_BLOCKS)

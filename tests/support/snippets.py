@@ -196,6 +196,16 @@ def _spans(prose: str) -> Iterator[Span]:
         yield Span(text=" ".join(found[2].replace("\\|", "|").split()), line=line)
 
 
+def comment_spans(text: str) -> list[Span]:
+    """Inline code, and lines that begin with the command, in a YAML file's comments."""
+    comments = "".join(
+        f"{line.lstrip()[1:].strip() if line.lstrip().startswith('#') else ''}\n" for line in text.splitlines()
+    )
+    bare = (Span(text=re.split(r"\s{2,}", found[0])[0], line=comments.count("\n", 0, found.start()) + 1)
+            for found in re.finditer(r"^scalestudy .*$", comments, re.MULTILINE))  # fmt: skip
+    return [*_spans(comments), *bare]
+
+
 def names_a_test(name: str, root: Path) -> bool:
     """Whether `tests/path/test_file.py::test_name` names a test function, by its source alone."""
     path, _, function = name.partition("::")

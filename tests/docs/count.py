@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from tests.docs.pages import load, page_names
-from tests.support.snippet_words import commands, span_commands, spec_keys
+from tests.support.snippet_words import commands, is_a_name, span_commands, spec_keys
 from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, Block, Page
 
 COLUMNS = ("page", "blocks", "commands run", "specs", "files", "python run", "outputs", "inline", "not run")
@@ -34,7 +34,7 @@ def counts(page: Page) -> tuple[int, ...]:
         sum(block.title is not None for block in page.blocks),
         sum(block.language == "python" for block in run),
         len(compared(page)),
-        sum(len(span_commands(span.text)) + len(spec_keys(span.text)) for span in page.spans),
+        sum(len(span_commands(span.text)) + len(spec_keys(span.text)) + is_a_name(span.text) for span in page.spans),
         sum(block.not_run for block in page.blocks),
     )
 

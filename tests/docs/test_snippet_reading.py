@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from tests.support.snippet_words import command_problems, commands, is_spec_key, span_commands, spec_keys
+from tests.support.snippet_words import command_problems, commands, is_spec_key, name_problems, span_commands, spec_keys
 from tests.support.snippets import SnippetError, comment_spans, names_a_test, read_page
 from tests.support.studies import REPOSITORY
 
@@ -220,6 +220,26 @@ def test_commands_in_prose(text, found):
 )
 def test_spec_keys_in_prose(text, keys):
     assert spec_keys(text) == keys
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("from orchestration import run_study; result = run_study('study.yaml')", None),
+        ("from orchestration import run_studies", "orchestration.run_studies"),
+        ("from training.registry import MODELS, MODLES", "training.registry.MODLES"),
+        ("training.gradient_sync.GradientSync", None),
+        ("training.data.Splits.from_datasets", None),
+        ("training.data.Split", "training.data.Split"),
+        ("training.dat.Splits", "training.dat.Splits"),
+        ("orchestration/sweep.py", None),
+        ("tests/infra", None),
+        ("orchestration/swep.py", "orchestration/swep.py"),
+        ("search.py", None),
+    ],
+)
+def test_names_in_prose(text, problem):
+    assert [found.partition(":")[0] for found in name_problems(text)] == ([problem] if problem else [])
 
 
 @pytest.mark.parametrize(

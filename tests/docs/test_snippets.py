@@ -4,7 +4,7 @@ import pytest
 
 from tests.docs.pages import load, page_names, tracked
 from tests.support.snippet_runs import PageRun
-from tests.support.snippet_words import command_problems, commands, is_spec_key, span_commands, spec_keys
+from tests.support.snippet_words import command_problems, commands, is_spec_key, name_problems, span_commands, spec_keys
 from tests.support.snippets import comment_spans, names_a_test
 from tests.support.studies import REPOSITORY
 
@@ -63,6 +63,7 @@ def inline_problems(name, spans):
     found = []
     for span in spans:
         problems = [problem for words in span_commands(span.text) for problem in command_problems(words)]
+        problems += name_problems(span.text)
         problems += [f"{key}: a spec has no such key" for key in spec_keys(span.text) if not is_spec_key(key)]
         found += [f"{name}:{span.line}: `{span.text}`: {problem}" for problem in problems]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import shlex
@@ -23,6 +24,8 @@ PLACEHOLDER = re.compile(r"^[\[<]?(?:[A-Z_]+|…)\b|^…")
 SECTIONS = sorted({"workload", "train", "sweep", "search", "resources", "targets", "limits", "tracking"})
 SPEC_KEY = re.compile(rf"(?<![\w/.:-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(/]|:\w)")
 FILE_ENDINGS = (".py", ".md", ".yaml", ".json", ".jsonl")
+DOTTED = re.compile(r"(?:orchestration|training|experiments)(?:\.\w+)+")
+IMPORT = re.compile(rf"from ({DOTTED.pattern[:-1]}*) import (\w+(?:, \w+)*)")
 OUR_FOLDERS = ("infra/", "docs/", "tests/", "experiments/", "orchestration/", "training/")
 
 
@@ -223,6 +226,37 @@ def _checked(words: list[str]) -> list[str]:
     programs = ("scalestudy", "ray", "make")
     known = words[0] in programs or words[:2] in (["python", "-m"], ["docker", "build"]) or words[0] == "kubectl"
     return words if known else []
+
+
+def is_a_name(text: str) -> bool:
+    """Whether inline code is a path or a dotted name of ours, or an import of one."""
+    return _is_ours(text) or bool(IMPORT.match(text) or DOTTED.fullmatch(text))
+
+
+def name_problems(text: str) -> list[str]:
+    """What inline code that is a path or a dotted name of ours, or an import of one, names that is not there."""
+    if _is_ours(text):
+        return [] if _is_there(text) else [f"{text}: no such file"]
+    imported = IMPORT.match(text)
+    names = [f"{imported[1]}.{name}" for name in imported[2].split(", ")] if imported else []
+    names += [text] if DOTTED.fullmatch(text) and not text.endswith(FILE_ENDINGS) else []
+    return [f"{name}: there is no such name" for name in names if not _is_a_name(name)]
+
+
+def _is_a_name(dotted: str) -> bool:
+    """Whether a module has it, however deep."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
 
 
 def spec_keys(text: str) -> list[str]:

@@ -23,7 +23,10 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="session")
 def my_study(tmp_path_factory, home):
     """A folder with a spec, its model, MLflow's file and two studies: `runs/my-study-…` and, the same, `runs/other-…`;
-    and what the study printed."""
+    and what the study printed.
+
+    Copies of it go on with MLflow's file of the first one, whose address the study has kept.
+    """
     folder = tmp_path_factory.mktemp("my-study")
     for file in MY_STUDY.glob("*.*"):
         shutil.copy(file, folder)
@@ -33,8 +36,16 @@ def my_study(tmp_path_factory, home):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (folder / "runs").iterdir()
-    shutil.copytree(run, folder / "runs" / run.name.replace("my-study", "other"), symlinks=True)
+    _copy_study(run, run.name.replace("my-study", "other"))
     return folder, done.stdout
+
+
+def _copy_study(run, name):
+    """The same records under another study's name, so that there are two to compare."""
+    copy = run.parent / name
+    shutil.copytree(run, copy, symlinks=True)
+    for file in (copy / "plan.json", copy / "summary.json", copy / "report.html"):
+        file.write_text(file.read_text("utf-8").replace(run.name, name), encoding="utf-8")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def compared(page: Page) -> list[Block]:
         for block, previous in zip(page.blocks, before, strict=False)
         if block.language == "text" and not block.not_run and NOT_OUTPUT not in block.said
         and (OUTPUT_OF in block.said or block.is_session
-             or (previous is not None and previous.is_run and BACKGROUND not in previous.said))
+             or (previous and block.follows and previous.is_run and BACKGROUND not in previous.said))
     ]  # fmt: skip
 
 

@@ -234,6 +234,7 @@ def test_spec_keys_in_prose(text, keys):
         ("training.dat.Splits", "training.dat.Splits"),
         ("orchestration/sweep.py", None),
         ("tests/infra", None),
+        ("tests/orchestration/test_my_search.py", None),
         ("orchestration/swep.py", "orchestration/swep.py"),
         ("search.py", None),
     ],

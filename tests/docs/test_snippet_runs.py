@@ -151,10 +151,12 @@ def test_shown_output_is_compared_with_the_block_before_it(run):
     run("~~~bash\necho all is well\n~~~\n~~~text\nall is well\n~~~\n")
     run("~~~text\n$ echo all is well\nall is well\n~~~\n")
     run("~~~text\nnobody prints this\n~~~\n")
+    run("~~~bash\ntrue\n~~~\nA drawing:\n~~~text\nnobody prints this\n~~~\n")
     run("~~~bash\ntrue\n~~~\n<!-- not output: a drawing -->\n~~~text\nnobody prints this\n~~~\n")
     run("~~~bash\necho well\n~~~\n~~~bash\ntrue\n~~~\n<!-- the output of: echo well -->\n~~~text\nwell\n~~~\n")
     for wrong in (
         "~~~bash\necho all is well\n~~~\n~~~text\nsomething broke\n~~~\n",
+        "~~~bash\necho all is well\n~~~\n\n<!-- more -->\n~~~text\nsomething broke\n~~~\n",
         "~~~text\n$ echo all is well\nsomething broke\n~~~\n",
         "<!-- the output of: echo none -->\n~~~text\nnone\n~~~\n",
     ):

@@ -256,7 +256,7 @@ class PageRun:
             if not outputs:
                 raise self._fail(block, f"no command before it is: {command}")
             return outputs[-1]
-        if block.is_session or (before is not None and before.is_run and BACKGROUND not in before.said):
+        if block.is_session or (before and block.follows and before.is_run and BACKGROUND not in before.said):
             return self.printed[-1][1]
         return None
 

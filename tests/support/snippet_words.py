@@ -26,6 +26,7 @@ SPEC_KEY = re.compile(rf"(?<![\w/.:-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?
 FILE_ENDINGS = (".py", ".md", ".yaml", ".json", ".jsonl")
 DOTTED = re.compile(r"(?:orchestration|training|experiments)(?:\.\w+)+")
 IMPORT = re.compile(rf"from ({DOTTED.pattern[:-1]}*) import (\w+(?:, \w+)*)")
+READERS = re.compile(r"(?:test_)?my_\w+\.py$")
 OUR_FOLDERS = ("infra/", "docs/", "tests/", "experiments/", "orchestration/", "training/")
 
 
@@ -203,7 +204,9 @@ def _is_ours(word: str) -> bool:
 
 
 def _is_there(word: str) -> bool:
-    return (REPOSITORY / word).exists() or word == "infra/mlflow/.env"
+    """Or is made by a command, or by the reader: `experiments/analysis/laws/my_law.py`."""
+    made = word == "infra/mlflow/.env" or READERS.match(word.rpartition("/")[2])
+    return bool(made) or (REPOSITORY / word).exists()
 
 
 def span_commands(text: str) -> list[list[str]]:

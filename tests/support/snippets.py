@@ -55,6 +55,8 @@ class Block:
     text: str
     line: int
     """Of the opening fence, from 1."""
+    follows: bool = False
+    """Nothing but comments and empty lines stand between it and the block before."""
     said: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -122,7 +124,7 @@ def read_page(text: str, name: str) -> Page:
 
 def _blocks(text: str, name: str) -> tuple[list[Block], str]:
     """The blocks, and the page with an empty line in the place of each of their lines."""
-    blocks, prose, inside, opening = list[Block](), list[str](), list[str](), None
+    blocks, prose, inside, opening, since = list[Block](), list[str](), list[str](), None, 0
     for number, line in enumerate(text.splitlines(), start=1):
         fence = FENCE.match(line)
         if opening is None and fence is None:
@@ -131,8 +133,10 @@ def _blocks(text: str, name: str) -> tuple[list[Block], str]:
         if opening is None:
             opening, opened_at = fence, number
         elif fence and _closes(fence, opening):
-            blocks.append(_block(opening["info"], inside, opened_at, "".join(prose), name))
+            follows = bool(blocks) and not ANY_COMMENT.sub("", "".join(prose[since:])).strip()
+            blocks.append(_block(opening["info"], inside, opened_at, follows, "".join(prose), name))
             prose += ["\n"] * (len(inside) + 2)
+            since = len(prose)
             inside, opening = [], None
         else:
             inside.append(line)
@@ -145,14 +149,14 @@ def _closes(fence: re.Match[str], opening: re.Match[str]) -> bool:
     return fence["fence"].startswith(opening["fence"]) and not fence["info"].strip()
 
 
-def _block(info: str, lines: list[str], line: int, before: str, name: str) -> Block:
+def _block(info: str, lines: list[str], line: int, follows: bool, before: str, name: str) -> Block:
     place = f"{name}:{line}"
     read = INFO.match(info.strip())
     if read is None or read["language"] not in LANGUAGES:
         raise SnippetError(f"{place}: ```{info.strip()}: write one of {', '.join(LANGUAGES)}, and at most a title")
     text = textwrap.dedent("".join(f"{each}\n" for each in lines))
     said = _said(before, read["language"], place)
-    return Block(language=read["language"], title=read["title"], text=text, line=line, said=said)
+    return Block(language=read["language"], title=read["title"], text=text, line=line, follows=follows, said=said)
 
 
 def _said(before: str, language: str, place: str) -> dict[str, str]:

@@ -1,0 +1,54 @@
+"""What `make demo` and its like run: by make itself, which tells it and runs nothing. All of it would take an hour."""
+
+import importlib.util
+import re
+import subprocess
+
+import pytest
+
+from experiments.catalogue import catalogue
+from tests.support.snippet_words import command_problems, commands
+from tests.support.studies import REPOSITORY
+
+TARGETS = {
+    "demo": "scalestudy run digits-quick --address local",
+    "test": "python -m pytest",
+    "check": "mypy",
+    "test-system": "python -m pytest tests/system",
+    "bench": "python -m tests.bench",
+    "chaos": "python -m tests.chaos",
+}
+
+
+def recipe(*arguments):
+    """The commands of a target, the environment's programs by their bare names."""
+    told = ["make", "--dry-run", "--always-make", *arguments]
+    done = subprocess.run(told, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return commands(done.stdout.replace(".venv/bin/", ""))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_the_targets_of_the_makefile_run(target):
+    found = recipe(target)
+    assert TARGETS[target] in [" ".join(words)[: len(TARGETS[target])] for words in found]
+    assert not [problem for words in found for problem in command_problems(words)]
+    modules = [words[2] for words in found if words[:2] == ["python", "-m"]]
+    assert "pip" in modules  # the environment is made first
+    assert all(importlib.util.find_spec(module) for module in modules)
+
+
+def test_the_demo_is_a_study_of_the_catalogue():
+    assert "digits-quick" in catalogue()
+
+
+def test_what_is_checked_is_what_ci_asks():
+    """`make check` is the linter, the format, the types and the tests; CI adds the system tests alone."""
+    programs = [words[0] for words in recipe("check")]
+    assert programs[-4:] == ["ruff", "ruff", "mypy", "python"]
+    ci = (REPOSITORY / ".ci" / "run").read_text("utf-8")
+    assert re.findall(r"^make (\S+)$", ci, re.MULTILINE) == ["test", "test-system", "lint"]
+
+
+def test_an_index_for_torch_reaches_pip():
+    (install,) = [words for words in recipe("demo", "TORCH_INDEX=https://x.example") if "install" in words]
+    assert install[install.index("--extra-index-url") + 1] == "https://x.example"

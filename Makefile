@@ -16,15 +16,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STUDIES := tests/orchestration tests/docs tests/test_peers.py tests/test_release.py
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-system check lint dist docs bench bench-peers chaos clean
+.PHONY: demo test test-parts test-studies test-system check lint dist docs bench bench-peers chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
 
-test: $(VENV)/installed
-	$(BIN)/python -m pytest
+# What starts no studies runs on all cores; a study takes all of them itself.
+test: test-parts test-studies
+
+test-parts: $(VENV)/installed
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(addprefix --ignore=,$(STUDIES))
+
+test-studies: $(VENV)/installed
+	$(BIN)/python -m pytest $(STUDIES)
 
 test-system: $(VENV)/installed
 	$(BIN)/python -m pytest tests/system --override-ini "addopts=-ra --strict-markers"

@@ -10,9 +10,12 @@ from tests.support.studies import REPOSITORY
 
 NOT_RUN = {
     "CONTRIBUTING.md": 1,
-    "README.md": 3,
+    "README.md": 4,
+    "docs/api.md": 1,
+    "docs/cluster.md": 2,
     "docs/running.md": 4,
     "docs/security.md": 2,
+    "docs/start.md": 1,
     "docs/training.md": 1,
     "infra/README.md": 2,
     "infra/docker/README.md": 3,

@@ -58,10 +58,7 @@ class Cluster:
         if self.connected_here:
             ray.shutdown()
         if self.home:
-            for name in self.variables:
-                os.environ.pop(name, None)
-            _read_loopback_only()
-            shutil.rmtree(self.home, ignore_errors=True)
+            _forget(self.home, self.variables)
 
 
 def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
@@ -74,7 +71,7 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
 
     Raises:
         RequestError: a Ray Client address.
-        UnreachableError: no cluster answers, or it refuses the token.
+        UnreachableError: no cluster answers, it refuses the token, or none can be started here.
     """
     import ray
 
@@ -83,14 +80,13 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
     _refuse_unreachable(address)
     namespace = f"scalestudy-{uuid.uuid4().hex[:8]}"
     options: dict[str, Any] = {"namespace": namespace, "configure_logging": True, "log_to_driver": True}
-    starts = address == "local" or (address is None and not _finds_cluster())
+    if address == "local" or (address is None and not _finds_cluster()):
+        return _start(num_cpus, options)
     try:
-        if starts:
-            return _start(num_cpus, options)
         ray.init(address=address, **options)
     except Exception as error:
         named = address or os.environ.get("RAY_ADDRESS") or ""
-        if isinstance(error, ray.exceptions.AuthenticationError) or (":" in named and not starts):
+        if isinstance(error, ray.exceptions.AuthenticationError) or ":" in named:
             raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there
         raise _no_cluster(address, str(error)) from error
     return _cluster()
@@ -113,12 +109,27 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     _read_loopback_only()
     token = token_file()
     ours = token.is_file()
-    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
+    try:
+        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
+    except Exception as error:
+        _forget(home, tuple(variables))
+        raise UnreachableError(
+            f"Ray could not be started on this machine ({first_sentence(str(error))})",
+            "is it very busy, or short of memory or disk? `scalestudy doctor` looks for that; then try again",
+        ) from error
     if not ours and token.is_file():
         token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
     cluster = _cluster(home=home, variables=tuple(variables))
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster
+
+
+def _forget(home: Path, variables: tuple[str, ...]) -> None:
+    """Takes away what a cluster of this machine has left: its folder, and what it was started with."""
+    for name in variables:
+        os.environ.pop(name, None)
+    _read_loopback_only()
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def token_file() -> Path:

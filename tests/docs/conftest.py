@@ -60,7 +60,7 @@ def folder_of(tmp_path, home, request):
         folder.mkdir()
         if REPOSITORY_FOLDER in page.begins_with:
             copy_repository(folder)
-            variables = user_environment(home, **cluster)
+            variables = user_environment(home, PYTHONPATH=str(folder), **cluster)  # of this copy, as `make demo` has it
             request.addfinalizer(lambda: _stop_cluster(folder, variables))
         if STUDY_FOLDER in page.begins_with:
             begun, output = request.getfixturevalue("my_study")

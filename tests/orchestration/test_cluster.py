@@ -132,3 +132,28 @@ def test_a_quiet_port_is_free_and_another_each_time():
     ports = {quiet_port() for _ in range(20)}
     assert len(ports) > 1
     assert not any(can_connect("127.0.0.1", port) for port in ports)
+
+
+FAILS = """
+from orchestration.environment import prepare_environment
+prepare_environment()
+from orchestration.cluster import connect
+from orchestration.errors import UnreachableError
+import os
+try:
+    connect("local", num_cpus=1)
+except UnreachableError as error:
+    print(error, "RAY_TMPDIR" in os.environ)
+"""
+
+
+def test_a_cluster_that_cannot_start_says_so_and_leaves_nothing(tmp_path):
+    """Sockets lie in the temporary folder, and their paths are bounded to some hundred characters."""
+    far = tmp_path / ("far" * 30)
+    far.mkdir()
+    done = subprocess.run([sys.executable, "-c", FAILS], cwd=tmp_path, env=environment(TMPDIR=str(far)), check=True,
+                          timeout=120, capture_output=True, text=True)  # fmt: skip
+    assert "could not be started on this machine" in done.stdout
+    assert "AF_UNIX path length" in done.stdout
+    assert done.stdout.rstrip().endswith("False")
+    assert not list(far.glob("scalestudy-*"))

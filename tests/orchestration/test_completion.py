@@ -96,8 +96,10 @@ def test_once_installed_every_new_bash_completes(tmp_path):
 
     def bash(*arguments):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        told = subprocess.run(["bash", *arguments], cwd=tmp_path, env=environment(PATH=path, HOME=str(home)),
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+        told = subprocess.run(
+            ["bash", *arguments], cwd=tmp_path, env=environment(PATH=path, HOME=str(home)), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
         return told.returncode, told.stdout.splitlines()
 
     assert bash("-ic", "complete -p scalestudy") == (1, [])

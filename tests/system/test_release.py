@@ -1,5 +1,6 @@
-"""The wheel and the sdist, built as they are released. The wheel is installed into an empty environment and used from any
-folder; the sdist, beside the packages that the wheel has brought.
+"""The wheel and the sdist, built as they are released.
+
+The wheel is installed into an empty environment and used from any folder; the sdist beside what the wheel has brought.
 
 Needs a package index, and minutes. The Makefile's TORCH_INDEX counts here too.
 """

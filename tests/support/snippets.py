@@ -6,7 +6,7 @@ Comments that GitHub and the site do not show, each on the line before a block:
 * `<!-- ran before: scalestudy run study.yaml -->`: this line has made what the folder begins with, and is not run again
 * `<!-- in the background until: URL -->`: the commands stay in the foreground; the URL answers once they are up
 * `<!-- the output of: COMMAND -->`: which earlier command the shown output is of; else it is the block before
-* `<!-- not output: WHY -->`: text that no command of the page prints, a formula say; `; instead: TEST` where another does
+* `<!-- not output: WHY -->`: text that no command of the page prints, as a formula; `; instead: TEST` if another does
 
 and one anywhere on the page: `<!-- the folder begins with: the repository, my-study -->`, either or both.
 """

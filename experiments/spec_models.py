@@ -256,9 +256,9 @@ class Limits(Section):
     trial_minutes: Positive = 60.0
     """Longest wall time of a trial; past it the trial is failed."""
     stalled_seconds: Positive = 120.0
-    """A trial that records nothing for so long is taken for stalled."""
+    """A trial that finishes no step for so long is taken for stalled, and goes on from its checkpoint."""
     failures_per_trial: Whole = 2
-    """Attempts beyond the first after a worker was lost."""
+    """Attempts that a trial may lose to each cause, such as a lost worker."""
     trials_per_group: Count = 200
     """A worker group is started anew after so many trials."""
 

@@ -1,7 +1,8 @@
 """Stage 2, plan: the timing runs that follow a sweep whose trials ran side by side, or a factorised one. Pure.
 
 Trials that share a node disturb each other's timings. So each combination of swept parameters that change the time of
-a step gets one short run with the node to itself, from which its timings are then taken (DESIGN section 7).
+a step gets one short run with the node to itself, from which its timings are then taken (docs/concepts.md: Timed
+alone).
 """
 
 import json

@@ -1,6 +1,6 @@
 """Stage 7, tracking: a study in MLflow – one parent run, one child run a trial, for ever.
 
-Layout (DESIGN.md section 6): experiment = study name; the parent carries the answer as its note and the report as an
+Layout: experiment = study name; the parent carries the answer as its note and the report as an
 artifact; a child carries the spec's parameters and one point an epoch for each metric.
 """
 

@@ -22,7 +22,7 @@ Rule = Literal["exclusive", "packed", "packed, then timed"]
 
 def timing_rule(resources: Resources, device: str) -> Rule:
     """How a study's trials share a machine: one at a time; side by side where they fit; or side by side, and after
-    that each kind of step timed by a run that has its machine to itself (DESIGN section 7).
+    that each kind of step timed by a run that has its machine to itself (docs/concepts.md: Timed alone).
 
     device: "cpu" or "cuda", what the workers get.
     """

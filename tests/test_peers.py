@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from experiments.plan import make_plan
 from orchestration.preflight import check_data, read_spec
 from orchestration.trials import train_config
 from tests import bench_peers
-from tests.bench_peers import HEADER, Measured, sweep_of
+from tests.bench_peers import HEADER, TRIALS, Measured, sweep_of
 from tests.support.gloo import gloo_pool
 from tests.support.line_count import lines_written
 from tests.support.peer_kills import EPOCHS, KILL_AT, STEPS, Kills, Loss, kill_workers, loss_of
@@ -50,6 +51,14 @@ def test_what_a_user_writes_is_there_and_ours_is_the_shortest():
     assert lines[0] == min(lines) > 0
     programs = {file.name for file in PROGRAMS.glob("*.*")} - {"__init__.py", "workload.py"}
     assert {name for way in WAYS for name in way.files} == programs
+
+
+def test_what_a_user_writes_is_the_study_of_the_benchmark():
+    sweep = sweep_of(TRIALS)
+    ours, grid = (yaml.safe_load((PROGRAMS / name).read_text("utf-8")) for name in ("study.yaml", "grid.yaml"))
+    assert ours["sweep"] == grid["sweep"] == sweep.lists()
+    assert ours["train"]["epochs"] == grid["epochs"] == sweep.epochs
+    assert len(sweep.points()) == TRIALS == 24
 
 
 def notes(process, *times):

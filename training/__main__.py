@@ -1,6 +1,6 @@
 """Stage 5, training loop: `torchrun … -m training` or `python -m training` trains one config, without Ray.
 
-Rank 0 prints one JSON line an epoch, the record of DESIGN.md section 5, and a last line with the result.
+Rank 0 prints one JSON line an epoch, the record that trials.jsonl has of it, and a last line with the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the whole of `summary.json` (DESIGN §5) from a study's spec, plan and trials."""
+"""Stage 8, analysis: the whole of `summary.json` from a study's spec, plan and trials."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

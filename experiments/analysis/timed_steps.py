@@ -1,7 +1,7 @@
 """Stage 8, analysis: from trials to the steps that laws of throughput are fitted to.
 
 A repeat is a trial over any seed and learning rate, for neither changes the time of a step; where a size has a timing
-run of its own (DESIGN §7), that run stands for its trials.
+run of its own (docs/concepts.md: Timed alone), that run stands for its trials.
 """
 
 import statistics

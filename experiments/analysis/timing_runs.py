@@ -1,4 +1,6 @@
-"""Stage 8, analysis: what the exclusive timing runs say (DESIGN §7) – the time of a step, undisturbed.
+"""Stage 8, analysis: what the exclusive timing runs say – the time of a step, undisturbed.
+
+docs/concepts.md, "Timed alone", says what they are for.
 
 Such a run has made so many steps of some epochs, the last one cut off, and was not evaluated. Its figures are means
 over its steps: the runs are short, and epochs cut to different lengths have no median worth the name.

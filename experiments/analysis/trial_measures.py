@@ -1,7 +1,7 @@
 """Stage 8, analysis: what one trial's record says – its metric, seconds an epoch, time to a target, phases.
 
-A trial is one line of `trials.jsonl` (DESIGN §5). Nothing in it is taken for granted: a missing, zero or negative
-measurement counts as not measured.
+A trial is one line of `trials.jsonl` (docs/concepts.md: Words). Nothing in it is taken for granted: a missing, zero or
+negative measurement counts as not measured.
 """
 
 import math

@@ -55,7 +55,7 @@ def _is_text(node: ast.stmt) -> bool:
 def table() -> str:
     """The table in Markdown."""
     texts = docstrings(MODELS.read_text("utf-8"))
-    lines = ["| key | default | |", "|---|---|---|"]
+    lines = ["| key | default | meaning |", "|---|---|---|"]
     for key, value, words in rows(TEMPLATE.read_text("utf-8")):
         meaning = (words or texts.get(key, "")).replace("<", "&lt;")
         lines.append(f"| `{key}` | {DEFAULT.get(key, f'`{value}`')} | {meaning} |")

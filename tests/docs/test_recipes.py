@@ -13,9 +13,14 @@ from tests.support.studies import REPOSITORY
 TARGETS = {
     "demo": "scalestudy run digits-quick --address local",
     "test": "python -m pytest",
+    "test-parts": "python -m pytest --numprocesses auto --dist loadfile --ignore=",
+    "test-studies": "python -m pytest tests/orchestration tests/docs",
     "check": "mypy",
     "test-system": "python -m pytest tests/system",
+    "dist": "python -m build",
+    "docs": "mkdocs build --strict",
     "bench": "python -m tests.bench",
+    "bench-peers": "python -m tests.bench_peers",
     "chaos": "python -m tests.chaos",
 }
 
@@ -44,7 +49,7 @@ def test_the_demo_is_a_study_of_the_catalogue():
 def test_what_is_checked_is_what_ci_asks():
     """`make check` is the linter, the format, the types and the tests; CI adds the system tests alone."""
     programs = [words[0] for words in recipe("check")]
-    assert programs[-4:] == ["ruff", "ruff", "mypy", "python"]
+    assert programs[-5:] == ["ruff", "ruff", "mypy", "python", "python"]  # test-parts, test-studies
     ci = (REPOSITORY / ".ci" / "run").read_text("utf-8")
     assert re.findall(r"^make (?:--keep-going )?(\S+)$", ci, re.MULTILINE) == ["test", "test-system", "lint"]
 

@@ -80,6 +80,12 @@ def test_the_reference_shows_what_a_user_imports(site):
         "training.losses.cross_entropy",
         "training.loop.train",
         "experiments.analysis.summary.summarise",
+        "experiments.analysis.laws.least_squares.fit",
+        "experiments.analysis.verdicts.phase_share",
+        "training.models.initialisation.initialise",
+        "training.shard_loss.ShardLoss",
+        "training.records.EpochRecord",
+        "orchestration.errors.RequestError",
     ):
         assert f'id="{name}"' in page
     assert "a spec file, or the name of a study of the catalogue" in page  # a parameter's text, not only its name

@@ -150,8 +150,8 @@ def test_shown_output_has_the_headings_and_words_of_the_real_one():
 def test_shown_output_is_compared_with_the_block_before_it(run):
     run("~~~bash\necho all is well\n~~~\n~~~text\nall is well\n~~~\n")
     run("~~~text\n$ echo all is well\nall is well\n~~~\n")
-    run("~~~text\nnobody prints this\n~~~\n")
-    run("~~~bash\ntrue\n~~~\nA drawing:\n~~~text\nnobody prints this\n~~~\n")
+    run('~~~text title="notes.txt"\nnobody prints this\n~~~\n')
+    run("<!-- not output: another page's; instead: tests/a.py::test_a -->\n~~~text\nnobody prints this\n~~~\n")
     run("~~~bash\ntrue\n~~~\n<!-- not output: a drawing -->\n~~~text\nnobody prints this\n~~~\n")
     run("~~~bash\necho well\n~~~\n~~~bash\ntrue\n~~~\n<!-- the output of: echo well -->\n~~~text\nwell\n~~~\n")
     for wrong in (
@@ -159,6 +159,9 @@ def test_shown_output_is_compared_with_the_block_before_it(run):
         "~~~bash\necho all is well\n~~~\n\n<!-- more -->\n~~~text\nsomething broke\n~~~\n",
         "~~~text\n$ echo all is well\nsomething broke\n~~~\n",
         "<!-- the output of: echo none -->\n~~~text\nnone\n~~~\n",
+        "~~~text\nnobody prints this\n~~~\n",
+        "~~~bash\necho all is well\n~~~\nIt says:\n~~~text\nall is well\n~~~\n",
+        "<!-- not run: a; instead: tests/a.py::test_a -->\n~~~bash\necho well\n~~~\n~~~text\nwell\n~~~\n",
     ):
         with pytest.raises(FailedError):
             run(wrong)

@@ -1,6 +1,8 @@
 """Stage 1: the studies that come with the package."""
 
+import itertools
 import re
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,13 @@ def test_the_catalogue():
         "uneven-devices",
         "weak-scaling",
     ]
+
+
+def test_the_readme_names_every_study():
+    lines = (Path(__file__).parents[2] / "README.md").read_text("utf-8").splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[lines.index("| catalogue | its question |") :])
+    named = [name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])]
+    assert sorted(named) == catalogue()
 
 
 @pytest.mark.parametrize("name", catalogue())

@@ -79,6 +79,35 @@ def test_bash_completes(offered):
     assert dict(zip(asked, offered(*asked), strict=True)) == asked
 
 
+INSTALL = "scalestudy --install-completion\ntrue\n"
+ASK = """\
+complete -p scalestudy
+COMP_WORDS=(scalestudy va) COMP_CWORD=1
+_scalestudy_completion scalestudy
+echo "${COMPREPLY[@]}"
+"""
+
+
+def test_once_installed_every_new_bash_completes(tmp_path):
+    """It takes no shell's name: it asks which shell is its parent, here one that runs a file."""
+    home, script = tmp_path / "home", tmp_path / "install.sh"
+    home.mkdir()
+    script.write_text(INSTALL)
+
+    def bash(*arguments):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        told = subprocess.run(
+            ["bash", *arguments], cwd=tmp_path, env=environment(PATH=path, HOME=str(home)), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        return told.returncode, told.stdout.splitlines()
+
+    assert bash("-ic", "complete -p scalestudy") == (1, [])
+    assert bash("--norc", script)[0] == 0
+    registered = "complete -o default -F _scalestudy_completion scalestudy"
+    assert bash("-ic", ASK) == (0, [registered, "validate"])
+
+
 def parameters():
     """Every argument and option of every command, by "command name"."""
     root = get_command(app)

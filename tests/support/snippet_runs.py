@@ -248,8 +248,8 @@ class PageRun:
             raise self._fail(block, f"the output has no {missing}; it is\n{output}")
 
     def _output_of(self, block: Block, before: Block | None) -> str | None:
-        """What a text block is compared with; None: it is no output, or that of something that was not run."""
-        if NOT_OUTPUT in block.said:
+        """What a text block is compared with; None: it says that it is no output of this page, or is a file."""
+        if NOT_OUTPUT in block.said or block.title is not None:
             return None
         if (command := block.said.get(OUTPUT_OF)) is not None:
             outputs = [output for commands, output in self.printed if command in commands]
@@ -258,7 +258,7 @@ class PageRun:
             return outputs[-1]
         if block.is_session or (before and block.follows and before.is_run and BACKGROUND not in before.said):
             return self.printed[-1][1]
-        return None
+        raise self._fail(block, "no block before it has printed it: say `the output of: …` or `not output: …`")
 
 
 def check_spec(block: Block, page: str) -> None:

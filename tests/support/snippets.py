@@ -6,7 +6,7 @@ Comments that GitHub and the site do not show, each on the line before a block:
 * `<!-- ran before: scalestudy run study.yaml -->`: this line has made what the folder begins with, and is not run again
 * `<!-- in the background until: URL -->`: the commands stay in the foreground; the URL answers once they are up
 * `<!-- the output of: COMMAND -->`: which earlier command the shown output is of; else it is the block before
-* `<!-- not output: WHY -->`: text that no command prints
+* `<!-- not output: WHY -->`: text that no command of the page prints, as a formula; `; instead: TEST` if another does
 
 and one anywhere on the page: `<!-- the folder begins with: the repository, my-study -->`, either or both.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 LANGUAGES = ("bash", "dockerfile", "json", "math", "python", "text", "yaml")
 NOT_RUN, RAN_BEFORE, BACKGROUND = "not run", "ran before", "in the background until"
 OUTPUT_OF, NOT_OUTPUT = "the output of", "not output"
+INSTEAD = "; instead:"
 SAID = {
     NOT_RUN: LANGUAGES,
     RAN_BEFORE: ("bash",),
@@ -77,8 +78,10 @@ class Block:
 
     @property
     def instead(self) -> list[str]:
-        """The tests that check what can be checked of a block that is not run."""
-        return [name.strip() for name in self.said[NOT_RUN].partition("; instead:")[2].split(",")]
+        """The tests that check what can be checked of a block that is not run, or is output that is not compared."""
+        said = self.said.get(NOT_RUN) or self.said.get(NOT_OUTPUT, "")
+        _, named, tests = said.partition(INSTEAD)
+        return [name.strip() for name in tests.split(",")] if named else []
 
     @property
     def commands(self) -> str:
@@ -170,7 +173,7 @@ def _said(before: str, language: str, place: str) -> dict[str, str]:
         if not rest:
             raise SnippetError(f"{place}: `{kind}:` says nothing")
     if NOT_RUN in said:
-        why, _, instead = said[NOT_RUN].partition("; instead:")
+        why, _, instead = said[NOT_RUN].partition(INSTEAD)
         if not why.strip() or not instead.strip():
             raise SnippetError(f"{place}: `not run` needs a reason and a test: WHY; instead: tests/…::test_…")
     return said

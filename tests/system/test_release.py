@@ -1,4 +1,6 @@
-"""The wheel and the sdist, built as they are released, installed into an empty environment and used from any folder.
+"""The wheel and the sdist, built as they are released.
+
+The wheel is installed into an empty environment and used from any folder; the sdist beside what the wheel has brought.
 
 Needs a package index, and minutes. The Makefile's TORCH_INDEX counts here too.
 """
@@ -126,6 +128,20 @@ def test_a_new_study_is_written_checked_and_sent(user, scalestudy):
     assert sent == {
         package: sorted(file.removeprefix(f"{package}/") for file in project_files(package)) for package in PACKAGES
     }
+
+
+def test_the_sdist_installs_and_answers(built, user, tmp_path):
+    python, target = user / ".venv" / "bin" / "python", tmp_path / "target"
+    pip("install", "--no-deps", "--target", target, built / f"{NAME}.tar.gz", cwd=user, python=python, seconds=300)
+    places = {"PYTHONPATH": str(target), "HOME": str(user / "home")}
+    files, _ = json.loads(done(python, "-c", WHERE, cwd=tmp_path, **places))
+    assert all(file.startswith(f"{target}/") for file in files)
+    assert done(python, target / "bin" / "scalestudy", "--version", cwd=tmp_path, **places) == (
+        f"scalestudy {PROJECT['version']}\n"
+    )
+    assert "name: digits-quick\n" in done(
+        python, target / "bin" / "scalestudy", "validate", "digits-quick", cwd=tmp_path, **places
+    )
 
 
 def test_nothing_is_left_in_the_users_home(user):

@@ -8,38 +8,48 @@ from experiments.analysis.intervals import ENOUGH_SEEDS
 from experiments.analysis.rate_grid import TUNED
 from experiments.analysis.ties import tie_sentence
 
-RateEdge = Literal["lowest", "highest", "only"]
+Edge = Literal["lowest", "highest", "only"]
 
 
-def rate_edges(cells: Sequence[Cell]) -> dict[str, RateEdge]:
+def rate_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
     """By label, the cells whose rate is the lowest, the highest or the only one tried where all but num_gpus is alike.
 
     A rate counts as tried where a training with it ended in a way that says something about it, diverged ones too.
     """
+    return _edges(cells, "learning_rate", "num_gpus")
+
+
+def batch_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
+    """The same of batch sizes, each at rates of its own."""
+    return _edges(cells, "batch_size", "learning_rate", "num_gpus")
+
+
+def _edges(cells: Sequence[Cell], key: str, *besides: str) -> dict[str, Edge]:
     tried: dict[str, set[float]] = {}
+    places = {cell.label: (key_of(cell.params, without=(key, *besides)), float(cell.params[key])) for cell in cells}
     for cell in cells:
         if cell.with_status(TUNED):
-            tried.setdefault(_but_rate(cell), set()).add(float(cell.params["learning_rate"]))
-    edges = {
-        cell.label: _edge(float(cell.params["learning_rate"]), tried.get(_but_rate(cell), set())) for cell in cells
-    }
+            place, value = places[cell.label]
+            tried.setdefault(place, set()).add(value)
+    edges = {label: _edge(value, tried.get(place, set())) for label, (place, value) in places.items()}
     return {label: edge for label, edge in edges.items() if edge is not None}
 
 
-def _but_rate(cell: Cell) -> str:
-    return key_of(cell.params, without=("learning_rate", "num_gpus"))
-
-
-def _edge(rate: float, tried: set[float]) -> RateEdge | None:
-    if tried <= {rate}:
+def _edge(value: float, tried: set[float]) -> Edge | None:
+    if tried <= {value}:
         return "only"
-    if rate <= min(tried):
+    if value <= min(tried):
         return "lowest"
-    return "highest" if rate >= max(tried) else None
+    return "highest" if value >= max(tried) else None
 
 
-def caveats_of(choice: Mapping[str, Any], edge: RateEdge | None, ties: Sequence[str]) -> list[str]:
-    """Of one row of the recommendation, the weightiest first. ties: labels of what it can't be told apart from."""
+def caveats_of(
+    choice: Mapping[str, Any], edge: Edge | None, ties: Sequence[str], batch_edge: Edge | None = None
+) -> list[str]:
+    """Of one row of the recommendation, the weightiest first.
+
+    edge: of its learning rate. ties: labels of what it can't be told apart from.
+    """
     found = [
         _seed_caveat(choice["n_seeds"]),
         tie_sentence(ties),
@@ -48,6 +58,7 @@ def caveats_of(choice: Mapping[str, Any], edge: RateEdge | None, ties: Sequence[
         _miss_caveat(choice),
         _stopped_caveat(choice),
         _edge_caveat(choice, edge),
+        _batch_caveat(choice, batch_edge),
         _bound_caveat(choice),
         _flag_caveat(choice["flags"]),
     ]
@@ -100,12 +111,20 @@ def _stopped_caveat(choice: Mapping[str, Any]) -> str | None:
     return f"{were} stopped early, so that the last epoch is not that of a whole training."
 
 
-def _edge_caveat(choice: Mapping[str, Any], edge: RateEdge | None) -> str | None:
+def _edge_caveat(choice: Mapping[str, Any], edge: Edge | None) -> str | None:
     if edge is None:
         return None
     beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
     rate, batch = f"{choice['learning_rate']:g}", choice["batch_size"]
     return f"{rate} is the {edge} learning rate tried at batch {batch}: {beyond} may do better."
+
+
+def _batch_caveat(choice: Mapping[str, Any], edge: Edge | None) -> str | None:
+    """Of a study that asks for the batch size: with one alone there is nothing to choose."""
+    if edge is None or edge == "only":
+        return None
+    which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[edge]
+    return f"{choice['batch_size']} is the {which} batch size tried: {beyond} may do better."
 
 
 def _bound_caveat(choice: Mapping[str, Any]) -> str | None:

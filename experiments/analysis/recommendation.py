@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from experiments.analysis.cells import Cell, cell_row, gather
-from experiments.analysis.choice_caveats import caveats_of, rate_edges
+from experiments.analysis.choice_caveats import batch_edges, caveats_of, rate_edges
 from experiments.analysis.intervals import over_seeds, scaled
 from experiments.analysis.metric import ACCURACY, StudyMetric
 from experiments.analysis.parts import Part, missing, present
@@ -130,7 +130,7 @@ class _Choosing:
         self._cells = {cell.label: cell for cell in cells}
         self._rows = {row["label"]: row for row in cell_rows}
         self._metric = metric
-        self._edges = rate_edges(cells)
+        self._rate_edges, self._batch_edges = rate_edges(cells), batch_edges(cells)
         timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in cell_rows})
         self._timings = {label: row for row in timings for label in row["cells"]}
 
@@ -190,7 +190,8 @@ class _Choosing:
             "tie_count": len(ties),
             "strong_speedup": self._strong_speedup(label),
         }
-        return {**choice, "caveats": caveats_of(choice, self._edges.get(label), ties)}
+        edges = self._rate_edges.get(label), self._batch_edges.get(label)
+        return {**choice, "caveats": caveats_of(choice, edges[0], ties, edges[1])}
 
 
 def _contender(option: Option, figures: Sequence[str]) -> Contender:

@@ -1,5 +1,6 @@
 """Stage 9, report: the study's metric over epochs and over seconds."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,14 +82,10 @@ def _curves(
     with canvas(height=3.2) as (figure, axes):
         for cell, x, y in lines:
             axes.plot(x, y, **styles.line(cell.params))
-        for target in summary["study"]["targets"]:
-            axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-            axes.annotate(
-                f"target {target:g}", (1, target), xycoords=("axes fraction", "data"), fontsize=8, color=INK,
-                ha="left", va="center", xytext=(3, 0), textcoords="offset points",
-            )  # fmt: skip
         axes.set(xlabel=x_label, xlim=(0, None))
-        _value_axis(axes, metric, [value for line in lines for value in line[2]] + summary["study"]["targets"])
+        targets = summary["study"]["targets"]
+        _value_axis(axes, metric, [value for line in lines for value in line[2]] + targets)
+        _draw_targets(axes, targets)
         legend_below(figure, styles.line_handles([line[0].params for line in lines], timed=name == "seconds"))
         return export(figure, key, title, caption)
 
@@ -98,12 +95,46 @@ LOG_FROM = 30.0
 
 
 def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None:
-    """From 0 to 1 for a share; for another metric what values and targets need, logarithmic where that is much."""
-    axes.set_ylabel(f"{metric.title} (0 to 1)" if metric.share else metric.title)
+    """A share has `share_limits`; another metric what values and targets need, logarithmic where that is much."""
+    axes.set_ylabel(metric.title)
     if metric.share:
-        axes.set_ylim(0, 1)
+        low, high = share_limits(values)
+        axes.set_ylim(low, high)
+        axes.set_ylabel(f"{metric.title} ({low:g} to {high:g})")
     elif min(values) > 0 and max(values) / min(values) >= LOG_FROM:
         plain_log_axes(axes, "y")
+
+
+def share_limits(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of a share's axis: 0 and 1, or the tenths around the values where all of them are in the upper half."""
+    if min(values) < 0.5:
+        return 0.0, 1.0
+    low = min(math.floor(min(values) * 10) / 10, 0.9)
+    return low, max(math.ceil(max(values) * 10) / 10, low + 0.1)
+
+
+LABEL_GAP = 0.06
+"""Least distance of two targets' labels, as a share of the axis."""
+
+
+def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
+    """A line a target, named beside the axis; names of targets that lie close keep apart."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = [to_axes.transform((0, target))[1] for target in sorted(targets)]
+    for target, place in zip(sorted(targets), apart(places, LABEL_GAP), strict=True):
+        axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        axes.annotate(
+            f"target {target:g}", (1, place), xycoords="axes fraction", fontsize=8, color=INK,
+            ha="left", va="center", xytext=(3, 0), textcoords="offset points",
+        )  # fmt: skip
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Rising places, each moved up as far as it takes to be `gap` above the one before."""
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else place)
+    return moved
 
 
 def _epochs_caption(summary: Summary) -> str:

@@ -130,9 +130,11 @@ def _draw_batches(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -
             continue
         colour, line = PALETTE[1 + place], LINES[1 + place]
         axes.axvline(value, color=colour, linewidth=1.5, linestyle=line, zorder=2)
+        label = f"{name} {_count(value)}"
         if interval := interval_of(estimate):
             axes.axvspan(max(interval[0], near[0]), min(interval[1], near[1]), color=colour, alpha=0.10, linewidth=0)
-        handles.append(line_handle(color=colour, linewidth=1.5, linestyle=line, label=f"{name} {_count(value)}"))
+            label += f" ({_count(interval[0])} to {_count(interval[1])}, shaded)"
+        handles.append(line_handle(color=colour, linewidth=1.5, linestyle=line, label=label))
     return handles
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.analysis.cells import gather
-from experiments.analysis.choice_caveats import caveats_of, rate_edges
+from experiments.analysis.choice_caveats import batch_edges, caveats_of, rate_edges
 from experiments.analysis.intervals import apart
 from experiments.analysis.metric import ACCURACY
 from experiments.analysis.ties import Contender, tie_sentence, tied
@@ -113,3 +113,27 @@ def test_edges_of_the_rates_tried_whatever_the_number_of_workers():
     for trial in trials:
         trial["status"] = "out_of_memory" if trial["params"]["learning_rate"] != 0.2 else "diverged"
     assert rate_edges(gather(plan, trials, ACCURACY))["gpus=1 batch=64 lr=0.2"] == "only"
+
+
+def test_edges_of_the_batch_sizes_tried_each_at_its_own_rates():
+    _, plan, trials = study(workers="[1]", batches="[32, 64, 128]", rates="[0.1, 0.4]", seeds="[0]", epochs=2)
+    own = {32: 0.1, 64: 0.1, 128: 0.4}
+    trials = [trial for trial in trials if trial["params"]["learning_rate"] == own[trial["params"]["batch_size"]]]
+    assert batch_edges(gather(plan, trials, ACCURACY)) == {
+        "gpus=1 batch=32 lr=0.1": "lowest", "gpus=1 batch=32 lr=0.4": "lowest",
+        "gpus=1 batch=128 lr=0.1": "highest", "gpus=1 batch=128 lr=0.4": "highest",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edge", "words"),
+    [
+        ("lowest", ["is the smallest batch size tried: a smaller one may do better."]),
+        ("highest", ["is the largest batch size tried: a larger one may do better."]),
+        ("only", []),
+        (None, []),
+    ],
+)
+def test_a_batch_size_at_the_edge_is_a_caveat(edge, words):
+    found = caveats_of(CHOICE, None, [], edge)
+    assert [sentence.partition(" ")[2] for sentence in found] == words

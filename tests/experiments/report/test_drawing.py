@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from experiments.analysis.metric import StudyMetric
 from experiments.report.bins import Bins
+from experiments.report.curves import apart, share_limits
 from experiments.report.heat_map import shades
 from experiments.report.law_curves import combination_of, law_of, step_law
 from experiments.report.rate_figure import rate_map_figure
@@ -152,3 +153,24 @@ def test_an_error_that_spans_decades_is_coloured_by_its_logarithm():
     share = math.log(worst / middle) / math.log(worst / best)  # 0.0909; of the values themselves it would be 0.505
     assert re.findall(r"fill-opacity: ([\d.]+)", figure.svg) == ["0.1", f"{0.1 + 0.9 * share:.6f}"]
     assert "The best rate of each batch (outlined) is 1 at batch" in figure.caption
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ([0.2, 0.9], (0.0, 1.0)),
+        ([0.76, 0.889], (0.7, 0.9)),
+        ([0.985, 0.99], (0.9, 1.0)),
+        ([1.0, 1.0], (0.9, 1.0)),
+        ([0.5], (0.5, 0.6)),
+    ],
+)
+def test_the_axis_of_a_share(values, limits):
+    assert share_limits(values) == pytest.approx(limits)
+
+
+def test_labels_keep_apart():
+    assert apart([0.1, 0.5], 0.06) == [0.1, 0.5]
+    assert apart([0.5, 0.51, 0.9], 0.06) == pytest.approx([0.5, 0.56, 0.9])
+    assert apart([0.5, 0.5, 0.5], 0.06) == pytest.approx([0.5, 0.56, 0.62])
+    assert apart([], 0.06) == []

@@ -29,6 +29,7 @@ ELSEWHERE_SECONDS = 120.0
 
 READER = """
 import json, sys, time, torch
+torch.set_num_threads(int(sys.argv[4]))
 started = time.perf_counter()
 program = torch.export.load(sys.argv[1])
 loaded = time.perf_counter()
@@ -36,9 +37,10 @@ inputs = torch.load(sys.argv[2], weights_only=True)
 outputs = [program.module()(each) for each in inputs]
 torch.save(outputs, sys.argv[3])
 ours = sorted(name for name in sys.modules if name.partition(".")[0] == "training")
-print(json.dumps({"load_seconds": loaded - started, "ours": ours}))
+print(json.dumps({"load_seconds": loaded - started, "ours": ours, "threads": torch.get_num_threads()}))
 """
-"""Another process: no module of ours, the program's file, the inputs; writes the outputs."""
+"""Another process: no module of ours, the program's file, the inputs; writes the outputs. As many threads as here: with
+another number sums are rounded otherwise."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Elsewhere:
     outputs: list[torch.Tensor]
     load_seconds: float
     modules: list[str]  # modules of this package that it had loaded
+    threads: int
 
 
 def run(device: torch.device, *, quick: bool = False) -> Experiment:
@@ -102,14 +105,14 @@ def run_elsewhere(file: Path, inputs: list[torch.Tensor]) -> Elsewhere:
     """
     given, made = file.with_name("inputs.pt"), file.with_name("outputs.pt")
     torch.save(inputs, given)
-    command = [sys.executable, "-c", READER, str(file), str(given), str(made)]
+    command = [sys.executable, "-c", READER, str(file), str(given), str(made), str(torch.get_num_threads())]
     done = subprocess.run(
         command, cwd=file.parent, capture_output=True, text=True, timeout=ELSEWHERE_SECONDS, check=False
     )
     if done.returncode != 0:
         raise RuntimeError(f"the process that reads the program failed: {done.stderr}")
     said = json.loads(done.stdout)
-    return Elsewhere(torch.load(made, weights_only=True), said["load_seconds"], said["ours"])
+    return Elsewhere(torch.load(made, weights_only=True), said["load_seconds"], said["ours"], said["threads"])
 
 
 def compare(

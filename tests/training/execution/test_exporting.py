@@ -25,6 +25,19 @@ def test_the_program_is_the_same_elsewhere(found: Experiment) -> None:
     assert "loaded 0 modules of this package" in found.notes[0]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_elsewhere_are_as_many_threads_as_here(threads: int, tmp_path: Path) -> None:
+    """Else sums are rounded otherwise, and bits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        inputs = torch.ones(3, 1, 4, 4)
+        torch.export.save(export(MLP(10, 1, hidden=[4], image_size=4), inputs), tmp_path / "program.pt2")
+        assert run_elsewhere(tmp_path / "program.pt2", [inputs]).threads == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_graph_is_lenets(found: Experiment) -> None:
     operations = found.tables[0].column("operation")
     assert [str(name).split(".")[1] for name in operations if str(name).startswith("aten.")] == [

@@ -12,7 +12,7 @@ from tests import bench_peers
 from tests.bench_peers import HEADER, TRIALS, Measured, sweep_of
 from tests.support.gloo import gloo_pool
 from tests.support.line_count import lines_written
-from tests.support.peer_kills import EPOCHS, KILL_AT, STEPS, Kills, Loss, kill_workers, loss_of
+from tests.support.peer_kills import Kills, Loss, loss_of
 from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Sweep, Trained, run
 from training.config import TrainConfig
 from training.loop import train
@@ -154,13 +154,3 @@ def test_peers_train_what_we_train(tmp_path):
         assert [epoch["train_loss"] for epoch in trial.epochs] == pytest.approx(losses, rel=0.01)
         assert [epoch["test_accuracy"] for epoch in trial.epochs] == pytest.approx(accuracies, abs=0.03)
         assert trial.epochs[1]["train_loss"] < trial.epochs[0]["train_loss"] - 0.1
-
-
-@pytest.mark.timeout(600)  # as above
-def test_a_killed_worker_is_measured(tmp_path):
-    kills = kill_workers(TORCHRUN, tmp_path / "kills", 1)
-    assert (kills.finished, kills.planned) == (1, 1)
-    (loss,) = kills.losses
-    assert 2 * STEPS < KILL_AT < EPOCHS * STEPS
-    assert 0 <= loss.steps <= 2 * STEPS  # since the last checkpoint, or the one before
-    assert loss.seconds > 0

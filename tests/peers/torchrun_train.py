@@ -5,6 +5,7 @@ Goes on from the checkpoint that it finds in the folder.
 
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -41,6 +42,7 @@ def save(file, state):
 
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    # sooner than the default of half an hour: after a restart, processes may wait for an address of the attempt before
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     train(Path(sys.argv[1]), json.loads(sys.argv[2]))
     dist.destroy_process_group()

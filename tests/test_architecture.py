@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.project_files import project_files
 from training.records import PHASES, find_metric
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +37,8 @@ MOST_LINES = 350
 
 @cache
 def files(pattern):
-    """The project's own files: tracked, or new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", pattern]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in sorted(set(listed.splitlines())) if (ROOT / name).exists()]
+    """The project's own files."""
+    return [ROOT / name for name in project_files(pattern)]
 
 
 def sources(package):

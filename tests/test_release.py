@@ -11,15 +11,14 @@ import pytest
 
 import orchestration
 from experiments.catalogue import catalogue
+from tests.support.project_files import copy_project, project_files
 from tests.support.releases import (
     PACKAGES,
     PROJECT,
     beside_the_packages,
-    clean_copy,
     done,
     names_in,
     pip,
-    project_files,
 )
 from tests.support.studies import REPOSITORY, left_behind, scalestudy
 
@@ -48,7 +47,7 @@ for folder in asked.folders[1:]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
-    copy = clean_copy(place / "copy")
+    copy = copy_project(place / "copy")
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place, copy, cwd=place)
     (built,) = place.glob("*.whl")
     return built

@@ -190,8 +190,8 @@ class _Choosing:
             "tie_count": len(ties),
             "strong_speedup": self._strong_speedup(label),
         }
-        edges = self._rate_edges.get(label), self._batch_edges.get(label)
-        return {**choice, "caveats": caveats_of(choice, edges[0], ties, edges[1])}
+        caveats = caveats_of(choice, self._rate_edges.get(label), ties, self._batch_edges.get(label))
+        return {**choice, "caveats": caveats}
 
 
 def _contender(option: Option, figures: Sequence[str]) -> Contender:

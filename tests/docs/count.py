@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.docs.pages import load, page_names
 from tests.support.snippet_words import commands, is_a_name, span_commands, spec_keys
-from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, Block, Page
+from tests.support.snippets import NOT_OUTPUT, OUTPUT_OF, Block, Page, shows_output
 
 COLUMNS = ("page", "blocks", "commands run", "specs", "files", "python run", "outputs", "inline", "not run")
 
@@ -19,8 +19,7 @@ def compared(page: Page) -> list[Block]:
         block
         for block, previous in zip(page.blocks, before, strict=False)
         if block.language == "text" and not block.not_run and NOT_OUTPUT not in block.said
-        and (OUTPUT_OF in block.said or block.is_session
-             or (previous and block.follows and previous.is_run and BACKGROUND not in previous.said))
+        and (OUTPUT_OF in block.said or shows_output(block, previous))
     ]  # fmt: skip
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 
+from tests.support.project_files import project_files
 from tests.support.snippets import Page, read_page
 from tests.support.studies import REPOSITORY
 
 
-def page_names() -> list[str]:
-    return tracked("*.md")
-
-
 @cache
-def tracked(pattern: str) -> list[str]:
-    """The files of a pattern that are tracked, or new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", pattern]
-    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    return [name for name in sorted(set(listed.splitlines())) if (REPOSITORY / name).is_file()]
+def page_names() -> list[str]:
+    return project_files("*.md")
 
 
 @cache

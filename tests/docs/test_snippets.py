@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.docs.pages import load, page_names, tracked
+from tests.docs.pages import load, page_names
+from tests.support.project_files import project_files
 from tests.support.snippet_runs import PageRun
 from tests.support.snippet_words import command_problems, commands, is_spec_key, name_problems, span_commands, spec_keys
 from tests.support.snippets import comment_spans, names_a_test
@@ -55,7 +56,7 @@ def test_inline_commands_and_spec_keys_are_there(name):
     assert not inline_problems(name, load(name).spans)
 
 
-@pytest.mark.parametrize("name", tracked("*.yaml"))
+@pytest.mark.parametrize("name", project_files("*.yaml"))
 def test_commands_and_spec_keys_in_yaml_comments_are_there(name):
     """The headers of the catalogue's studies, and of the template that `new` writes."""
     assert not inline_problems(name, comment_spans((REPOSITORY / name).read_text("utf-8")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,27 +10,13 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from tests.support.project_files import project_files
 from tests.support.studies import REPOSITORY
 
 PACKAGES = ("orchestration", "training", "experiments")
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 OURS = ("PYTHON", "RAY_", "MLFLOW_", "SCALESTUDY_", "VIRTUAL_ENV")
 """How variables begin that could lead from an environment of its own back to this one."""
-
-
-def project_files(*places: str) -> list[str]:
-    """The project's own files below some places: tracked, or new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *places]
-    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    return sorted({name for name in listed.splitlines() if (REPOSITORY / name).exists()})
-
-
-def clean_copy(folder: Path) -> Path:
-    """The project in a folder of its own, without what lies about in a working tree."""
-    for name in project_files("."):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, folder / name)
-    return folder
 
 
 def outside(**variables: str) -> dict[str, str]:

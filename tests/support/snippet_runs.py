@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +20,9 @@ from urllib.parse import urlsplit
 
 from experiments.spec import parse_study
 from tests.support.ports import listens
-from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, RAN_BEFORE, Block, Page
-from tests.support.studies import REPOSITORY, environment
+from tests.support.project_files import copy_project
+from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, RAN_BEFORE, Block, Page, shows_output
+from tests.support.studies import environment
 from training.registry import DATASETS, MODELS
 
 SECONDS = 560.0
@@ -70,11 +70,7 @@ def user_environment(home: Path, **variables: str) -> dict[str, str]:
 
 def copy_repository(folder: Path) -> None:
     """The project's own files, and a `.venv` that is this Python's."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    for name in filter(lambda name: (REPOSITORY / name).is_file(), listed.splitlines()):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPOSITORY / name, folder / name)
+    copy_project(folder)
     (folder / ".venv").symlink_to(sys.prefix)
 
 
@@ -256,7 +252,7 @@ class PageRun:
             if not outputs:
                 raise self._fail(block, f"no command before it is: {command}")
             return outputs[-1]
-        if block.is_session or (before and block.follows and before.is_run and BACKGROUND not in before.said):
+        if shows_output(block, before):
             return self.printed[-1][1]
         raise self._fail(block, "no block before it has printed it: say `the output of: …` or `not output: …`")
 

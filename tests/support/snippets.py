@@ -203,6 +203,11 @@ def _spans(prose: str) -> Iterator[Span]:
         yield Span(text=" ".join(found[2].replace("\\|", "|").split()), line=line)
 
 
+def shows_output(block: Block, before: Block | None) -> bool:
+    """Whether text shows what was printed by itself, as a session, or by the block right before it."""
+    return block.is_session or bool(before and block.follows and before.is_run and BACKGROUND not in before.said)
+
+
 def comment_spans(text: str) -> list[Span]:
     """Inline code, and lines that begin with the command, in a YAML file's comments."""
     comments = "".join(

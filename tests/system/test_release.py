@@ -14,15 +14,14 @@ import tarfile
 import pytest
 
 from experiments.study_folder import StudyFolder
+from tests.support.project_files import copy_project, project_files
 from tests.support.releases import (
     PACKAGES,
     PROJECT,
     beside_the_packages,
-    clean_copy,
     done,
     names_in,
     pip,
-    project_files,
 )
 from tests.support.studies import REPOSITORY, left_behind
 
@@ -53,7 +52,7 @@ print(json.dumps([[folder.name, sorted(map(str, upload_of(folder).files))] for f
 def built(tmp_path_factory):
     """The folder of a wheel that was built from the sdist beside it."""
     place = tmp_path_factory.mktemp("built")
-    done(sys.executable, "-m", "build", "--outdir", place, clean_copy(place / "copy"), cwd=place, seconds=300)
+    done(sys.executable, "-m", "build", "--outdir", place, copy_project(place / "copy"), cwd=place, seconds=300)
     return place
 
 

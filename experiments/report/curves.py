@@ -119,10 +119,12 @@ LABEL_GAP = 0.06
 
 def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
     """A line a target, named beside the axis; names of targets that lie close keep apart."""
+    for target in targets:
+        axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+    axes.set_ylim(*axes.get_ylim())
     to_axes = axes.transData + axes.transAxes.inverted()
     places = [to_axes.transform((0, target))[1] for target in sorted(targets)]
     for target, place in zip(sorted(targets), apart(places, LABEL_GAP), strict=True):
-        axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
             f"target {target:g}", (1, place), xycoords="axes fraction", fontsize=8, color=INK,
             ha="left", va="center", xytext=(3, 0), textcoords="offset points",

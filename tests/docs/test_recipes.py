@@ -1,6 +1,7 @@
 """What `make demo` and its like run: by make itself, which tells it and runs nothing. All of it would take an hour."""
 
 import importlib.util
+import os
 import re
 import subprocess
 
@@ -26,9 +27,10 @@ TARGETS = {
 
 
 def recipe(*arguments):
-    """The commands of a target, the environment's programs by their bare names."""
+    """The commands of a target, the environment's programs by their bare names; also where make runs these tests."""
     told = ["make", "--dry-run", "--always-make", *arguments]
-    done = subprocess.run(told, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    outside_make = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(told, cwd=REPOSITORY, env=outside_make, capture_output=True, text=True, check=True)
     return commands(done.stdout.replace(".venv/bin/", ""))
 
 

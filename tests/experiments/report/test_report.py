@@ -233,8 +233,10 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
 
 
 @pytest.mark.parametrize("values", [(-2.0, -0.5), (0.0, 0.0), (3.0, 3.0), (1e-12, 1e12), (0.3, None)])
-def test_an_error_of_any_size_is_drawn(tmp_path, values):
-    folder = folder_of(tmp_path / "x", "name: x\ntrain: {epochs: 2}\nworkload: {metric: mse, metric_mode: min}")
+@pytest.mark.parametrize("target", [0.001, 0.3, 1e9])
+def test_an_error_of_any_size_is_drawn(tmp_path, values, target):
+    text = f"{{epochs: 2}}\nworkload: {{metric: mse, metric_mode: min}}\ntargets: {{accuracy: [{target}]}}"
+    folder = folder_of(tmp_path / "x", f"name: x\ntrain: {text}")
     (trial,) = folder.read_trials()
     for epoch, value in zip(trial["epochs"], values, strict=True):
         epoch["test_mse"] = value

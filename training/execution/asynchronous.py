@@ -85,7 +85,7 @@ def run(device: torch.device, *, quick: bool = False) -> Experiment:
 def _streams_of_work(device: torch.device, sizes: Sizes) -> tuple[Times, Table, dict[str, float]]:
     """What many large operations take, in time and in memory."""
     with ThreadQueue() as thread:
-        held: list[Queue] = [StreamQueue(device)] if device.type == "cuda" else []
+        held: list[HeldQueue] = [StreamQueue(device)] if device.type == "cuda" else []
         finished = queued_and_finished([*held, EagerQueue(), thread], sizes)
         memory, peaks = memory_table([*held, thread], device, sizes.batches)
     return finished, memory, peaks

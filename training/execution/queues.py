@@ -50,6 +50,9 @@ class HeldQueue(Queue, Protocol):
     def has_passed(self, mark: Any) -> bool:
         """Whether the back end has come to that mark."""
 
+    def wait_for(self, mark: Any) -> None:
+        """Return when the back end has come to that mark; what was handed over later may be outstanding."""
+
 
 class EagerQueue:
     """No queue: what PyTorch does on a CPU. The operation has finished when the call returns."""
@@ -103,6 +106,10 @@ class ThreadQueue:
     def has_passed(self, mark: Future[float]) -> bool:
         """Whether the thread has read the clock."""
         return mark.done()
+
+    def wait_for(self, mark: Future[float]) -> None:
+        """Until the thread has read the clock."""
+        mark.result()
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +168,10 @@ class StreamQueue:
     def has_passed(self, mark: torch.cuda.Event) -> bool:
         """Whether the event has occurred."""
         return mark.query()
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
+        """Until the event has occurred."""
+        mark.synchronize()
 
 
 @dataclass(frozen=True)

@@ -97,18 +97,25 @@ class HeldUntilWaitedFor(ThreadQueue):
         super().wait()
         self._release = self.hold(1)
 
+    def wait_for(self, mark):
+        self._release()
+        super().wait_for(mark)
+        self._release = self.hold(1)
+
     def __exit__(self, *_: object) -> None:
         self._release()
         super().__exit__()
 
 
-def test_what_nobody_waits_for_stays_in_memory() -> None:
-    batches = Batches(count=6, rows=32, columns=32)
+def test_how_much_is_alive_follows_from_how_far_the_front_end_may_run_ahead() -> None:
+    batches = Batches(count=8, rows=32, columns=32)
     with HeldUntilWaitedFor() as queue:
         table, metrics = memory_table([queue], CPU, batches)
-    assert table.column("waiting") == ["after each batch", "once, at the end"]
-    assert metrics["memory_waiting_once_bytes"] == 6 * batches.bytes_each == 6 * 4096
-    assert metrics["memory_waiting_each_bytes"] <= 2 * batches.bytes_each  # the thread may still hold the one before
+    assert table.column("waiting") == ["after each batch", "for the batch two before", "once, at the end"]
+    assert metrics["memory_waiting_once_bytes"] == 8 * batches.bytes_each == 8 * 4096
+    # the thread may still hold the batch whose result it has just given
+    assert batches.bytes_each <= metrics["memory_waiting_each_bytes"] <= 2 * batches.bytes_each
+    assert 3 * batches.bytes_each <= metrics["memory_waiting_two_bytes"] <= 4 * batches.bytes_each
 
 
 def test_spans_tell_who_waited() -> None:

@@ -1,4 +1,4 @@
-"""Stage 1, study spec: factorised studies that can't work, or whose products would not be exact (METHODS section 7).
+"""Stage 1, study spec: factorised studies that can't work, or whose products would not be exact (docs/formulas.md §7).
 
 A user's own model is looked at when the study is about to start, by `training.exactness`.
 """

@@ -116,7 +116,7 @@ class ToSuggest:
 
 @dataclass(frozen=True, kw_only=True)
 class Factorised:
-    """How a factorised study divides its grid (METHODS section 7).
+    """How a factorised study divides its grid (docs/formulas.md §7).
 
     train_on: num_gpus of the trainings. sizes: each num_gpus of the grid, ascending. held_out: cells with another
     num_gpus that are run in full, with all seeds, so many as there are at most.

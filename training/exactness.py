@@ -1,4 +1,4 @@
-"""Stage 5, training loop: whether a training is the same at every world size, rounding aside (METHODS section 7).
+"""Stage 5, training loop: whether a training is the same at every world size, rounding aside (docs/formulas.md §7).
 
 The gradient of a batch is a sum over its examples, however they are split – as long as an example's loss depends on
 nothing but the example. So the model is tried, and not only looked through: dropout may be a function call deep in a

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: the learning rate of each update, from rule, warm-up and schedule (METHODS.md section 2).
+"""Stage 5, training loop: the learning rate of each update, from rule, warm-up and schedule (docs/formulas.md §2).
 
 S = batch_size / base_batch_size. Rates are pure functions of the progress, the number of updates made (AdaScale: the
 sum of their gains), so that a training taken up at any step goes on with the same rates.

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: the gradient noise scale (METHODS.md section 3), and AdaScale's gain that rests on it.
+"""Stage 5, training loop: the gradient noise scale (docs/formulas.md §3), and AdaScale's gain that rests on it.
 
 Symbols: g_i, worker i's mean gradient over its b_i examples; ḡ, that of the batch, B = Σ b_i; G and Σ, mean and
 covariance of one example's gradient. Where fewer than two workers have examples, two halves of the one shard stand in

@@ -54,8 +54,8 @@ METRICS = (
            "are alike"),
     Metric("sync_bytes", "B", "max", "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
            "over k workers counts 2 (k - 1) / k · n"),
-    Metric("grad_sq_norm", "1", "over ranks, see METHODS.md section 3", "squared norm of the true gradient"),
-    Metric("grad_trace_cov", "1", "over ranks, see METHODS.md section 3", "trace of the per-example covariance"),
+    Metric("grad_sq_norm", "1", "over ranks, see docs/formulas.md §3", "squared norm of the true gradient"),
+    Metric("grad_trace_cov", "1", "over ranks, see docs/formulas.md §3", "trace of the per-example covariance"),
     Metric("noise_scale", "1", "mean trace / mean square of the epochs", "gradient noise scale over the training, in "
            "examples, for its optimizer"),
     Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: what a factorised study infers, how far that is off, and what it saved (METHODS §7).
+"""Stage 8, analysis: what a factorised study infers, how far that is off, and what it saved (docs/formulas.md §7).
 
 Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
 run; `cells.gather` makes such cells. Here they are held against the cells that were run in full as well, and the

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: how the best learning rate follows the batch size, measured (METHODS §2)."""
+"""Stage 8, analysis: how the best learning rate follows the batch size, measured (docs/formulas.md §2)."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the gradient noise scale from what training has measured (METHODS §3).
+"""Stage 8, analysis: the gradient noise scale from what training has measured (docs/formulas.md §3).
 
 Each epoch's record has the means over its sampled steps of two unbiased estimates, |G|² and tr Σ. They are averaged
 apart, over epochs and trainings, and then divided: B_noise = mean(tr Σ) / mean(|G|²) (McCandlish et al. 2018, arXiv

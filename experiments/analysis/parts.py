@@ -41,7 +41,7 @@ def positive(value: Any) -> float | None:
 def spread(values: Iterable[float | None], why: str) -> Part:
     """Median and range over seeds: value, low, high, n. Without any value, missing with this why.
 
-    Below five seeds the range is all that may be claimed (METHODS §6).
+    Below five seeds the range is all that may be claimed (docs/formulas.md §6).
     """
     known = [value for value in values if value is not None]
     if not known:

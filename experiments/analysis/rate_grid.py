@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the best learning rate of a batch size, and how well the seeds single it out (METHODS §2, §3)."""
+"""Stage 8, analysis: the best learning rate of a batch size, and how well seeds single it out (formulas.md §2, §3)."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: what to choose – fastest, cheapest, the knee between them (METHODS §6)."""
+"""Stage 8, analysis: what to choose – fastest, cheapest, the knee between them (docs/formulas.md §6)."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: what a remedy is predicted to bring, by the law of a step's time (METHODS §4, §8).
+"""Stage 8, analysis: what a remedy is predicted to bring, by the law of a step's time (docs/formulas.md §4, §8).
 
 A larger batch makes more examples a second and mostly needs more of them, so that where the steps to a target are known
 remedies go by the time to it, T(K, B) = S(B) · T_iter(K, B/K).

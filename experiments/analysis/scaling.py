@@ -1,4 +1,4 @@
-"""Stage 8, analysis: speed-up and efficiency against one GPU – strong, weak, or neither (METHODS §5)."""
+"""Stage 8, analysis: speed-up and efficiency against one GPU – strong, weak, or neither (docs/formulas.md §5)."""
 
 import statistics
 from bisect import bisect_left

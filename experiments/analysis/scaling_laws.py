@@ -1,4 +1,4 @@
-"""Stage 8, analysis: throughput over numbers of workers as laws, the `usl` of the summary (METHODS §5).
+"""Stage 8, analysis: throughput over numbers of workers as laws, the `usl` of the summary (docs/formulas.md §5).
 
 A line is what changes nothing but the workers: at a constant batch size (strong scaling) or a constant batch a worker
 (weak scaling).

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: steps and examples to a target over batch sizes, each at its best rate (METHODS §3)."""
+"""Stage 8, analysis: steps and examples to a target over batch sizes, each at its best rate (docs/formulas.md §3)."""
 
 import math
 import statistics
@@ -102,7 +102,7 @@ def _tuning(
 
 
 def _sets_workers_apart(spec: StudySpec, combination: Combination) -> bool:
-    """Whether what a step learns depends on num_gpus beyond rounding (METHODS §7), as far as the spec tells: trainings
+    """Whether what a step learns depends on num_gpus beyond rounding (formulas.md §7), as the spec tells: trainings
     on different num_gpus are then not the same ones."""
     findings = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
     return next(findings, None) is not None

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: time, GPU-seconds and cost to a target of the study's metric, over seeds (METHODS §6)."""
+"""Stage 8, analysis: time, GPU-seconds and cost to a target of the study's metric, over seeds (docs/formulas.md §6)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the time of a step as a law of workers and batch: the `throughput_model` (METHODS §4)."""
+"""Stage 8, analysis: the time of a step as a law of workers and batch: the `throughput_model` (docs/formulas.md §4)."""
 
 import statistics
 from collections.abc import Mapping, Sequence

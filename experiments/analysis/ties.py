@@ -1,4 +1,4 @@
-"""Stage 8, analysis: which other options a choice can't be told apart from (METHODS §6)."""
+"""Stage 8, analysis: which other options a choice can't be told apart from (docs/formulas.md §6)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: trainings by the steps they made, whatever the number of workers (METHODS §3, §7).
+"""Stage 8, analysis: trainings by the steps they made, whatever the number of workers (docs/formulas.md §3, §7).
 
 With exact sums of gradients what a step learns does not depend on num_gpus, but for rounding. So trainings of the same
 batch size, rate and seed on different num_gpus are one training told several times over, not independent ones: they are

@@ -82,7 +82,7 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
     """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
-    Evaluation is not timed (METHODS §6). epoch_seconds: what an epoch takes undisturbed; None: as it was measured.
+    Evaluation is not timed (formulas.md §6). epoch_seconds: what an epoch takes undisturbed; None: as it was measured.
     """
     points: list[tuple[float, float]] = []
     elapsed = 0.0
@@ -101,7 +101,7 @@ def time_to_target(points: Sequence[tuple[float, float]], target: float, metric:
     """Training seconds until the metric first meets the target; infinity where it never does. points: of `curve`.
 
     Interpolated between the epochs on both sides, not rounded up; met in the first epoch: that epoch's end, an upper
-    bound (METHODS §6).
+    bound (docs/formulas.md §6).
     """
     before: tuple[float, float] | None = None
     for seconds, value in points:

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: why it does not get faster – each verdict with its evidence, threshold and remedy (METHODS §8).
+"""Stage 8, analysis: why it does not get faster – each verdict with evidence, threshold and remedy (formulas.md §8).
 
 A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict;
 `RULES` lists them.
@@ -62,7 +62,7 @@ def data_wait(rows: Sequence[Row], throughput: Part | None = None, efficiency: P
         return None
     label, share = _worst(evidence)
     words = f"Workers wait for data {share:.0%} of a step ({label}; threshold {DATA_SHARE:.0%})."
-    remedy = "Keep the data set on the training device, or load it with more processes."
+    remedy = "Give data as tensors that fit the device, or leave more cores free for loader processes (4 a worker)."
     return _verdict("data", words, remedy, DATA_SHARE, evidence)
 
 

@@ -104,7 +104,7 @@ def _usl_curve(fit: Mapping[str, Any]) -> LawCurve:
 
 
 def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequence[int]) -> LawCurve | None:
-    """S(K) = T_iter(1, B)/T_iter(K, B/K), METHODS §4, between the sizes that were measured."""
+    """S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
     model = part_for(summary, "throughput_model", params)
     law = step_law(model)
     if law is None or len(set(sizes)) < ENOUGH_SIZES:

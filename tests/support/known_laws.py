@@ -1,4 +1,4 @@
-"""Timings drawn from known laws of a step's time, to hold fits against the truth (METHODS §4).
+"""Timings drawn from known laws of a step's time, to hold fits against the truth (docs/formulas.md §4).
 
 An *identifying* design: 1, 2, 4 and 8 workers, five batches a worker, five seeds, timings that scatter by 5 %, and a
 law whose every part matters everywhere: gamma in 1.2–3, T_sync over T_grad in 0.3–3 wherever there is more than one
@@ -24,7 +24,7 @@ FITTED = ("alpha_c", "beta_c", "alpha_r", "beta_r")
 
 @dataclass(frozen=True, kw_only=True)
 class StepLaw(Law):
-    """Synthetic trials whose steps follow a law of METHODS §4; T_sync is what the step has beyond T_grad."""
+    """Synthetic trials whose steps follow a law of docs/formulas.md §4; T_sync is what the step has beyond T_grad."""
 
     constants: Constants
     samples: int = 61_440

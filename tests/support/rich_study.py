@@ -38,7 +38,7 @@ PRICE_A_SECOND = 2.5 / 3600
 
 
 def step_seconds(num_gpus: int, per_worker_batch: float) -> float:
-    """T_iter of METHODS §4."""
+    """T_iter of docs/formulas.md §4."""
     gradient = ALPHA_C + BETA_C * per_worker_batch
     sync = ALPHA_R + BETA_R * (num_gpus - 2) if num_gpus > 1 else 0.0
     return (gradient**GAMMA + sync**GAMMA) ** (1 / GAMMA) + DATA
@@ -50,7 +50,7 @@ def best_rate(batch_size: int) -> float:
 
 
 def steps_to_target(batch_size: float, rate: float | None = None) -> float:
-    """S(B) of METHODS §3, more of them beside the best rate."""
+    """S(B) of docs/formulas.md §3, more of them beside the best rate."""
     off = 0.0 if rate is None else math.log(rate / best_rate(int(batch_size)))
     return S_MIN * (1 + B_CRIT / batch_size) * (1 + 0.35 * off**2)
 

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: what every gradient strategy is to the loop (METHODS.md section 1).
+"""Stage 5, training loop: what every gradient strategy is to the loop (docs/formulas.md §1).
 
 The contract, step by step. The loop calls `step_starts`; runs forward and backward of `module`, times `factor`, on the
 shard's micro-batches, all but the last inside `accumulating()`; calls `synchronise`, after which every `.grad` is, with

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: a power law y = c·x^p through values that are known to within a range (METHODS §2).
+"""Stage 8, analysis: a power law y = c·x^p through values that are known to within a range (docs/formulas.md §2).
 
 For the best learning rate over batch sizes: p = 1 is the linear rule, 1/2 the square-root rule.
 """

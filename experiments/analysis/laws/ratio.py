@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the ratio of two means, with its interval (METHODS §3).
+"""Stage 8, analysis: the ratio of two means, with its interval (docs/formulas.md §3).
 
 Numerator and denominator are averaged apart and then divided: the mean of single ratios is biased, the more so the
 noisier the denominators are.

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: speed-up and the part of the work that does not scale (METHODS §5).
+"""Stage 8, analysis: speed-up and the part of the work that does not scale (docs/formulas.md §5).
 
 Amdahl (1967), of a fixed problem: S = 1/(s + (1 − s)/N). Gustafson (1988), of a problem that grows with N: S = N −
 s(N − 1). Karp–Flatt (1990), the serial part that a measured S shows: e = (1/S − 1/N)/(1 − 1/N); the same for all N it

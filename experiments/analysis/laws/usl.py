@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the Universal Scalability Law (Gunther, Guerrilla Capacity Planning, 2007; METHODS §5).
+"""Stage 8, analysis: the Universal Scalability Law (Gunther, Guerrilla Capacity Planning, 2007; docs/formulas.md §5).
 
 X(N) = scale · N / (1 + sigma (N − 1) + kappa N (N − 1)): sigma is contention, kappa coherency. The scale is fitted, not
 taken from X(1), whose noise would else go into every ratio. Published fits often take residuals between throughputs

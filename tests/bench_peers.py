@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import sys
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ SIZES = (1, 2)
 RATES = (0.02, 0.03, 0.05, 0.08, 0.1, 0.15)
 COMPARED_BATCH = 32
 SAMPLES = 1437  # training images
+SAME_LOSS = 0.05
+"""Relative; ways differ by rounding, and by how the uneven shards of an epoch's last batch are weighed."""
 HEADER = [
     "way", "trials run", f"s for the {TRIALS} trials", "s a trial, median", "times ours",
     "examples/s, 1 worker", "examples/s, 2 workers",
@@ -97,11 +100,24 @@ def measure(way: Way, folder: Path, trials: int, kills: int) -> Measured:
     return Measured(way, seconds, done, kill_workers(way, place / "kills", kills))
 
 
+def held_to_ours(found: list[Measured]) -> list[Measured]:
+    """The same ways, ours first; raises RuntimeError where one's losses say that it trained something else."""
+    names = ("num_gpus", "batch_size", "learning_rate")
+    ours, *others = ({tuple(trial.params[name] for name in names): trial for trial in way.trials} for way in found)
+    for way, trials in zip(found[1:], others, strict=True):
+        for point, trial in trials.items():
+            for theirs, mine in zip(trial.epochs, ours[point].epochs, strict=True):
+                if not math.isclose(theirs["train_loss"], mine["train_loss"], rel_tol=SAME_LOSS):
+                    losses = f"{theirs['train_loss']:.4g}, ours {mine['train_loss']:.4g}"
+                    raise RuntimeError(f"{way.way.name}: {point}: not the same training: loss {losses}")
+    return found
+
+
 def peers(folder: Path, *, small: bool = False, trials: int = TRIALS, kills: int = KILLS) -> Rows:
     """A row a way, ours first."""
     trials, kills = (2, 1) if small else (trials, kills)
     mine = max(trials, OUR_LEAST)
-    found = [measure(way, folder, mine if way is SCALESTUDY else trials, kills) for way in WAYS]
+    found = held_to_ours([measure(way, folder, mine if way is SCALESTUDY else trials, kills) for way in WAYS])
     return [measured.row(found[0].whole()) for measured in found]
 
 

@@ -117,6 +117,19 @@ def test_trials_that_were_all_run_are_not_estimated():
     assert row[7:10] == ["–", "–", "0 of 3"]
 
 
+def losing(way, *losses):
+    params = {"num_gpus": 1, "batch_size": 32, "learning_rate": 0.1}
+    trials = [Trained(params, [{"epoch": epoch, "train_loss": loss} for epoch, loss in enumerate(losses, 1)])]
+    return Measured(way, 1.0, trials, Kills([], finished=0, planned=0))
+
+
+def test_a_way_that_trains_something_else_is_no_row():
+    same = [losing(SCALESTUDY, 2.0, 1.0), losing(TORCHRUN, 2.05, 0.97), losing(OPTUNA, 2.0, 1.0)]
+    assert bench_peers.held_to_ours(same) == same
+    with pytest.raises(RuntimeError, match=r"Optuna .*not the same training: loss 0.9, ours 1"):
+        bench_peers.held_to_ours([*same[:2], losing(OPTUNA, 2.0, 0.9)])
+
+
 def test_fewer_trials_have_both_sizes():
     assert [len(sweep_of(count).points()) for count in (2, 6, 24)] == [2, 6, 24]
     assert {point["num_gpus"] for point in sweep_of(2).points()} == {1, 2}

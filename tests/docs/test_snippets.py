@@ -12,7 +12,6 @@ from tests.support.studies import REPOSITORY
 NOT_RUN = {
     "CONTRIBUTING.md": 1,
     "README.md": 3,
-    "docs/api.md": 1,
     "docs/cluster.md": 2,
     "docs/install.md": 1,
     "docs/running.md": 4,

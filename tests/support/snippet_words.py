@@ -13,9 +13,11 @@ from typing import Any
 import typer
 import yaml
 
-from experiments.spec import StudySpec
+from experiments.plan import make_plan
+from experiments.spec import SpecError, StudySpec, catalogue, find_study, load_study
 from experiments.spec_sweep import sweep_keys
 from tests.support.studies import REPOSITORY
+from training.registry import DATASETS, MODELS
 
 OPTION = re.compile(r"^\[?(--[a-z][a-z0-9-]*)")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
@@ -141,7 +143,13 @@ def _ray_command() -> Any:
 
 
 def _set_problems(words: Sequence[str]) -> Iterator[str]:
-    """`--set key=value` with a key that no spec has."""
+    """`--set key=value` with a key that no spec has; of a study of the catalogue, a spec or a plan that is refused."""
+    if len(words) > 2 and words[2] in catalogue():
+        overrides = [value for option, value in itertools.pairwise(words) if option == "--set" and "…" not in value]
+        try:
+            make_plan(load_study(find_study(words[2]), overrides, models=list(MODELS), datasets=list(DATASETS)))
+        except SpecError as error:
+            yield f"{' '.join(words)}: {error}"
     for option, value in itertools.pairwise(words):
         key = value.partition("=")[0]
         if option == "--set" and not PLACEHOLDER.match(key) and key not in ("key", "key.path") and not is_spec_key(key):

@@ -161,7 +161,7 @@ def test_commands_are_lists_of_words():
         ("scalestudy data fecth mnist", "scalestudy data: has no command fecth"),
         ("scalestudy run s.yaml --set train.epoch=3", "--set train.epoch: a spec has no such key"),
         ("scalestudy plan digits-quick --set train.epochs=3 --set 'sweep.num_gpus=[1, …]'", None),
-        ("scalestudy run digits-quick --set train.epochs=many", "scalestudy run digits-quick --set train.epochs=many: "),
+        ("scalestudy run digits-quick --set train.epochs=many", "run digits-quick --set train.epochs=many: "),
         ("python -m orchestration statsu DIR", "scalestudy: has no command statsu"),
         ("ray job submit --working-dir . -- python -m orchestration resum DIR", "scalestudy: has no command resum"),
         ("ray start --head --dashbord-host=127.0.0.1", "ray start: has no option --dashbord-host"),

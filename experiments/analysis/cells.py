@@ -41,8 +41,8 @@ class Cell:
     """The trials of one cell. params: without the seed. planned: how many trials the plan has for it. metric: what
     the study compares its trials by. timing: the run by which its steps were timed undisturbed; None: its trials were
     not disturbed, or have the only timings that there are. inferred: it has no trials of its own, and these are the
-    same trainings with another num_gpus, whose epochs count and whose times do not (formulas.md §7). not_lent: of an
-    inferred cell, how many of these ran out of memory, which says nothing of more workers.
+    same trainings with another num_gpus, whose epochs count and whose times do not (docs/formulas.md §7). not_lent: of
+    an inferred cell, how many of these ran out of memory, which says nothing of more workers.
     """
 
     params: Mapping[str, Any]

@@ -158,9 +158,10 @@ def _entry(part: Mapping[str, Any], base: Mapping[str, Any], measure: Measure) -
 def beyond_noise(part: Mapping[str, Any], base: Mapping[str, Any], *, repeated: bool = False) -> Answer:
     """Whether two ranges lie apart. parts: with n, low and high, null for what is infinite.
 
-    Over seeds nothing is claimed below five on either side (formulas.md §6). repeated: over epochs of a training, where
-    that number is not asked for, but two ranges of n and m values that differ in nothing lie apart with probability
-    2/C(n + m, n), by the order of their ranks: nothing is claimed where that exceeds 10 %, as with two of each.
+    Over seeds nothing is claimed below five on either side (docs/formulas.md §6). repeated: over epochs of a training,
+    where that number is not asked for, but two ranges of n and m values that differ in nothing lie apart with
+    probability 2/C(n + m, n), by the order of their ranks: nothing is claimed where that exceeds 10 %, as with two of
+    each.
     """
     if not (present(part) and present(base)) or not _enough(part["n"], base["n"], repeated):
         return "not known"

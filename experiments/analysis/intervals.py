@@ -1,7 +1,7 @@
 """Stage 8, analysis: what several seeds say of one figure – a typical value's interval, and what may be told apart.
 
-formulas.md §6: below five seeds the range, no difference claimed; from five on an interval; differences are called
-so only where intervals part.
+docs/formulas.md §6: below five seeds the range, and no difference is claimed; from five on an interval; differences
+are called so only where intervals part.
 """
 
 import math

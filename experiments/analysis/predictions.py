@@ -1,7 +1,7 @@
 """Stage 8, analysis: time and cost to the target with more workers than were measured, and where that ends.
 
-T(K, B) = S(B) · T_iter(K, B/K) (formulas.md §4): steps to the target don't depend on the workers, a step's time does
-not depend on the target. Predictions end where something that they need was not measured.
+T(K, B) = S(B) · T_iter(K, B/K) (docs/formulas.md §4): steps to the target do not depend on the workers, the time of a
+step does not depend on the target. Predictions end where something that they need was not measured.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Stage 8, analysis: the best learning rate of a batch size, and how well seeds single it out (formulas.md §2, §3)."""
+"""Stage 8, analysis: the best learning rate of a batch size, and how well the seeds single it out.
+
+Source: docs/formulas.md §2 and §3.
+"""
 
 import math
 import statistics

@@ -102,8 +102,8 @@ def _tuning(
 
 
 def _sets_workers_apart(spec: StudySpec, combination: Combination) -> bool:
-    """Whether what a step learns depends on num_gpus beyond rounding (formulas.md §7), as the spec tells: trainings
-    on different num_gpus are then not the same ones."""
+    """Whether what a step learns depends on num_gpus beyond rounding (docs/formulas.md §7), as far as the spec tells:
+    trainings on different num_gpus are then not the same ones."""
     findings = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
     return next(findings, None) is not None
 

@@ -82,7 +82,8 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
     """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
-    Evaluation is not timed (formulas.md §6). epoch_seconds: what an epoch takes undisturbed; None: as it was measured.
+    Evaluation is not timed (docs/formulas.md §6). epoch_seconds: what an epoch takes undisturbed; None: as it was
+    measured.
     """
     points: list[tuple[float, float]] = []
     elapsed = 0.0

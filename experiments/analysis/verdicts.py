@@ -1,4 +1,6 @@
-"""Stage 8, analysis: why it does not get faster – each verdict with evidence, threshold and remedy (formulas.md §8).
+"""Stage 8, analysis: why it does not get faster – each verdict with its evidence, threshold, remedy.
+
+Source: docs/formulas.md §8.
 
 A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict;
 `RULES` lists them.

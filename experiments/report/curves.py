@@ -119,12 +119,13 @@ LABEL_GAP = 0.06
 
 def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
     """A line a target, named beside the axis; names of targets that lie close keep apart."""
-    for target in targets:
+    rising = sorted(targets)
+    for target in rising:
         axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-    axes.set_ylim(*axes.get_ylim())
+    axes.set_ylim(*axes.get_ylim())  # the lines may have widened the axis; what follows asks where they are on it
     to_axes = axes.transData + axes.transAxes.inverted()
-    places = [to_axes.transform((0, target))[1] for target in sorted(targets)]
-    for target, place in zip(sorted(targets), apart(places, LABEL_GAP), strict=True):
+    places = [to_axes.transform((0, target))[1] for target in rising]
+    for target, place in zip(rising, apart(places, LABEL_GAP), strict=True):
         axes.annotate(
             f"target {target:g}", (1, place), xycoords="axes fraction", fontsize=8, color=INK,
             ha="left", va="center", xytext=(3, 0), textcoords="offset points",

@@ -14,10 +14,10 @@ import typer
 import yaml
 
 from experiments.plan import make_plan
-from experiments.spec import SpecError, StudySpec, catalogue, find_study, load_study
+from experiments.spec import SpecError, StudySpec, catalogue
 from experiments.spec_sweep import sweep_keys
+from orchestration.preflight import read_spec
 from tests.support.studies import REPOSITORY
-from training.registry import DATASETS, MODELS
 
 OPTION = re.compile(r"^\[?(--[a-z][a-z0-9-]*)")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
@@ -144,15 +144,14 @@ def _ray_command() -> Any:
 
 def _set_problems(words: Sequence[str]) -> Iterator[str]:
     """`--set key=value` with a key that no spec has; of a study of the catalogue, a spec or a plan that is refused."""
+    overrides = [value for option, value in itertools.pairwise(words) if option == "--set"]
     if len(words) > 2 and words[2] in catalogue():
-        overrides = [value for option, value in itertools.pairwise(words) if option == "--set" and "…" not in value]
         try:
-            make_plan(load_study(find_study(words[2]), overrides, models=list(MODELS), datasets=list(DATASETS)))
+            make_plan(read_spec(words[2], [value for value in overrides if "…" not in value]))
         except SpecError as error:
             yield f"{' '.join(words)}: {error}"
-    for option, value in itertools.pairwise(words):
-        key = value.partition("=")[0]
-        if option == "--set" and not PLACEHOLDER.match(key) and key not in ("key", "key.path") and not is_spec_key(key):
+    for key in (value.partition("=")[0] for value in overrides):
+        if not PLACEHOLDER.match(key) and key not in ("key", "key.path") and not is_spec_key(key):
             yield f"--set {key}: a spec has no such key"
 
 

@@ -87,7 +87,7 @@ def _streams_of_work(device: torch.device, sizes: Sizes) -> tuple[Times, Table, 
     with ThreadQueue() as thread:
         held: list[HeldQueue] = [StreamQueue(device)] if device.type == "cuda" else []
         finished = queued_and_finished([*held, EagerQueue(), thread], sizes)
-        memory, peaks = memory_table([*held, thread], device, sizes.batches)
+        memory, peaks = memory_table([*held, thread], sizes.batches)
     return finished, memory, peaks
 
 

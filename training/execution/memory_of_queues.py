@@ -45,14 +45,14 @@ class Batches:
         return self.rows * self.columns * 4
 
 
-def memory_table(queues: Sequence[HeldQueue], device: torch.device, batches: Batches) -> tuple[Table, dict[str, float]]:
+def memory_table(queues: Sequence[HeldQueue], batches: Batches) -> tuple[Table, dict[str, float]]:
     """Time and memory of feeding batches, and the first queue's peaks as metrics."""
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float] = {}
     for queue in queues:
+        feed = _feed_stream if isinstance(queue, StreamQueue) else _feed
         for lead in LEADS:
-            feed = _feed_stream if isinstance(queue, StreamQueue) else _feed
-            seconds, batch_bytes, device_bytes = feed(_Follower(queue, lead.batches), device, batches)
+            seconds, batch_bytes, device_bytes = feed(_Follower(queue, lead.batches), batches)
             in_mib = None if device_bytes is None else device_bytes / MEBIBYTE
             rows.append((queue.name, lead.waiting, milliseconds(seconds), batch_bytes / MEBIBYTE, in_mib))
             metrics.setdefault(f"memory_waiting_{lead.key}_bytes", float(batch_bytes))
@@ -78,7 +78,7 @@ class _Follower:
             self.queue.wait_for(self._marks.popleft())
 
 
-def _feed(follower: _Follower, _: torch.device, batches: Batches) -> tuple[float, int, int | None]:
+def _feed(follower: _Follower, batches: Batches) -> tuple[float, int, int | None]:
     """(seconds, peak bytes of the batches in the host's memory, peak bytes on the device or None)."""
     queue = follower.queue
     weights = torch.randn(batches.columns, batches.columns)
@@ -93,10 +93,11 @@ def _feed(follower: _Follower, _: torch.device, batches: Batches) -> tuple[float
     return time.perf_counter() - started, alive.peak, None
 
 
-def _feed_stream(follower: _Follower, device: torch.device, batches: Batches) -> tuple[float, int, int]:
+def _feed_stream(follower: _Follower, batches: Batches) -> tuple[float, int, int]:
     """The same through pinned memory and asynchronous copies, counted by PyTorch's own allocators."""
+    queue, device = follower.queue, follower.queue.device
     weights = torch.randn(batches.columns, batches.columns, device=device)
-    follower.queue.wait()
+    queue.wait()
     torch.cuda.reset_peak_memory_stats(device)
     torch.cuda.reset_peak_host_memory_stats()
     before, before_host = torch.cuda.memory_allocated(device), _pinned_bytes("current")
@@ -107,7 +108,7 @@ def _feed_stream(follower: _Follower, device: torch.device, batches: Batches) ->
         for _ in range(50):  # so that the device is the slower side
             on_device = torch.mm(on_device, weights)
         follower.handed_over()
-    follower.queue.wait()
+    queue.wait()
     seconds = time.perf_counter() - started
     return seconds, _pinned_bytes("peak") - before_host, torch.cuda.max_memory_allocated(device) - before
 

@@ -2,8 +2,8 @@
 
 Measured times and rates scatter in proportion to their size, so that residuals are taken between logarithms; a
 parameter that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian on the logarithms
-of the parameters (formulas.md §4): exponentiated, they can't cross 0. Over bootstraps of few repeats, which cover too
-little, they hold what they promise (`tests.bench_laws`).
+of the parameters (docs/formulas.md §4): exponentiated, they can't cross zero. Over bootstraps of a few repeats, which
+cover too little, they hold what they promise (`tests.bench_laws`).
 
 Shapes: n places measured, p parameters.
 """

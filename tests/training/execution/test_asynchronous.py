@@ -110,7 +110,7 @@ class HeldUntilWaitedFor(ThreadQueue):
 def test_how_much_is_alive_follows_from_how_far_the_front_end_may_run_ahead() -> None:
     batches = Batches(count=8, rows=32, columns=32)
     with HeldUntilWaitedFor() as queue:
-        table, metrics = memory_table([queue], CPU, batches)
+        table, metrics = memory_table([queue], batches)
     assert table.column("waiting") == ["after each batch", "for the batch two before", "once, at the end"]
     assert metrics["memory_waiting_once_bytes"] == 8 * batches.bytes_each == 8 * 4096
     # the thread may still hold the batch whose result it has just given

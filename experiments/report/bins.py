@@ -35,5 +35,5 @@ class Bins:
         return f"from {self.names[place]}" if self.ranges else self.names[place]
 
     def place(self, value: float) -> int:
-        """The column of a value."""
-        return max(0, bisect_right(self.starts, value * (1 + 1e-12)) - 1)
+        """The column of a value; starts of ranges are rounded, so a value that is one but for that belongs there."""
+        return max(0, bisect_right(self.starts, value * (1 + 1e-12) if self.ranges else value) - 1)

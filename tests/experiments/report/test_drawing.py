@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.analysis.metric import StudyMetric
@@ -31,6 +31,7 @@ from tests.support.trials import Law
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(1, 12))
+@example([1.0000000000000002e-06, 1e-06], 2)
 def test_every_value_has_a_column(values, most):
     bins = Bins.of(values, most)
     assert len(bins.names) == len(bins.starts) <= most

@@ -23,6 +23,7 @@ import platform
 import sys
 from pathlib import Path
 
+from scalestudy.training.data import require
 from tests import (
     bench_batch_law,
     bench_choice,
@@ -39,7 +40,6 @@ from tests import (
 )
 from tests.bench_training import tables
 from tests.support.tables import print_parts, table
-from training.data import require
 
 PARTS = {
     **bench_engine.PARTS,

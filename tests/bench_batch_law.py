@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from experiments.analysis.intervals import over_seeds
-from experiments.analysis.laws.batch_size import BatchLaw
-from experiments.analysis.laws.least_squares import Estimate
-from experiments.analysis.laws.power import fit_power
-from experiments.analysis.laws.ratio import ratio_of_means
-from experiments.analysis.rate_grid import BestRate, Costs, best_rate
-from experiments.analysis.statistical_efficiency import law_through
-from experiments.analysis.trainings import BatchPoint
+from scalestudy.experiments.analysis.answers.efficiency import law_through
+from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
+from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.power import fit_power, ratio_of_means
+from scalestudy.experiments.analysis.measures.intervals import over_seeds
+from scalestudy.experiments.analysis.measures.trainings import BatchPoint, BestRate, Costs, best_rate
 from tests.support.batch_studies import BatchTruth
 from tests.support.tables import Part, Rows, print_parts
 

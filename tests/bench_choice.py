@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis import recommend
+from scalestudy.experiments.analysis import recommend
 from tests.experiments.analysis.batch_support import study as batch_study
 from tests.support.batch_studies import BatchTruth
 from tests.support.tables import Part, Rows, print_parts

@@ -19,14 +19,14 @@ from typing import Any
 
 import ray
 
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.cluster import connect
-from orchestration.environment import prepare_environment
-from orchestration.leases import Node
-from orchestration.schedule import Costs, Room, Work, lower_bound, simulate
-from orchestration.study import StudyResult
-from orchestration.sweep import HEAD_SHARE
+from scalestudy import run_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.cluster.connection import connect
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.study.schedule import Costs, Room, Work, lower_bound, simulate
+from scalestudy.orchestration.study.study import StudyResult
+from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.support.bench_models import NOTHING
 from tests.support.groups import worker_groups
 from tests.support.studies import write_spec

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis import recommend
-from experiments.analysis.metric import ACCURACY
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.study import StudyResult
+from scalestudy import run_study
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.study.study import StudyResult
 from tests.bench_engine import complete, local_ray, trials_of
 from tests.support.tables import Part, Rows, print_parts
 

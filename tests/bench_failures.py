@@ -15,17 +15,16 @@ from pathlib import Path
 
 import ray
 
-from experiments.study_folder import StudyFolder
-from orchestration.history import History
-from orchestration.mlflow_store import MlflowStore, resolve_address
-from orchestration.operations import Operation, Operations
-from orchestration.recorder import Recorder
-from orchestration.tracking import Cursor, Tracker
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, Operation, Operations
+from scalestudy.orchestration.tracking.recorder import History, Recorder
+from scalestudy.orchestration.tracking.server import resolve_address
+from scalestudy.orchestration.tracking.writer import Cursor, Tracker
+from scalestudy.training.records import epoch_metrics
 from tests.bench_engine import MODELS, local_ray
 from tests.experiments.support import study_of
 from tests.support.groups import Desk, wait_until, worker_groups
 from tests.support.tables import Part, Rows, print_parts
-from training.records import epoch_metrics
 
 RECOVERY_EPOCHS, RECOVERY_STEPS, STEP_SECONDS = 6, 20, 0.1
 

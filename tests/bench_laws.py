@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from experiments.analysis.laws.least_squares import Estimate
-from experiments.analysis.laws.step_time import Constants, Place, StepTimeLaw, fit_step_time
-from experiments.analysis.laws.usl import fit_usl, usl_throughput
+from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.speedup import fit_usl, usl_throughput
+from scalestudy.experiments.analysis.laws.step_time import Constants, Place, StepTimeLaw, fit_step_time
 from tests.support.known_laws import FITTED, SHARES, WORKERS, any_law, between, identified_law, timings
 from tests.support.tables import Part, print_parts
 

@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.plan import make_plan
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.experiments.support import spec_of
 from tests.support.studies import command, environment
 from tests.support.tables import Part, Rows, print_parts

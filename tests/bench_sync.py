@@ -12,10 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.registry import GRADIENT_SYNCS
 
 HEADER = ["model", "workers", "strategy", "ms a step", "exposed sync, ms a step", "MB sent a step"]
 WORLD_SIZES = (2, 4)
@@ -53,10 +53,10 @@ def strategy_rows(loads: tuple[Load, ...] = LOADS) -> list[list[str]]:
 
 def train_and_measure(worker: Worker, config: TrainConfig) -> Cost:
     """The cost of a step in the last epoch, by the epoch's record, with the phases of every step timed."""
-    from training import timing
-    from training.loop import train
+    from scalestudy.training.loop import measures
+    from scalestudy.training.loop.train import train
 
-    timing.SAMPLING_INTERVAL = 1  # a sample of 16 steps could miss both of local SGD's averages
+    measures.SAMPLING_INTERVAL = 1  # a sample of 16 steps could miss both of local SGD's averages
     record = train(config, worker).records[-1]
     exposed = record.phases["gradient_sync"]
     return Cost(record.train_seconds / record.steps, exposed / record.steps, record.sync_bytes / record.steps)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.mlflow_stack import MlflowStack, mlflow_stack
 from tests.support.studies import scalestudy, write_spec
 from tests.support.tables import Part, Rows, print_parts

@@ -22,16 +22,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data.files import default_root
+from scalestudy.training.data.loading import load_splits
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.noise_scale import NoiseScale
+from scalestudy.training.loop.train import train
+from scalestudy.training.models import LeNet
+from scalestudy.training.seeding import epoch_order, seed_parameters
 from tests.support.gloo import GlooPool, gloo_pool
-from training.config import TrainConfig
-from training.data import default_root
-from training.data.loading import load_splits
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.models import LeNet
-from training.noise_scale import NoiseScale
-from training.seeding import epoch_order, seed_parameters
 
 CPU = torch.device("cpu")
 REPEATS = 3
@@ -77,7 +77,7 @@ def in_turn(runs: dict[str, Callable[[], float]], repeats: int = REPEATS) -> dic
 
 def fashion_mnist(train_set: bool) -> Dataset[Any]:
     """torchvision's data set, as the book reads it: an image is decoded, turned and scaled whenever it is asked for."""
-    from training.torchvision_compat import define_missing_operators
+    from scalestudy.training.torchvision_compat import define_missing_operators
 
     define_missing_operators()
     from torchvision import datasets, transforms
@@ -239,17 +239,17 @@ def speed_up(ranks: GlooPool) -> list[list[str]]:
 
 def hook_costs(worker: Worker, batch_size: int) -> dict[str, float]:
     """What measuring costs, as a share of the step: medians over rounds, within which the rates are compared."""
-    from training import timing
+    from scalestudy.training.loop import measures
 
     config = config_of(batch_size=batch_size, data_args={"train_samples": 48 * batch_size, "test_samples": 64})
-    sampled = timing.is_sampled
+    sampled = measures.is_sampled
 
     def without_phases() -> float:
-        timing.is_sampled = lambda step, steps: False
+        measures.is_sampled = lambda step, steps: False
         try:
             return rate_of(config, worker)
         finally:
-            timing.is_sampled = sampled
+            measures.is_sampled = sampled
 
     found = rounds(
         {

@@ -25,8 +25,8 @@ PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from ray.job_submission import JobSubmissionClient
-from orchestration.submit import submission
-from orchestration.upload import upload_of
+from scalestudy.orchestration.commands.submit import submission
+from scalestudy.orchestration.commands.upload import upload_of
 
 folder = Path.cwd()
 asked = submission(sys.argv[1], [], [], folder)

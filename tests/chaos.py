@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
 from tests import chaos_nodes
 from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
 from tests.support.faults import FAULTS, Strike, Target, plan_strikes

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.environment import Output
+from scalestudy import run_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.environment import Output
 from tests.support.chaos_outcome import differences, outcome_of, tracking_differences
 from tests.support.raylets import kill, raylets
 from tests.support.studies import write_spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.environment import prepare_environment
+from scalestudy.orchestration.base.environment import prepare_environment
 
 prepare_environment()  # before any test module imports Ray, which reads some of it then
 

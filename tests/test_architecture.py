@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scalestudy.training.records import PHASES, find_metric
 from tests.support.project_files import project_files
-from training.records import PHASES, find_metric
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orchestration", "training", "experiments")
@@ -75,20 +75,33 @@ def loaded(module):
 
 @pytest.mark.parametrize(
     "module",
-    ["orchestration.sweep", "orchestration.worker", "orchestration.worker_groups", "orchestration.process_group"],
+    [
+        "scalestudy.orchestration.sweep.sweep",
+        "scalestudy.orchestration.groups.worker",
+        "scalestudy.orchestration.groups.actor",
+        "scalestudy.orchestration.groups.ray_train",
+    ],
 )
 def test_what_ray_unpickles_from_is_imported_fast(module):
     """Each of Ray's processes that touches these would else spend seconds on imports."""
     assert not loaded(module) & {"torch", "mlflow"}
 
 
-@pytest.mark.parametrize("module", ["orchestration.cli", "training.data", "training.registry", "training.records"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "scalestudy.orchestration.commands.cli",
+        "scalestudy.training.data",
+        "scalestudy.training.registry",
+        "scalestudy.training.records",
+    ],
+)
 def test_the_command_line_answers_fast(module):
     assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib", "scipy"}
 
 
 def test_the_report_needs_no_cluster():
-    assert not loaded("experiments.report") & {"torch", "ray", "mlflow"}
+    assert not loaded("scalestudy.experiments.report") & {"torch", "ray", "mlflow"}
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from experiments.plan import make_plan
-from orchestration.preflight import check_data, read_spec
-from orchestration.trials import train_config
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.study.ready import check_data, read_spec
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop.train import train
 from tests import bench_peers
 from tests.bench_peers import HEADER, TRIALS, Measured, sweep_of
 from tests.support.gloo import gloo_pool
 from tests.support.line_count import lines_written
 from tests.support.peer_kills import Kills, Loss, loss_of
 from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Sweep, Trained, run
-from training.config import TrainConfig
-from training.loop import train
 
 TINY = Sweep(num_gpus=[1, 2], batch_size=[64], learning_rate=[0.05], epochs=2)
 

@@ -9,8 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
-import orchestration
-from experiments.catalogue import catalogue
+import scalestudy
+from scalestudy.experiments.spec.reading import catalogue
 from tests.support.project_files import copy_project, project_files
 from tests.support.releases import (
     PACKAGES,
@@ -24,16 +24,16 @@ from tests.support.studies import REPOSITORY, left_behind, scalestudy
 
 INFO = f"scalestudy-{PROJECT['version']}.dist-info"
 VALIDATE_ALL = """
-import sys, orchestration.cli
-from experiments.catalogue import catalogue
+import sys, scalestudy.orchestration.commands.cli
+from scalestudy.experiments.spec.reading import catalogue
 for name in catalogue():
-    orchestration.cli.app(["validate", name], standalone_mode=False)
+    scalestudy.orchestration.commands.cli.app(["validate", name], standalone_mode=False)
 print(orchestration.__file__)
 """
 UPLOADED = """
 import os, pathlib, shutil, sys
-from orchestration.submit import submission
-from orchestration.upload import check_upload, upload_of
+from scalestudy.orchestration.commands.submit import submission
+from scalestudy.orchestration.commands.upload import check_upload, upload_of
 asked = submission("digits-quick", [], [], pathlib.Path.cwd())
 check_upload(asked.folders)
 for folder in asked.folders[1:]:
@@ -75,14 +75,14 @@ def test_the_wheel_says_what_the_project_says(wheel):
     assert (facts["Version"], facts["License-Expression"]) == (PROJECT["version"], "Apache-2.0")
     assert facts["Description-Content-Type"] == "text/markdown"
     assert facts.get_payload().startswith("# scalestudy\n")
-    assert "scalestudy = orchestration.cli:main" in scripts
+    assert "scalestudy = scalestudy.orchestration.commands.cli:main" in scripts
 
 
 def test_the_catalogue_is_found_from_any_folder(installed, tmp_path):
     lines = done(sys.executable, "-c", VALIDATE_ALL, cwd=tmp_path, PYTHONPATH=str(installed)).splitlines()
     assert Path(lines[-1]) == installed / "orchestration" / "__init__.py"
     assert [line.removeprefix("name: ") for line in lines if line.startswith("name: ")] == catalogue()
-    command = [sys.executable, "-m", "orchestration", "plan", "digits-quick"]
+    command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
     assert "16 trials, 128 epochs" in done(*command, cwd=tmp_path, PYTHONPATH=str(installed))
     assert left_behind(tmp_path) == []
 
@@ -95,7 +95,7 @@ def test_a_job_takes_along_what_is_installed(installed, tmp_path):
     assert left_behind(here) == []
     sent = {name for name in left_behind(there) if (there / name).is_file()}
     assert sent == set(project_files(*PACKAGES))
-    command = [sys.executable, "-m", "orchestration", "plan", "digits-quick"]
+    command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
     assert "16 trials, 128 epochs" in done(*command, cwd=there)
 
 
@@ -119,5 +119,5 @@ def test_the_command_line_tells_its_version(tmp_path):
 def test_a_folder_that_is_not_installed_has_no_version(tmp_path):
     (tmp_path / "orchestration").mkdir()
     shutil.copy(REPOSITORY / "orchestration" / "__init__.py", tmp_path / "orchestration")
-    code = "import orchestration; print(orchestration.__version__)"
-    assert done(sys.executable, "-S", "-c", code, cwd=tmp_path) == f"{orchestration.FROM_A_FOLDER}\n"
+    code = "import orchestration; print(scalestudy.orchestration.__version__)"
+    assert done(sys.executable, "-S", "-c", code, cwd=tmp_path) == f"{scalestudy.orchestration.FROM_A_FOLDER}\n"

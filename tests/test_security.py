@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.spec import SpecError, StudySpec
-from orchestration.errors import StudyError
-from orchestration.preflight import check_callables, new_folder, new_study_id, read_spec, storage_of
+from scalestudy.experiments.spec.reading import SpecError
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.base.errors import StudyError
+from scalestudy.orchestration.study.ready import check_callables, new_folder, new_study_id, read_spec, storage_of
 from tests.support.studies import write_spec
 from tests.test_architecture import PACKAGES, ROOT, sources
 
@@ -31,9 +32,9 @@ RUNS_CODE = {"eval", "exec", "compile", "__import__"}
 RUNS_COMMANDS = {"os": {"system", "popen"}, "importlib": {"import_module"}, "runpy": {"run_path", "run_module"}}
 ALLOWED = {
     "training/data/cifar.py": {"pickle.Unpickler"},  # restricted to arrays of bytes, after the file's checksum
-    "training/execution/program_text.py": {"exec", "compile"},  # the book's experiment with programs as text, its own
+    "training/chapter/compilation.py": {"exec", "compile"},  # the book's experiment with programs as text, its own
     "training/registry.py": {"importlib.import_module"},  # package.module:callable, as the user names it
-    "training/execution/__init__.py": {"importlib.import_module"},  # the name of an experiment, from a table
+    "training/chapter/__init__.py": {"importlib.import_module"},  # the name of an experiment, from a table
 }
 IMPORT_PATHS = {"workload.model", "workload.data", "workload.loss", "workload.metric", "train.gradient_sync"}
 

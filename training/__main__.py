@@ -1,4 +1,4 @@
-"""Stage 5, training loop: `torchrun … -m training` or `python -m training` trains one config, without Ray.
+"""Stage 5, training loop: `torchrun … -m scalestudy.training` or `python -m scalestudy.training` trains one config, without Ray.
 
 Rank 0 prints one JSON line an epoch, the record that trials.jsonl has of it, and a last line with the result.
 """
@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from training.arguments import make_config, make_parser
-from training.config import TrainConfig
-from training.data import require
-from training.exceptions import is_lost_peer, is_out_of_memory
-from training.workers import become_many, choose_device, has_to_become_many
+from scalestudy.training.arguments import become_many, has_to_become_many, make_config, make_parser
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data import require
+from scalestudy.training.device import choose_device
+from scalestudy.training.exceptions import is_lost_peer, is_out_of_memory
 
 if TYPE_CHECKING:
-    from training.checkpoint.hook import Checkpoints
-    from training.distributed import Worker
-    from training.hooks import Hook
-    from training.loop import TrainResult
-    from training.records import EpochRecord
+    from scalestudy.training.checkpoint.hook import Checkpoints
+    from scalestudy.training.distributed import Worker
+    from scalestudy.training.loop.hooks import Hook
+    from scalestudy.training.loop.train import TrainResult
+    from scalestudy.training.records import EpochRecord
+
 
 BAD_INPUT = 2  # exit codes
 LOST_PEER = 1
@@ -65,8 +66,8 @@ def _check_save_model(path: Path | None) -> None:
 
 
 def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
-    from training.distributed import start_process_group, stop_process_group  # torch: after the cheap checks
-    from training.loop import train
+    from scalestudy.training.distributed import start_process_group, stop_process_group
+    from scalestudy.training.loop.train import train
 
     worker, backend = _worker(options)
     start_process_group(worker.rank, worker.world_size, backend=backend, timeout_seconds=options.timeout_seconds)
@@ -83,7 +84,7 @@ def _worker(options: argparse.Namespace) -> tuple[Worker, str]:
     """This process's place, from torchrun's environment (alone without it), and its backend. Raises ValueError."""
     import torch
 
-    from training.distributed import Worker
+    from scalestudy.training.distributed import Worker
 
     device, backend = choose_device(options.device, options.devices)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -93,8 +94,8 @@ def _worker(options: argparse.Namespace) -> tuple[Worker, str]:
 
 
 def _checkpoints(options: argparse.Namespace) -> Checkpoints | None:
-    from training.checkpoint.byte_store import LocalByteStore
-    from training.checkpoint.hook import Checkpoints
+    from scalestudy.training.checkpoint.byte_store import LocalByteStore
+    from scalestudy.training.checkpoint.hook import Checkpoints
 
     if options.checkpoints is None:
         return None
@@ -111,15 +112,15 @@ def _checkpoints(options: argparse.Namespace) -> Checkpoints | None:
 
 def _hooks(options: argparse.Namespace, checkpoints: Checkpoints | None) -> list[Hook]:
     """Checkpoints come first, so that the others start from what was restored."""
-    from training.noise_scale import NoiseScale
+    from scalestudy.training.loop.noise_scale import NoiseScale
 
     return [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
 
 
 def _finish(result: TrainResult, options: argparse.Namespace) -> None:
     """Rank 0 prints the last line, then saves the model: the result is not lost if that fails."""
-    from training.records import noise_scale_of
-    from training.state import save_state
+    from scalestudy.training.records import noise_scale_of
+    from scalestudy.training.state import save_state
 
     if not _is_first_rank():
         return
@@ -142,16 +143,16 @@ def _print_line(content: dict[str, Any]) -> None:
 
 
 def _warn(message: str) -> None:
-    sys.stderr.write(f"python -m training: {message}\n")
+    sys.stderr.write(f"python -m scalestudy.training: {message}\n")
 
 
 def _refuse(error: ValueError) -> int:
     """One message: from the rank that met the error, and from the first one if many met the same."""
-    from training.distributed import is_first_to_say
+    from scalestudy.training.distributed import is_first_to_say
 
     if is_first_to_say(str(error)):
         place = f" on rank {os.environ.get('RANK', '0')}" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        sys.stderr.write(f"python -m training: error{place}: {error}\n")
+        sys.stderr.write(f"python -m scalestudy.training: error{place}: {error}\n")
     return BAD_INPUT
 
 

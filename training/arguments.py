@@ -1,13 +1,16 @@
-"""Stage 5, training loop: the options of `python -m training`, and the config that they make."""
+"""Options of `python -m scalestudy.training`, made from config."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from training.config import (
+from scalestudy.training.config import (
     AUGMENTATIONS,
     LR_RULES,
     OPTIMIZERS,
@@ -16,14 +19,18 @@ from training.config import (
     OptimizerConfig,
     TrainConfig,
 )
-from training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
+from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
+
+if TYPE_CHECKING:
+    pass
+
 
 PATH = "or package.module:callable"
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     """All options, with TrainConfig's defaults."""
-    parser = argparse.ArgumentParser(prog="python -m training", description=description)
+    parser = argparse.ArgumentParser(prog="python -m scalestudy.training", description=description)
     _add_workload(parser.add_argument_group("workload"))
     _add_training(parser.add_argument_group("training"))
     _add_synchronisation(parser.add_argument_group("workers"))
@@ -134,3 +141,38 @@ def _switch(text: str) -> bool | str:
 
 def _devices(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
+
+
+_FROM_TORCHRUN = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_")  # what names of its variables begin with
+
+
+def has_to_become_many(devices: Sequence[str] | None) -> bool:
+    """Whether this process is alone and several devices are asked for."""
+    return devices is not None and len(devices) > 1 and os.environ.get("WORLD_SIZE", "1") == "1"
+
+
+def become_many(workers: int, arguments: Sequence[str]) -> int:
+    """Run the same command in so many processes, as torchrun does on one machine; the exit status of what failed."""
+    import logging
+    import uuid
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the workers say what is wrong
+    for name in [key for key in os.environ if key.startswith(_FROM_TORCHRUN) or key in ("RANK", "WORLD_SIZE")]:
+        del os.environ[name]
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=workers,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(settings, sys.executable)("-m", "scalestudy.training", *arguments)
+    except ChildFailedError as error:
+        return max(failure.exitcode if failure.exitcode > 0 else 1 for failure in error.failures.values())
+    return 0

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: the arithmetic of batches, pure (docs/formulas.md §1).
+"""The arithmetic of batches, pure (docs/formulas.md §1).
 
 A global batch of B examples is a slice of the epoch's permutation, and worker i trains the i-th piece of it, b_i
 examples, Σ b_i = B. Nothing is dropped and nothing is padded: the last batch of an epoch is smaller, and b_i may be 0.

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: who this process is among the workers, and the few collectives that it needs.
+"""Who this process is; the few collectives.
 
 World size 1 needs no process group: every function here then answers without communication.
 """
@@ -10,9 +10,14 @@ import gc
 import os
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -171,3 +176,35 @@ def synchronise_device(device: torch.device) -> None:
     """Wait until the device has done all that was asked of it; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+TIMEOUT_SECONDS = 120.0
+
+
+def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
+    """The values of function(worker, *arguments) on ranks 0 … world_size - 1, which share a process group.
+
+    The function must be importable by name. A rank has one thread; under `nccl` it has the CUDA device of its number,
+    else the CPU. Raises what the lowest failing rank raised, BrokenProcessPool if a rank died.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ranks-") as folder,
+        ProcessPoolExecutor(world_size, mp_context=get_context("spawn")) as pool,
+    ):
+        meeting = (world_size, f"file://{Path(folder) / 'store'}", backend)
+        futures = [pool.submit(_serve, function, rank, meeting, arguments) for rank in range(world_size)]
+        return [future.result() for future in futures]
+
+
+def _serve(function: Callable[..., Any], rank: int, meeting: tuple[int, str, str], arguments: tuple[Any, ...]) -> Any:
+    """One rank's part. Each blocks until all have met, so that a process of the pool never takes two."""
+    world_size, store, backend = meeting
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    start_process_group(rank, world_size, init_method=store, backend=backend, timeout_seconds=TIMEOUT_SECONDS)
+    try:
+        return function(Worker(rank, world_size, device), *arguments)
+    finally:
+        stop_process_group()

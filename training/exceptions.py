@@ -1,4 +1,4 @@
-"""Stage 5, training loop: what an exception means, told by name and text. No torch here: the driver asks too."""
+"""What an exception means, told by name and text. No torch here: the driver asks too."""
 
 from __future__ import annotations
 

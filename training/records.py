@@ -1,4 +1,4 @@
-"""Stage 6, records: what each rank measured in an epoch, reduced to one record, and the table of all metrics.
+"""What each rank measured in an epoch, reduced to one record, and the table of all metrics.
 
 No torch here: the driver reads the same table and functions.
 """
@@ -242,7 +242,7 @@ def find_metric(name: str) -> Metric:
         stem = metric.name.partition("<")[0]
         if name == metric.name or (stem != metric.name and name.startswith(stem) and name != stem):
             return metric
-    raise KeyError(f"metric {name!r} is not in training.records.METRICS; add it there")
+    raise KeyError(f"metric {name!r} is not in scalestudy.training.records.METRICS; add it there")
 
 
 def utc_now() -> str:

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: the built-in names of models, data sets and gradient strategies, resolved when used.
+"""The built-in names of models, data sets and gradient strategies, resolved when used.
 
 Nothing here imports torch, so that the driver can list and check names without it.
 """
@@ -13,10 +13,10 @@ from typing import Any
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
-        "lenet": "training.models:LeNet",
-        "mlp": "training.models:MLP",
-        "resnet18": "training.models:ResNet18",
-        "linear_regression": "training.models:LinearRegression",
+        "lenet": "scalestudy.training.models:LeNet",
+        "mlp": "scalestudy.training.models:MLP",
+        "resnet18": "scalestudy.training.models:ResNet18",
+        "linear_regression": "scalestudy.training.models:LinearRegression",
     }
 )
 """Name -> callable(num_classes, in_channels, **model_args) -> nn.Module."""
@@ -26,53 +26,53 @@ TORCHVISION = "torchvision:"
 
 INITIALISATIONS: Mapping[str, str] = MappingProxyType(
     {
-        "normal": "training.models.initialisation:normal",
-        "xavier": "training.models.initialisation:xavier",
-        "default": "training.models.initialisation:default",
+        "normal": "scalestudy.training.models.common:normal",
+        "xavier": "scalestudy.training.models.common:xavier",
+        "default": "scalestudy.training.models.common:default",
     }
 )
 """Name -> callable(module) -> None, applied to every module of a model."""
 
 DATASETS: Mapping[str, str] = MappingProxyType(
     {
-        "digits": "training.data.digits:load",
-        "mnist": "training.data.mnist:load_mnist",
-        "fashion_mnist": "training.data.mnist:load_fashion_mnist",
-        "cifar10": "training.data.cifar10:load",
-        "synthetic": "training.data.synthetic:load",
-        "synthetic_linear": "training.data.synthetic:load_linear",
+        "digits": "scalestudy.training.data.builtin:load_digits",
+        "mnist": "scalestudy.training.data.mnist:load_mnist",
+        "fashion_mnist": "scalestudy.training.data.mnist:load_fashion_mnist",
+        "cifar10": "scalestudy.training.data.cifar:load",
+        "synthetic": "scalestudy.training.data.builtin:load_synthetic",
+        "synthetic_linear": "scalestudy.training.data.builtin:load_linear",
     }
 )
-"""Name -> callable(root, **data_args) -> training.data.Splits."""
+"""Name -> callable(root, **data_args) -> scalestudy.training.data.Splits."""
 
 LOSSES: Mapping[str, str] = MappingProxyType(
     {
-        "cross_entropy": "training.losses:cross_entropy",
-        "mse": "training.losses:squared_error",
+        "cross_entropy": "scalestudy.training.losses:cross_entropy",
+        "mse": "scalestudy.training.losses:squared_error",
     }
 )
 """Name -> callable(outputs, targets) -> losses (N,), one an example."""
 
 METRICS: Mapping[str, str] = MappingProxyType(
     {
-        "accuracy": "training.losses:hits",
-        "mse": "training.losses:squared_error",
+        "accuracy": "scalestudy.training.losses:hits",
+        "mse": "scalestudy.training.losses:squared_error",
     }
 )
 """Name -> callable(outputs, targets) -> values (N,), one an example; the metric is their mean over the test set."""
 
 GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
     {
-        "ddp": "training.gradient_sync.ddp:DistributedDataParallelSync",
-        "naive": "training.gradient_sync.explicit:NaiveSync",
-        "flat": "training.gradient_sync.explicit:FlatSync",
-        "ring": "training.gradient_sync.explicit:RingSync",
-        "bf16": "training.gradient_sync.ddp:Bf16Sync",
-        "powersgd": "training.gradient_sync.powersgd:PowerSGDSync",
-        "local_sgd": "training.gradient_sync.local_sgd:LocalSGDSync",
+        "ddp": "scalestudy.training.gradient_sync.ddp:DistributedDataParallelSync",
+        "naive": "scalestudy.training.gradient_sync.explicit:NaiveSync",
+        "flat": "scalestudy.training.gradient_sync.explicit:FlatSync",
+        "ring": "scalestudy.training.gradient_sync.explicit:RingSync",
+        "bf16": "scalestudy.training.gradient_sync.ddp:Bf16Sync",
+        "powersgd": "scalestudy.training.gradient_sync.ddp:PowerSGDSync",
+        "local_sgd": "scalestudy.training.gradient_sync.local_sgd:LocalSGDSync",
     }
 )
-"""Name -> callable(shard_loss, worker, options) -> training.gradient_sync.GradientSync."""
+"""Name -> callable(shard_loss, worker, options) -> scalestudy.training.gradient_sync.GradientSync."""
 
 
 def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
@@ -134,13 +134,13 @@ def _import(module_name: str, path_or_name: str) -> Any:
 
 
 def _torchvision_classifier(name: str) -> Callable[..., Any]:
-    from training.models.torchvision_classifiers import find_classifier
+    from scalestudy.training.models.torchvision import find_classifier
 
     return find_classifier(name)
 
 
 def _make_torchvision_importable() -> None:
     """A user's module may import torchvision at its top (training/torchvision_compat.py says what can go wrong)."""
-    from training.torchvision_compat import define_missing_operators
+    from scalestudy.training.torchvision_compat import define_missing_operators
 
     define_missing_operators()

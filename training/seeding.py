@@ -1,4 +1,4 @@
-"""Stage 5, training loop: every generator is seeded from the trial, so that a used process trains like a fresh one.
+"""Every generator is seeded from the trial, so that a used process trains like a fresh one.
 
 What does not depend on the world size: initial parameters, order of examples, augmentation and the random numbers that
 a user's data set draws (both keyed by example). What does: numbers drawn inside the model, dropout above all. Its mask

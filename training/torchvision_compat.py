@@ -1,4 +1,4 @@
-"""Stage 5, training loop: make torchvision importable where its compiled library does not fit the installed torch.
+"""Make torchvision importable where its compiled library does not fit the installed torch.
 
 PyPI's torchvision beside a CPU-only torch can't load its library, and then its import fails in the registration of
 meta kernels for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). Declaring

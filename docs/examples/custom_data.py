@@ -7,7 +7,7 @@ this file in the folder where you call `scalestudy`; see docs/bring-your-model.m
 import torch
 import torch.nn.functional as F
 
-from training.data import Splits
+from scalestudy.training.data import Splits
 
 
 def load(root: str, train_samples: int = 1000, test_samples: int = 200, rings: int = 4) -> Splits:

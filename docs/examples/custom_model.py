@@ -39,7 +39,7 @@ def orthogonal(module: nn.Module) -> None:
 
 def build(num_classes: int, in_channels: int, units: int = 64, init: str = "default", side: int = 28) -> nn.Module:
     """The model for data of `num_classes` classes and `in_channels` channels; the rest comes from `model_args`."""
-    from training.models import initialise
+    from scalestudy.training.models import initialise
 
     model = nn.Sequential(
         nn.Flatten(), Centre(), Dense(in_channels * side * side, units), Centre(), nn.Linear(units, num_classes)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.analysis.laws.least_squares import Fit, NoLawError, Parameter, fit
-from experiments.plan import label
+from scalestudy.experiments.analysis.laws.least_squares import Fit, NoLawError, Parameter, fit
+from scalestudy.experiments.plan.plan import label
 
 
 def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:

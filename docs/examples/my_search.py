@@ -3,11 +3,11 @@
 import itertools
 import random
 
-from experiments.plan import TrialPlan, point_trials
-from experiments.search_objective import Objective
-from experiments.search_space import Space, cell_key
-from experiments.spec import StudySpec
-from orchestration.search import Event, Suggestion
+from scalestudy.experiments.plan.plan import TrialPlan, point_trials
+from scalestudy.experiments.analysis.answers.objective import Objective
+from scalestudy.experiments.spec.search_space import Space, cell_key
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.search import Event, Suggestion
 
 ANYWHERE = 0.25
 """Share of the points that are drawn from the whole space."""
@@ -17,7 +17,7 @@ Place = tuple[int, ...]
 
 
 class BesideTheBest:
-    """An `orchestration.search.Source`. Tune asks ahead, while other trials run: so it always answers with what is
+    """An `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always answers with what is
     known, and never waits; None would end the sweep. `search.samples` bounds the points.
     """
 

@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from training.distributed import Worker, broadcast_from_first
-from training.gradient_sync import GradientSync, SyncOptions
-from training.shard_loss import ShardLoss
+from scalestudy.training.distributed import Worker, broadcast_from_first
+from scalestudy.training.gradient_sync import GradientSync, SyncOptions
+from scalestudy.training.losses import ShardLoss
 
 
 class MySync(GradientSync):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.verdicts import phase_share
+from scalestudy.experiments.analysis.answers.verdicts import phase_share
 
 OPTIMIZER_SHARE = 0.15
 

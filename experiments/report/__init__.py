@@ -7,23 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.cells import Cell, gather
-from experiments.analysis.metric import StudyMetric
-from experiments.analysis.parts import finite
-from experiments.analysis.summary import summarise_cells
-from experiments.report.curves import metric_over_epochs, metric_over_seconds
-from experiments.report.drawing import Drawn
-from experiments.report.page import render_page
-from experiments.report.phase_figure import phases_figure
-from experiments.report.prediction_figure import predictions_figure
-from experiments.report.rate_figure import rate_map_figure
-from experiments.report.speedup_figures import efficiency_figure, speedup_figure
-from experiments.report.steps_figure import steps_figure
-from experiments.report.styles import Styles
-from experiments.report.target_figures import pareto_figure, time_map_figure
-from experiments.spec import StudySpec
-from experiments.study_folder import StudyFolder
-from experiments.yaml_lines import read_yaml
+from scalestudy.experiments.analysis.answers.summary import summarise_cells
+from scalestudy.experiments.analysis.measures.cells import Cell, gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import finite
+from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
+from scalestudy.experiments.report.curves import metric_over_epochs, metric_over_seconds, phases_figure
+from scalestudy.experiments.report.drawing import Drawn
+from scalestudy.experiments.report.page import render_page
+from scalestudy.experiments.report.speedup_figures import efficiency_figure, speedup_figure
+from scalestudy.experiments.report.styles import Styles
+from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
+from scalestudy.experiments.study.folder import StudyFolder
 
 __all__ = ["draw", "write_report"]
 

@@ -1,18 +1,22 @@
-"""Stage 9, report: the study's metric over epochs and over seconds."""
+"""Metric over epochs and seconds; phases of a step."""
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.analysis.cells import Cell
-from experiments.analysis.metric import StudyMetric
-from experiments.analysis.parts import present
-from experiments.analysis.trial_measures import COUNTED, epochs_of, test_values
-from experiments.analysis.words import marked_seconds, metric_of
-from experiments.report.drawing import (
+from scalestudy.experiments.analysis.answers.verdicts import phase_share
+from scalestudy.experiments.analysis.measures.cells import Cell
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.records import COUNTED, PHASES, epochs_of, test_values
+from scalestudy.experiments.analysis.measures.units import metric_of
+from scalestudy.experiments.analysis.text.answer import marked_seconds
+from scalestudy.experiments.report.drawing import (
+    HATCHES,
     INK,
     MUTED,
+    PALETTE,
     Drawn,
     canvas,
     export,
@@ -21,7 +25,7 @@ from experiments.report.drawing import (
     plain_log_axes,
     sentences,
 )
-from experiments.report.styles import MOST_CELLS, Styles, flag_words
+from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_mark, flag_words
 
 Summary = Mapping[str, Any]
 Points = tuple[Sequence[float], Sequence[float]]
@@ -159,3 +163,64 @@ def _seconds_caption(summary: Summary) -> str:
         return f"No time to a target: {fastest['why']}."
     target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
     return f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
+
+
+Row = Mapping[str, Any]
+
+PHASE_NAMES = {
+    "data": "data",
+    "forward_backward": "forward + backward",
+    "gradient_sync": "gradient sync (exposed)",
+    "optimizer": "optimizer",
+}
+MOST_BARS = 16
+
+
+def phases_figure(summary: Summary) -> Drawn:
+    """Milliseconds a step by phase, a stacked bar a (num_gpus, batch_size)."""
+    name, title = "phases", "Where a step's time goes"
+    measured = [row for row in summary["timings"] if present(row["step_seconds"])]
+    if not measured:
+        return not_drawn(name, title, "no trial measured the phases of its steps")
+    rows = _spread_over(measured)
+    with canvas(height=0.9 + 0.42 * len(rows)) as (figure, axes):
+        left = [0.0 for _ in rows]
+        for place, phase in enumerate(PHASES):
+            widths = [row["step_seconds"][phase] * 1000 for row in rows]
+            axes.barh(
+                range(len(rows)), widths, left=left, height=0.44, color=PALETTE[place], hatch=HATCHES[place],
+                edgecolor="white", linewidth=0.6, label=PHASE_NAMES[phase],
+            )  # fmt: skip
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        for place, total in enumerate(left):
+            axes.annotate(
+                f"{total:.3g}", (total, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+            )
+            name_of_bar = f"{rows[place]['label']}{flag_mark([rows[place]])}"
+            axes.annotate(name_of_bar, (0, place - 0.27), xytext=(1, 1), textcoords="offset points", fontsize=8)
+        axes.set_yticks([])
+        axes.set_ylim(len(rows) - 0.6, -0.75)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("milliseconds a step (median)")
+        axes.margins(x=0.12)
+        legend_below(figure, axes.get_legend_handles_labels()[0])
+        return export(figure, name, title, _phases_caption(rows, len(measured)))
+
+
+def _spread_over(rows: Sequence[Row]) -> list[Row]:
+    """Of many rows some from everywhere in their order, the first and the last among them."""
+    if len(rows) <= MOST_BARS:
+        return list(rows)
+    return [rows[round(number * (len(rows) - 1) / (MOST_BARS - 1))] for number in range(MOST_BARS)]
+
+
+def _phases_caption(rows: Sequence[Row], of_all: int) -> str:
+    cut = f"Of {of_all} sizes {len(rows)} from the whole range are shown." if of_all > len(rows) else ""
+    several = [row for row in rows if row["params"]["num_gpus"] > 1] or list(rows)
+    phase = "gradient_sync" if several[0]["params"]["num_gpus"] > 1 else "forward_backward"
+    shares = {row["label"]: phase_share(row, phase) or 0.0 for row in several}
+    top = max(shares, key=lambda name: shares[name])
+    low = min(shares, key=lambda name: shares[name])
+    between = "" if len(shares) == 1 else f" and {shares[low]:.0%} of one at {low}"
+    words = {"gradient_sync": "Summing gradients", "forward_backward": "Forward and backward"}[phase]
+    return sentences(f"{words} takes {shares[top]:.0%} of a step at {top}{between}.", cut, flag_words(rows))

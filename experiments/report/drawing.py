@@ -1,4 +1,4 @@
-"""Stage 9, report: how figures look – palette, sizes, and a figure as crisp SVG or PNG.
+"""How figures look – palette, sizes, and a figure as crisp SVG or PNG.
 
 Matplotlib's own objects are used (`matplotlib.figure.Figure`), never pyplot's global state. In the SVG the colours of
 ink, rules and muted lines become CSS variables, so that the page's light and dark schemes reach into the figures.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which readers with a colour-vision deficiency can tell apart; without yellow and black."""

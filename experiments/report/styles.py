@@ -1,15 +1,15 @@
-"""Stage 9, report: which cells get which colour, line and marker, and which of many are drawn."""
+"""Which cells get which colour, line and marker, and which of many are drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis.cells import Cell, key_of
-from experiments.analysis.parts import present
-from experiments.analysis.tables import FLAGGED
-from experiments.analysis.words import metric_of
-from experiments.plan import label
-from experiments.report.drawing import INK, LINES, MARKERS, MUTED, PALETTE, line_handle, patch_handle
+from scalestudy.experiments.analysis.measures.cells import Cell, key_of
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.units import metric_of
+from scalestudy.experiments.analysis.text.answer import FLAGGED
+from scalestudy.experiments.plan.plan import label
+from scalestudy.experiments.report.drawing import INK, LINES, MARKERS, MUTED, PALETTE, line_handle, patch_handle
 
 Summary = Mapping[str, Any]
 Params = Mapping[str, Any]

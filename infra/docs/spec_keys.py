@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from experiments.spec_sweep import DEFAULTS
+from scalestudy.experiments.spec.sweep import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "experiments" / "template.yaml"

@@ -86,7 +86,7 @@ start() {
     wait_for_agent
     echo "Ray: 127.0.0.1:$port, $raylets raylets with $cpus CPUs each"
     echo "jobs: export RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:$dashboard_port"
-    echo "      ray job submit --working-dir . -- python -m orchestration run digits-quick"
+    echo "      ray job submit --working-dir . -- python -m scalestudy run digits-quick"
 }
 
 stop() {

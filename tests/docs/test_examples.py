@@ -13,8 +13,8 @@ from docs.examples.custom_data import load, smoothed, top_two
 from docs.examples.my_law import fit_epoch_law, of_summary
 from docs.examples.my_search import BesideTheBest
 from docs.examples.my_verdict import slow_optimizer
-from experiments.analysis.laws.least_squares import NoLawError
-from orchestration.search import Search
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.orchestration.sweep.search import Search
 from tests.experiments.support import spec_of, summary_of
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.studies import REPOSITORY
@@ -135,7 +135,7 @@ def test_the_search_goes_on_where_an_earlier_run_was_cut_off() -> None:
 
 
 def _all_trials(spec: Any) -> Any:
-    from experiments.plan import make_plan
+    from scalestudy.experiments.plan.plan import make_plan
 
     yield make_plan(spec).trials
 

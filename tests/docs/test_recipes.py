@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from experiments.catalogue import catalogue
+from scalestudy.experiments.spec.reading import catalogue
 from tests.support.snippet_words import command_problems, commands
 from tests.support.studies import REPOSITORY
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from experiments.spec import SpecError, parse_study
-from orchestration.errors import ExitCode
-from orchestration.server_check import reason_of
-from orchestration.show import closing_lines
-from orchestration.study_end import StudyResult
+from scalestudy.experiments.spec.reading import SpecError, parse_study
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.show import closing_lines
+from scalestudy.orchestration.study.running import StudyResult
+from scalestudy.orchestration.tracking.server import reason_of
 from tests.docs.pages import load
 
 

@@ -74,18 +74,18 @@ def test_what_would_be_asked_for_is_found():
 def test_the_reference_shows_what_a_user_imports(site):
     page = (site / "api.html").read_text("utf-8")
     for name in (
-        "orchestration.study.run_study",
-        "training.data.splits.Splits",
-        "training.gradient_sync.base.GradientSync.synchronise",
-        "training.losses.cross_entropy",
-        "training.loop.train",
-        "experiments.analysis.summary.summarise",
-        "experiments.analysis.laws.least_squares.fit",
-        "experiments.analysis.verdicts.phase_share",
-        "training.models.initialisation.initialise",
-        "training.shard_loss.ShardLoss",
-        "training.records.EpochRecord",
-        "orchestration.errors.RequestError",
+        "scalestudy.orchestration.study.study.run_study",
+        "scalestudy.training.data.splits.Splits",
+        "scalestudy.training.gradient_sync.base.GradientSync.synchronise",
+        "scalestudy.training.losses.cross_entropy",
+        "scalestudy.training.loop.train.train",
+        "scalestudy.experiments.analysis.answers.summary.summarise",
+        "scalestudy.experiments.analysis.laws.least_squares.fit",
+        "scalestudy.experiments.analysis.answers.verdicts.phase_share",
+        "scalestudy.training.models.common.initialise",
+        "scalestudy.training.losses.ShardLoss",
+        "scalestudy.training.records.EpochRecord",
+        "scalestudy.orchestration.base.errors.RequestError",
     ):
         assert f'id="{name}"' in page
     assert "a spec file, or the name of a study of the catalogue" in page  # a parameter's text, not only its name
@@ -98,7 +98,7 @@ def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
 
 
 SITE = {"docs/running.md": "running.md", "infra/README.md": "infra/README.md", "docs/results/a.md": "results/a.md",
-        "training/loop.py": "source/training/loop.py.md", "README.md": "index.md"}  # fmt: skip
+        "training/loop/train.py": "source/training/loop.py.md", "README.md": "index.md"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ SITE = {"docs/running.md": "running.md", "infra/README.md": "infra/README.md", "
     [
         ("running.md", "../infra/README.md#x", "infra/README.md#x"),
         ("infra/README.md", "../docs/running.md", "../running.md"),
-        ("results/a.md", "../../training/loop.py", "../source/training/loop.py.md"),
+        ("results/a.md", "../../training/loop/train.py", "../source/training/loop.py.md"),
         ("running.md", "results/a.md", "results/a.md"),
         ("running.md", "../README.md", "index.md"),
         ("running.md", "#in-a-page", "#in-a-page"),

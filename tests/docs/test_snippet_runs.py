@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from experiments.spec import SpecError
+from scalestudy.experiments.spec.reading import SpecError
 from tests.support.ports import free_port, listens
 from tests.support.snippet_runs import FailedError, PageRun, copy_repository, headings, not_shown, user_environment
 from tests.support.snippets import read_page

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments.analysis import verdicts
+from scalestudy.experiments.analysis.answers import verdicts
 from tests.support.studies import REPOSITORY
 
 FIGURES = {

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis import summarise
-from experiments.plan import Plan, make_plan
-from experiments.spec import Problem, SpecError, StudySpec, parse_study
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.plan.plan import Plan, make_plan
+from scalestudy.experiments.spec.reading import Problem, SpecError, parse_study
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.trials import Law, make_trials
 
 MODELS = ("lenet", "mlp", "resnet18")

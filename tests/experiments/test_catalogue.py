@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.estimate import estimate
-from experiments.plan import make_plan
-from experiments.spec import SpecError, catalogue, find_study, load_study
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import SpecError, catalogue, find_study, load_study
 from tests.experiments.support import DATASETS, MODELS
 
 

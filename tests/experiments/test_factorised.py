@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.estimate import estimate
-from experiments.factorised import held_out_trials
-from experiments.plan import Plan, make_plan
-from experiments.spec import SpecError, parse_study
-from experiments.timing_runs import step_key, timing_trials
+from scalestudy.experiments.analysis.answers.factorised import held_out_trials
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.plan import Plan, make_plan
+from scalestudy.experiments.plan.timing_runs import step_key, timing_trials
+from scalestudy.experiments.spec.reading import SpecError, parse_study
+from scalestudy.training.registry import DATASETS, MODELS
 from tests.experiments.support import problems_of, spec_of
 from tests.support.factorised import factorised_study, stopped_after
 from tests.support.trials import Law, make_trials
-from training.registry import DATASETS, MODELS
 
 METHOD = "search: {method: factorised}\n"
 SWEEP = "sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}\n"

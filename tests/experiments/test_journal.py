@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.journal import Entry, Journal
+from scalestudy.experiments.study.journal import Entry, Journal
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from experiments.new_spec import BUILT_IN, new_spec
-from experiments.spec import SpecError, StudySpec, parse_study
-from experiments.spec_models import leaf_keys
+from scalestudy.experiments.spec.reading import BUILT_IN, SpecError, new_spec, parse_study
+from scalestudy.experiments.spec.sections import leaf_keys
+from scalestudy.experiments.spec.study_spec import StudySpec
 
 OWN = ("name", "description", "sweep")
 

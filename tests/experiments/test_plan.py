@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.estimate import estimate
-from experiments.plan import Plan, label, make_plan
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.plan import Plan, label, make_plan
 from tests.experiments.support import spec_of, study_of
 
 GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32], learning_rate: [0.2, 0.1], seed: [1, 0]}"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from experiments.redaction import bare_uri, credentials_in, redacted, same_place, secrets_in
-from experiments.spec import SpecError
+from scalestudy.experiments.spec.addresses import bare_uri, credentials_in, redacted, same_place, secrets_in
+from scalestudy.experiments.spec.reading import SpecError
 from tests.experiments.support import spec_of
 
 HIDDEN_IN = {

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.estimate import estimate
-from experiments.plan import Plan, corner_trials, make_plan, point_trials
-from experiments.ranges import Range
-from experiments.search_objective import Objective, Score
-from experiments.search_space import Space, ToSuggest, cell_key
+from scalestudy.experiments.analysis.answers.objective import Objective, Score
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.plan import Plan, corner_trials, make_plan, point_trials
+from scalestudy.experiments.spec.search_space import Space, ToSuggest, cell_key
+from scalestudy.experiments.spec.sections import Range
 from tests.experiments.support import spec_of
 
 GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32, 16], learning_rate: [0.2, 0.1], seed: [1, 0]}\n"

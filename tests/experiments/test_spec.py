@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from experiments.spec import SpecError, StudySpec, load_study
+from scalestudy.experiments.spec.reading import SpecError, load_study
+from scalestudy.experiments.spec.study_spec import StudySpec
 from tests.experiments.support import DATASETS, MODELS, problems_of, spec_of
 
 
@@ -290,6 +291,6 @@ def test_any_value_anywhere_gives_a_spec_or_a_spec_error(value):
 
 def test_the_spec_loads_without_anything_heavy():
     heavy = "matplotlib scipy pandas numpy torch ray mlflow"
-    code = f"import sys, experiments.spec, experiments.plan; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    code = f"import sys, scalestudy.experiments.spec.reading, scalestudy.experiments.plan.plan; print([m for m in '{heavy}'.split() if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from experiments.ranges import Range
-from experiments.spec import StudySpec
-from orchestration.trials import train_config
+from scalestudy.experiments.spec.sections import Range
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.config import TrainConfig
 from tests.experiments.support import problems_of, spec_of
-from training.config import TrainConfig
 
 RATE = "learning_rate: {log_uniform: [0.01, 1]}"
 
@@ -113,7 +113,7 @@ def test_more_samples_than_points_are_all_points():
 
 
 def test_the_corners_of_a_search_are_what_the_training_loop_takes():
-    from experiments.plan import corner_trials
+    from scalestudy.experiments.plan.plan import corner_trials
 
     spec = spec_of(f"name: x\nsweep: {{num_gpus: [1, 2], {RATE}, train.schedule: [cosine, one_cycle]}}\n{TPE}")
     corners = corner_trials(spec)

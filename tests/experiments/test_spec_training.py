@@ -2,13 +2,13 @@
 
 import pytest
 
-from experiments import spec_models
-from experiments.plan import make_plan
-from experiments.spec import parse_study
-from orchestration.trials import TRAIN_KEYS, train_config
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec import sections
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.orchestration.study.trials import TRAIN_KEYS, train_config
+from scalestudy.training import registry
+from scalestudy.training.config import TrainConfig
 from tests.experiments.support import spec_of
-from training import registry
-from training.config import TrainConfig
 
 ACCEPTED = [
     "train: {lr_rule: linear, warmup_epochs: 0.5, schedule: cosine, precision: bf16, channels_last: auto}",
@@ -37,9 +37,9 @@ def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
 
 
 def test_a_spec_and_the_training_loop_know_the_same_names():
-    assert tuple(registry.LOSSES) == spec_models.LOSSES
-    assert tuple(registry.METRICS) == spec_models.METRICS
-    assert set(registry.GRADIENT_SYNCS) == set(spec_models.GRADIENT_SYNCS)
+    assert tuple(registry.LOSSES) == sections.LOSSES
+    assert tuple(registry.METRICS) == sections.METRICS
+    assert set(registry.GRADIENT_SYNCS) == set(sections.GRADIENT_SYNCS)
 
 
 def test_a_spec_and_the_training_loop_have_the_same_defaults():

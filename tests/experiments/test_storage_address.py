@@ -2,14 +2,7 @@
 
 import pytest
 
-from experiments.redaction import redacted
-from experiments.storage_address import (
-    child,
-    has_credentials,
-    is_uri,
-    parent_and_name,
-    uri_problem,
-)
+from scalestudy.experiments.spec.addresses import child, has_credentials, is_uri, parent_and_name, redacted, uri_problem
 
 OPTIONS = "?scheme=http&endpoint_override=127.0.0.1:9000"
 

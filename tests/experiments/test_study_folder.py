@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.experiments.support import folder_of, study_of
 
 TEXT = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], seed: [0, 1]}"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis import recommend, summarise
-from experiments.plan import TrialPlan, make_plan
-from experiments.report import write_report
-from experiments.timing_runs import TIMED_STEPS, timing_trials
+from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
+from scalestudy.experiments.report import write_report
 from tests.experiments.support import folder_of, spec_of, study_of
 from tests.support.trials import Law, make_timings
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments.yaml_lines import MAX_VALUES, NotReadableError, read_yaml
+from scalestudy.experiments.spec.yaml_lines import MAX_VALUES, NotReadableError, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,6 @@ def test_the_build_sees_what_it_copies_and_nothing_else(parsed):
     copied = [word for text in parsed["project"].all("COPY") for word in text.split()[:-1]]
     assert sorted(copied) == sorted(rule[1:] for rule in rules if rule.startswith("!"))
     assert all((REPOSITORY / name).exists() for name in copied)
-    assert visible("orchestration/cli.py", rules)
+    assert visible("orchestration/commands/cli.py", rules)
     hidden = ("runs/x", ".git/config", "mlflow.db", "tests/conftest.py", "training/__pycache__/loop.pyc", "secrets.env")
     assert not [path for path in hidden if visible(path, rules)]

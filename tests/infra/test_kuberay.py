@@ -243,8 +243,8 @@ def recorded(tmp_path):
     return run
 
 
-RUN = "-m orchestration run /study/study.yaml --out s3://bucket/my study"
-RESUME = "-m orchestration resume s3://bucket/my study"
+RUN = "-m scalestudy run /study/study.yaml --out s3://bucket/my study"
+RESUME = "-m scalestudy resume s3://bucket/my study"
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 143])

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from orchestration.manifests import image_version
+from scalestudy.orchestration.commands.manifests import image_version
 from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pods, read
 from tests.support.studies import REPOSITORY
 

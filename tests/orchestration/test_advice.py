@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from experiments.analysis import answer_lines, summarise
-from experiments.study_folder import StudyFolder
-from orchestration.advice import advise
-from orchestration.errors import RequestError
+from scalestudy.experiments.analysis import answer_lines, summarise
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands.folder import advise
 from tests.experiments.support import folder_of, spec_of
 from tests.support.trials import Law
 

@@ -203,9 +203,9 @@ def test_ui_with_an_impossible_port(tmp_path):
 @pytest.mark.parametrize("command", ["report", "recommend"])
 @pytest.mark.parametrize("damage", ["spec.yaml", "plan.json", "trials.jsonl"])
 def test_a_damaged_folder(tmp_path, command, damage):
-    from experiments.plan import make_plan
-    from experiments.study_folder import StudyFolder
-    from orchestration.preflight import read_spec
+    from scalestudy.experiments.plan.plan import make_plan
+    from scalestudy.experiments.study.folder import StudyFolder
+    from scalestudy.orchestration.study.ready import read_spec
 
     spec = read_spec(write_spec(tmp_path, sweep=SWEEP))
     folder = StudyFolder(tmp_path / "out")

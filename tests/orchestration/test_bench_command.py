@@ -8,11 +8,11 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from orchestration import bench
-from orchestration.bench import Benched, cell_text, markdown, run_bench, show_bench
-from orchestration.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.commands import bench
+from scalestudy.orchestration.commands.bench import Benched, cell_text, markdown, run_bench, show_bench
+from scalestudy.training.chapter.measuring import Experiment, Table
 from tests.support.studies import left_behind, scalestudy
-from training.execution.experiment import Experiment, Table
 
 FOUND = Experiment(
     "parallel",
@@ -79,7 +79,7 @@ def test_bad_requests_are_one_line(tmp_path):
 def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("training.execution.parallelism.run", None)  # would fail if it were called
+    monkeypatch.setattr("scalestudy.training.chapter.parallelism.run", None)  # would fail if it were called
     with pytest.raises(UnreachableError, match="nobody listens there"):
         run_bench("parallel", device="cpu", quick=True)
 
@@ -93,7 +93,7 @@ def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
         (tmp_path / "mlflow.db").write_text("no database" * 100)
         return FOUND
 
-    monkeypatch.setattr("training.execution.parallelism.run", lose_the_store)
+    monkeypatch.setattr("scalestudy.training.chapter.parallelism.run", lose_the_store)
     done = run_bench("parallel", device="cpu", quick=True)
     assert done.experiment is FOUND
     assert done.run_id is None
@@ -131,7 +131,7 @@ def test_the_note_is_markdown():
 
 
 def test_the_help_names_every_experiment(tmp_path):
-    from training.execution import EXPERIMENTS
+    from scalestudy.training.chapter import EXPERIMENTS
 
     shown = " ".join(scalestudy("bench", "--help", cwd=tmp_path).stdout.split())
     assert all(name in shown for name in EXPERIMENTS)

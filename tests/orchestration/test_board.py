@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.analysis.metric import StudyMetric
-from orchestration.board import Board, clock, sparkline
-from orchestration.live import Silent, event_text
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.orchestration.progress.live import Silent, event_text
+from scalestudy.orchestration.progress.progress import Board, clock, sparkline
 from tests.experiments.support import study_of
 
 SPEC = """

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from orchestration import worker_groups
+from scalestudy.orchestration.groups import actor
 from tests.support.books_study import STALLED, Study, check, no_waiting, run, study_run, until_training
 
 __all__ = ["no_waiting"]
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 def test_close_answers_everybody_at_once(monkeypatch):
-    monkeypatch.setattr(worker_groups, "POLL_SECONDS", 1_000)
+    monkeypatch.setattr(actor, "POLL_SECONDS", 1_000)
 
     async def scenario():
         study = Study(slots={"a": 1})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestration import ledger
-from orchestration.books import GroupLimits, Lease
+from scalestudy.orchestration.groups import pool
+from scalestudy.orchestration.groups.model import GroupLimits, Lease
 from tests.support.books_study import STALLED, lost, no_waiting, study_run, trials, until_training
 from tests.support.fake_ray_train import FakeFit, epoch_record
 
@@ -75,7 +75,7 @@ def test_a_worker_killed_for_memory_is_a_result():
 def test_a_controller_that_dies_at_every_start_fails_the_trials_of_its_size():
     async def prepare(study):
         await study.lease("t0", 2)
-        for number in range(ledger.STARTS_WITHOUT_SERVICE):
+        for number in range(pool.STARTS_WITHOUT_SERVICE):
             assert not study.events["t0"]
             await study.ray.driver()
             (fit,) = study.ray.fits.values()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from orchestration import books
+from scalestudy.orchestration.groups import model
 from tests.support.books_study import STALLED, lost, no_waiting, study_run, until_epoch, until_training
 from tests.support.fake_ray_train import epoch_record
 
@@ -108,7 +108,7 @@ def test_close_kills_what_does_not_end_within_seconds():
         (worker,) = study.ray.history
         worker.frozen = True
         await study.groups.close()
-        study.clock.now += books.CLOSING_SECONDS - 1
+        study.clock.now += model.CLOSING_SECONDS - 1
         await study.tick()
         assert worker.alive
         study.clock.now += 2
@@ -198,7 +198,7 @@ def test_a_lease_that_nobody_follows_any_more_is_given_back():
         study.open.remove("t0")
         await study.lease("t1", 1)
         waited = 0
-        while waited < books.FOLLOWER_SECONDS + 10:
+        while waited < model.FOLLOWER_SECONDS + 10:
             (worker,) = study.ray.history
             await study.ray.step(worker)
             await study.follow("t1")

@@ -6,11 +6,11 @@ import resource
 import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
-from orchestration.byte_store import ArrowByteStore, open_byte_store, storage_reason
-from orchestration.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.storage.byte_store import ArrowByteStore, open_byte_store, storage_reason
+from scalestudy.training.checkpoint.byte_store import LocalByteStore
+from scalestudy.training.checkpoint.files import file_name, forget_newer, forget_old, latest
 from tests.training.checkpoints import LENET, NAMES, origins, save
-from training.checkpoint.byte_store import LocalByteStore
-from training.checkpoint.storage import file_name, forget_newer, forget_old, latest
 
 
 def mock():

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestration.preflight import check_data, read_spec
-from orchestration.trials import train_config
+from scalestudy.orchestration.study.ready import check_data, read_spec
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop.train import train
 from tests.chaos import EPOCHS, Place, put_to_the_test
 from tests.support.chaos_outcome import COMPUTED, Outcome, differences
 from tests.support.faults import FAULTS, Strike, flip_byte, pick, plan_strikes
 from tests.support.gloo import gloo_pool
-from training.config import TrainConfig
-from training.loop import train
 
 SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0]}
 STRIKES = {"kill worker": 0.1, "kill driver": 0.35, "tracking down": 0.5, "corrupt checkpoint": 0.7}
@@ -73,7 +73,7 @@ def computed(worker, config):
 
 def in_peace(place):
     """The outcome by the training loop alone: no engine, no Ray, no pauses."""
-    from experiments.plan import make_plan
+    from scalestudy.experiments.plan.plan import make_plan
 
     spec = read_spec(place.spec)
     found = {}

@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.cluster import (
-    ClusterNode,
-    check_capacity,
-    check_shared_storage,
-    choose_device,
-    connect,
-    slots,
-)
-from orchestration.errors import ExitCode, RequestError, UnreachableError
-from orchestration.ports import QUIET_PORTS, can_connect, quiet_port
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
+from scalestudy.orchestration.cluster.checks import check_shared_storage
+from scalestudy.orchestration.cluster.connection import connect
+from scalestudy.orchestration.cluster.nodes import ClusterNode, check_capacity, choose_device, slots
+from scalestudy.orchestration.cluster.ports import QUIET_PORTS, can_connect, quiet_port
 from tests.support.studies import environment
 
 
@@ -99,8 +94,8 @@ def test_one_node_needs_no_shared_storage(tmp_path):
 
 
 def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
-    code = "from orchestration.environment import prepare_environment as p; p(); " \
-           "from orchestration.cluster import connect; connect('local', num_cpus=1).disconnect()"  # fmt: skip
+    code = "from scalestudy.orchestration.base.environment import prepare_environment as p; p(); " \
+           "from scalestudy.orchestration.cluster.connection import connect; connect('local', num_cpus=1).disconnect()"  # fmt: skip
     home = environment(HOME=str(tmp_path), RAY_AUTH_MODE="token")
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         home.pop(name, None)
@@ -109,9 +104,9 @@ def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
 
 
 ASKED = """
-from orchestration.environment import prepare_environment
+from scalestudy.orchestration.base.environment import prepare_environment
 prepare_environment()
-from orchestration.cluster import connect
+from scalestudy.orchestration.cluster.connection import connect
 cluster = connect("local", num_cpus=1)
 from ray.dashboard.utils import ray_address_to_api_server_url
 print(ray_address_to_api_server_url(cluster.address))
@@ -135,10 +130,10 @@ def test_a_quiet_port_is_free_and_another_each_time():
 
 
 FAILS = """
-from orchestration.environment import prepare_environment
+from scalestudy.orchestration.base.environment import prepare_environment
 prepare_environment()
-from orchestration.cluster import connect
-from orchestration.errors import UnreachableError
+from scalestudy.orchestration.cluster.connection import connect
+from scalestudy.orchestration.base.errors import UnreachableError
 import os
 try:
     connect("local", num_cpus=1)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.groups import wait_until
 from tests.support.ports import free_port, listens
 from tests.support.studies import command, environment, scalestudy, write_spec
@@ -54,8 +54,8 @@ def test_doctor_finds_what_is_broken(tmp_path):
 def test_two_workers_on_two_cpus_do_not_deadlock(tmp_path):
     spec = write_spec(tmp_path, sweep={"num_gpus": [2], "batch_size": [64], "learning_rate": [0.1]})
     script = (
-        "import ray; from orchestration import run_study\n"
-        "from orchestration.cluster import connect\n"
+        "import ray; from scalestudy import run_study\n"
+        "from scalestudy.orchestration.cluster.connection import connect\n"
         "connect('local', num_cpus=2)\n"
         f"done = run_study({str(spec)!r})\n"
         "print(done.exit_code, done.summary['trials']['finished'])\n"
@@ -162,7 +162,7 @@ def test_a_signal_stops_the_study_and_keeps_what_has_ended(tmp_path, number, cod
 
 
 def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
-    from orchestration.preflight import new_folder, new_study_id, read_spec
+    from scalestudy.orchestration.study.ready import new_folder, new_study_id, read_spec
 
     monkeypatch.chdir(tmp_path)
     spec = read_spec(write_spec(tmp_path))
@@ -175,13 +175,14 @@ def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
 
 
 def test_a_storage_that_a_node_cannot_read_leaves_no_folder(ray_session, tmp_path, monkeypatch):
-    from orchestration import cluster, run_study
-    from orchestration.errors import UnreachableError
+    from scalestudy import run_study
+    from scalestudy.orchestration.base.errors import UnreachableError
+    from scalestudy.orchestration.cluster import checks
 
     def refuse(folder, nodes):
         raise UnreachableError(f"storage: {folder}: can't be read on host-2", "name a shared folder")
 
-    monkeypatch.setattr(cluster, "check_shared_storage", refuse)
+    monkeypatch.setattr(checks, "check_shared_storage", refuse)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnreachableError, match="host-2"):
         run_study(write_spec(tmp_path))
@@ -189,14 +190,15 @@ def test_a_storage_that_a_node_cannot_read_leaves_no_folder(ray_session, tmp_pat
 
 
 def test_a_refused_study_leaves_one_alone_that_began_beside_it(ray_session, tmp_path, monkeypatch):
-    from orchestration import cluster, run_study
-    from orchestration.errors import UnreachableError
+    from scalestudy import run_study
+    from scalestudy.orchestration.base.errors import UnreachableError
+    from scalestudy.orchestration.cluster import checks
 
     def refuse(folder, nodes):
         (folder.parent / "other").mkdir()
         raise UnreachableError(f"storage: {folder}: can't be read on host-2", "name a shared folder")
 
-    monkeypatch.setattr(cluster, "check_shared_storage", refuse)
+    monkeypatch.setattr(checks, "check_shared_storage", refuse)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnreachableError, match="host-2"):
         run_study(write_spec(tmp_path))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from experiments.catalogue import catalogue
-from orchestration import completion
-from orchestration.cli import app
-from orchestration.max_batch import NAME
+from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.commands import parameters as completion
+from scalestudy.orchestration.commands.bench import NAME
+from scalestudy.orchestration.commands.cli import app
+from scalestudy.training.chapter import EXPERIMENTS
+from scalestudy.training.data import SOURCES
 from tests.support.studies import environment
-from training.data.sources import SOURCES
-from training.execution import EXPERIMENTS
 
 BASH = """
 eval "$(scalestudy --show-completion)" || exit 1
@@ -151,7 +151,7 @@ def test_nobody_waits_for_it(folder):
     code = (
         "import atexit, sys; sys.argv = ['scalestudy']\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "from orchestration.cli import main; main()"
+        "from scalestudy.orchestration.commands.cli import main; main()"
     )
     for line in ("scalestudy run dig", "scalestudy status ru", "scalestudy bench a", "scalestudy data fetch m"):
         asked = {"_SCALESTUDY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from experiments.spec import SpecError
-from orchestration import doctor, machine_checks, network_checks
-from orchestration.errors import RequestError
-from orchestration.findings import Finding
+from scalestudy.experiments.spec.reading import SpecError
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands import doctor, doctor_checks
+from scalestudy.orchestration.commands.doctor_checks import Finding
 from tests.support.studies import scalestudy, write_spec
 
 GB = 1_000_000_000
@@ -33,13 +33,13 @@ def state_of(finding):
     ],
 )
 def test_torch_and_torchvision_are_a_pair(torch, wanted, problem, said):
-    found = list(machine_checks.pair(torch, "0.28.0", wanted, problem))
+    found = list(doctor_checks.pair(torch, "0.28.0", wanted, problem))
     assert [finding.text for finding in found] == said
     assert all(state_of(finding) == "broken" for finding in found)
 
 
 def test_what_torchvision_is_made_for_is_in_its_metadata():
-    assert machine_checks._wanted_torch() == "2.13.0"
+    assert doctor_checks._wanted_torch() == "2.13.0"
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_what_torchvision_is_made_for_is_in_its_metadata():
     ],
 )
 def test_room_on_the_disks(name, free, total, state):
-    assert state_of(machine_checks.disk(name, "/srv", free, total)) == state
+    assert state_of(doctor_checks.disk(name, "/srv", free, total)) == state
 
 
 @pytest.mark.parametrize(("size", "state"), [(64_000_000, "note"), (2 * GB, "ok")])
 def test_shared_memory(size, state):
-    assert state_of(machine_checks.shared_memory(size)) == state
+    assert state_of(doctor_checks.shared_memory(size)) == state
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_shared_memory(size, state):
 )
 def test_open_files(soft, hard, state):
     """Ray raises a low soft limit to the hard one."""
-    assert state_of(machine_checks.files(soft, hard)) == state
+    assert state_of(doctor_checks.files(soft, hard)) == state
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_open_files(soft, hard, state):
     ],
 )
 def test_the_token(environment, mode, elsewhere, state):
-    finding = machine_checks.token(environment, mode, "/srv/token", elsewhere)
+    finding = doctor_checks.token(environment, mode, "/srv/token", elsewhere)
     assert state_of(finding) == state
     assert "secret-token" not in str(finding)
 
@@ -108,7 +108,7 @@ def test_the_token(environment, mode, elsewhere, state):
     ],
 )
 def test_threads_have_a_core_each(environment, workers, each, state):
-    assert state_of(machine_checks.threads(environment, 4, workers, each, True)) == state
+    assert state_of(doctor_checks.threads(environment, 4, workers, each, True)) == state
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_threads_have_a_core_each(environment, workers, each, state):
     ],
 )
 def test_interfaces_that_are_named_are_there(environment, missing):
-    found = list(network_checks.named_interfaces(environment, ["lo", "eth0"]))
+    found = list(doctor_checks.named_interfaces(environment, ["lo", "eth0"]))
     assert all(state_of(finding) == "broken" for finding in found)
     assert [finding.text for finding in found] == [
         f"{next(iter(environment))} names {name}, and this machine has lo, eth0" for name in missing
@@ -146,29 +146,29 @@ def test_interfaces_that_are_named_are_there(environment, missing):
     ],
 )
 def test_the_host_name_leads_here(address, named, elsewhere, state):
-    assert state_of(network_checks.host("box", address, named, elsewhere)) == state
+    assert state_of(doctor_checks.host("box", address, named, elsewhere)) == state
 
 
 def test_a_name_that_stands_for_nothing():
-    assert network_checks._address_of("no-such-host.invalid") is None
-    assert network_checks._address_of("localhost") in ("127.0.0.1", "::1")
+    assert doctor_checks._address_of("no-such-host.invalid") is None
+    assert doctor_checks._address_of("localhost") in ("127.0.0.1", "::1")
 
 
 def test_two_processes_meet(monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert state_of(network_checks.meeting("gloo")) == "ok"
+    assert state_of(doctor_checks.meeting("gloo")) == "ok"
 
 
 def test_two_processes_that_can_not_meet(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
-    finding = network_checks.meeting("gloo")
+    finding = doctor_checks.meeting("gloo")
     assert state_of(finding) == "broken"
     assert "none0" in finding.text, "gloo's own words are shown"
     assert "GLOO_SOCKET_IFNAME" in finding.remedy
 
 
 def test_two_processes_that_hang():
-    finding = network_checks.meeting("gloo", seconds=0.01)
+    finding = doctor_checks.meeting("gloo", seconds=0.01)
     assert (state_of(finding), "nothing came of it" in finding.text) == ("broken", True)
 
 

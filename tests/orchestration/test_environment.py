@@ -6,7 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from orchestration import environment
+from scalestudy.orchestration.base import environment, places
 
 
 def test_the_users_environment_wins(monkeypatch):
@@ -22,18 +22,18 @@ def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
     monkeypatch.delenv("SCALESTUDY_HOME", raising=False)
-    assert environment.base_folder() == tmp_path
+    assert places.base_folder() == tmp_path
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert environment.base_folder() == Path.home() / "scalestudy"
+    assert places.base_folder() == Path.home() / "scalestudy"
     monkeypatch.setenv("SCALESTUDY_HOME", "elsewhere")
-    assert environment.base_folder() == tmp_path / "elsewhere"
+    assert places.base_folder() == tmp_path / "elsewhere"
 
 
 def run(tmp_path, code):
     """Runs code in a process of its own, in a folder that only it writes to: (stdout, stderr, files)."""
     work = tmp_path / "work"
     work.mkdir()
-    source = "import os, subprocess, sys\nfrom pathlib import Path\nfrom orchestration.environment import Output\n"
+    source = "import os, subprocess, sys\nfrom pathlib import Path\nfrom scalestudy.orchestration.base.environment import Output\n"
     code = source + textwrap.dedent(code)
     project = str(Path(__file__).parents[2])
     settings = {**os.environ, "PYTHONPATH": project, "TMPDIR": str(work)}

@@ -2,20 +2,20 @@
 
 import pytest
 
-from experiments.factorised import held_out_trials
-from experiments.journal import Journal
-from experiments.plan import make_plan
-from experiments.spec import parse_study
-from experiments.spec_models import Resources
-from orchestration import schedule
-from orchestration.cluster import ClusterNode
-from orchestration.errors import RequestError
-from orchestration.forecast import forecast
-from orchestration.opening import open_extended, open_new, open_resumed
-from orchestration.preflight import check_exact
-from orchestration.search import search_for
+from scalestudy.experiments.analysis.answers.factorised import held_out_trials
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.commands.plan import forecast
+from scalestudy.orchestration.study import schedule
+from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.ready import check_exact
+from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.trials import make_trials
-from training.registry import DATASETS, MODELS
 
 SPEC = """
 name: tiny

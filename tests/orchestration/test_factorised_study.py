@@ -5,15 +5,15 @@ import shutil
 
 import pytest
 
-from experiments.journal import Journal
-from experiments.plan import make_plan
-from experiments.spec import StudySpec
-from experiments.study_folder import StudyFolder
-from experiments.yaml_lines import read_yaml
-from orchestration import run_study
-from orchestration.errors import ExitCode
-from orchestration.status import status_of
-from orchestration.study import resume_study
+from scalestudy import run_study
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.study.study import resume_study
 from tests.support.studies import write_spec
 
 SWEEP = {"num_gpus": [1, 2], "batch_size": [32], "learning_rate": [0.1, 0.2], "seed": [0]}

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.failures import CAUSE_TEXT, Failure, RankReport, classify, describe, judge, over_budget
+from scalestudy.orchestration.groups.failures import (
+    CAUSE_TEXT,
+    Failure,
+    RankReport,
+    classify,
+    describe,
+    judge,
+    over_budget,
+)
 
 
 class OutOfMemoryError(RuntimeError):

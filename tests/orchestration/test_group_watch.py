@@ -5,8 +5,8 @@ import ray
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
-from orchestration.group_watch import GroupWatch, NotWantedError, cause_of, died, out_of_memory_kills
-from orchestration.kernel_kills import WORDS
+from scalestudy.orchestration.groups.failures import WORDS
+from scalestudy.orchestration.groups.ray_train import GroupWatch, NotWantedError, cause_of, died, out_of_memory_kills
 
 KILLED = WorkerHealthCheckFailedError("a worker health check failed", failure=OutOfMemoryError("low on memory"))
 DIED = WorkerHealthCheckFailedError("a worker health check failed", failure=ActorDiedError())

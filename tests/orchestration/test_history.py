@@ -1,7 +1,7 @@
 """What a journal comes to."""
 
-from experiments.journal import Entry
-from orchestration.history import History
+from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.tracking.recorder import History
 from tests.experiments.support import study_of
 
 SPEC = """

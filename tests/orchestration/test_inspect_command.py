@@ -6,9 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from orchestration import show
-from orchestration.errors import RequestError
-from orchestration.inspect_model import inspect_study
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands import show
+from scalestudy.orchestration.commands.inspect import inspect_study
 from tests.support.studies import left_behind, scalestudy, write_spec
 
 TIED = {"model": "mlp", "data": "digits", "model_args": {"hidden": [8], "shared": 2, "batch_norm": True}}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
 from tests.support.groups import wait_until
 from tests.support.studies import REPOSITORY, command, environment, scalestudy
 
@@ -58,7 +58,7 @@ def ray(*arguments, variables, seconds=240):
 
 
 def submit(*overrides, variables, study="digits-quick"):
-    entry = ["python", "-m", "orchestration", "run", study]
+    entry = ["python", "-m", "scalestudy", "run", study]
     settings = [part for override in overrides for part in ("--set", override)]
     return ray("job", "submit", "--working-dir", ".", "--", *entry, *settings, variables=variables)
 
@@ -134,7 +134,7 @@ def test_a_stopped_job_goes_on(cluster, variables):
     found = json.loads(scalestudy("status", folder.path, "--json", cwd=REPOSITORY).stdout)
     assert (found["state"], found["unsent"]) == ("stopped", 0)
 
-    entry = ["python", "-m", "orchestration", "resume", str(folder.path)]
+    entry = ["python", "-m", "scalestudy", "resume", str(folder.path)]
     done = ray("job", "submit", "--working-dir", ".", "--", *entry, variables=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]

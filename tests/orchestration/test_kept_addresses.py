@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from orchestration import tracking_ui
-from orchestration.errors import RequestError
-from orchestration.mlflow_store import resolve_address, same_address
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands import ui
+from scalestudy.orchestration.tracking.server import resolve_address, same_address
 
 WHOLE = "postgresql://ann:s3cr3t@db:5432/mlflow"
 KEPT = "postgresql://ann:***@db:5432/mlflow"
@@ -69,10 +69,10 @@ def test_the_pages_are_on_loopback_and_their_command_line_has_no_password(monkey
         def wait(self):
             return 0
 
-    monkeypatch.setattr(tracking_ui, "check_reachable", lambda address: None)
-    monkeypatch.setattr(tracking_ui.subprocess, "Popen", Process)
-    monkeypatch.setattr(tracking_ui.signal, "signal", lambda *_: None)
-    assert tracking_ui.serve_ui(WHOLE, 5999) == 0
+    monkeypatch.setattr(ui, "check_reachable", lambda address: None)
+    monkeypatch.setattr(ui.subprocess, "Popen", Process)
+    monkeypatch.setattr(ui.signal, "signal", lambda *_: None)
+    assert ui.serve_ui(WHOLE, 5999) == 0
     command = asked["command"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert not any("s3cr3t" in part for part in command)

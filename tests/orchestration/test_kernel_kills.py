@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestration import kernel_kills
-from orchestration.kernel_kills import WORDS, killed_by_kernel, kills_in, kills_so_far
+from scalestudy.orchestration.groups import failures
+from scalestudy.orchestration.groups.failures import WORDS, killed_by_kernel, kills_in, kills_so_far
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
@@ -28,12 +28,12 @@ def test_the_count_is_read_from_both_versions(tmp_path, text, kills):
     ],
 )
 def test_the_closest_file_is_taken(tmp_path, monkeypatch, membership, there, taken):
-    monkeypatch.setattr(kernel_kills, "CGROUPS", tmp_path)
+    monkeypatch.setattr(failures, "CGROUPS", tmp_path)
     for name in there:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(V2)
     (tmp_path / "self").write_text(membership)
-    readable = [file for file in kernel_kills._files(tmp_path / "self") if kills_in(file) is not None]
+    readable = [file for file in failures._files(tmp_path / "self") if kills_in(file) is not None]
     assert readable[0] == tmp_path / there[taken]
 
 

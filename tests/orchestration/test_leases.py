@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.leases import Grant, GroupView, Node, Request, Start, Stop, ahead, decide
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, Stop, ahead, decide
 
 ONE_NODE = [Node(node_id="a", slots=2)]
 TWO_NODES = [Node(node_id="a", slots=2), Node(node_id="b", slots=2)]

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from experiments.analysis.metric import StudyMetric
-from orchestration.live import Lines, LiveTable
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.orchestration.progress.live import Lines, LiveTable
 from tests.orchestration.test_board import board, ended, epoch, first, running, take
 
 __all__ = ["board", "first"]  # fixtures

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from orchestration import lock as locks
-from orchestration.errors import RequestError
-from orchestration.lock import StudyLock, read_lock
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.storage import lock as locks
+from scalestudy.orchestration.storage.lock import StudyLock, read_lock
 from tests.support.groups import wait_until
 from tests.support.studies import REPOSITORY
 
-HOLD = "import sys, time; from pathlib import Path; from orchestration.lock import StudyLock\n"
+HOLD = "import sys, time; from pathlib import Path; from scalestudy.orchestration.storage.lock import StudyLock\n"
 HOLD += "with StudyLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

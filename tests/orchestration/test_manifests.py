@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.errors import ExitCode, RequestError
-from orchestration.manifests import examine_manifests, image_version
+from scalestudy.orchestration.base.errors import ExitCode, RequestError
+from scalestudy.orchestration.commands.manifests import examine_manifests, image_version
 from tests.support.studies import REPOSITORY, scalestudy
 
 RAY = metadata.version("ray")

@@ -9,25 +9,25 @@ import time
 
 import pytest
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
-from orchestration import cli
-from orchestration import lock as locks
-from orchestration.byte_store import ArrowByteStore
-from orchestration.doctor import _safely, _storage
-from orchestration.errors import RequestError, UnreachableError
-from orchestration.folders import earlier_trials, open_folder, rebuild_report
-from orchestration.lock import lock_of
-from orchestration.opening import open_extended, open_new, open_resumed
-from orchestration.preflight import read_spec
-from orchestration.status import status_of
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.commands import cli
+from scalestudy.orchestration.commands.doctor import _safely, _storage
+from scalestudy.orchestration.commands.folder import earlier_trials, rebuild_report, status_of
+from scalestudy.orchestration.storage import lock as locks
+from scalestudy.orchestration.storage.byte_store import ArrowByteStore
+from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.study.folders import open_folder
+from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.ready import read_spec
+from scalestudy.training.checkpoint.files import latest
 from tests.experiments.support import study_of
 from tests.support.groups import wait_until
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.ports import free_port
 from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
 from tests.training.checkpoints import LENET, save
-from training.checkpoint.storage import latest
 
 SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2]}
 
@@ -190,7 +190,7 @@ def test_a_study_that_is_refused_after_all_leaves_nothing(bucket, opened, tmp_pa
 
 UPLOAD = """
 import sys
-from orchestration.byte_store import ArrowByteStore
+from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 ArrowByteStore(sys.argv[1]).write("00000007/part-0.pt", bytes(400_000_000))
 """
 

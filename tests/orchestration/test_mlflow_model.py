@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from orchestration.mlflow_model import log_best_model, trained_model
-from orchestration.mlflow_store import MlflowStore, resolve_address
-from orchestration.trials import train_config
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.mlflow_model import log_best_model, trained_model
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore
+from scalestudy.orchestration.tracking.server import resolve_address
+from scalestudy.training.state import save_state
 from tests.experiments.support import study_of
-from training.state import save_state
 
 SPEC = """
 name: tiny
@@ -48,7 +49,7 @@ def operation(store, tmp_path, model, name):
     started = {"op": "trial_started", "trial_id": name, "name": name, "at": "2026-01-31T12:00:00.000Z", "params": {}}
     store.apply([started])
     torch.manual_seed(3)
-    from training.models import build_model
+    from scalestudy.training.models import build_model
 
     path = tmp_path / "model.pt"
     save_state(build_model(model, 10, 1, {}), path)

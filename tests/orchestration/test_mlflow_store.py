@@ -6,16 +6,11 @@ import socket
 
 import pytest
 
-from orchestration.environment import home
-from orchestration.errors import StudyError
-from orchestration.mlflow_store import (
-    NOTE_LIMIT,
-    MlflowStore,
-    check_reachable,
-    milliseconds,
-    resolve_address,
-)
-from orchestration.tracking import Cursor, Numbered, Tracker, replay
+from scalestudy.orchestration.base.errors import StudyError
+from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.tracking.mlflow_store import NOTE_LIMIT, MlflowStore, milliseconds
+from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
+from scalestudy.orchestration.tracking.writer import Cursor, Numbered, Tracker, replay
 from tests.support.ports import free_port
 
 AT = "2026-01-31T12:00:0{}.125Z"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from experiments.spec import SpecError
-from orchestration.errors import RequestError
-from orchestration.folders import write_new_spec
-from orchestration.preflight import read_spec
+from scalestudy.experiments.spec.reading import SpecError
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands.folder import write_new_spec
+from scalestudy.orchestration.study.ready import read_spec
 from tests.support.studies import left_behind, scalestudy
 
 

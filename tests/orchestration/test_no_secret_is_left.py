@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 import yaml
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.studies import scalestudy, write_spec
 from tests.support.tracking_server import TrackingServer
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
-from orchestration import cluster as clusters
-from orchestration import mirror
-from orchestration.errors import UnreachableError
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import UnreachableError
+from scalestudy.orchestration.cluster import connection as clusters
+from scalestudy.orchestration.storage import mirror
 from tests.support.chaos_outcome import outcome_of
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.gate import Gate

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from experiments.journal import Journal
-from experiments.plan import point_trials
-from experiments.spec import parse_study
-from experiments.study_folder import StudyFolder
-from orchestration.errors import RequestError
-from orchestration.opening import open_extended, open_new, open_resumed
+from scalestudy.experiments.plan.plan import point_trials
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.training.registry import DATASETS, MODELS
 from tests.experiments.support import study_of
-from training.registry import DATASETS, MODELS
 
 SPEC = """
 name: tiny

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.outcomes import Outcome, error_of, utc_text, worker_flags
+from scalestudy.orchestration.groups.trial_record import Outcome, error_of, utc_text, worker_flags
 
 END = {"status": "finished", "attempts": 1, "started_at": 100.0, "now": 110.5, "error": None}
 

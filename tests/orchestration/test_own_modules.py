@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestration.errors import RequestError
-from orchestration.own_modules import PACKAGES, check_not_hidden
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.places import PACKAGES, check_not_hidden
 from tests.support.studies import REPOSITORY, left_behind, scalestudy
 
 

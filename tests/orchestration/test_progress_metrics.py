@@ -2,9 +2,9 @@
 
 import re
 
-from experiments.plan import make_plan
-from orchestration.board import Board
-from orchestration.progress_metrics import GAUGES, ProgressMetrics, busy_share, gauged
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.progress.metrics import GAUGES, ProgressMetrics, busy_share, gauged
+from scalestudy.orchestration.progress.progress import Board
 from tests.experiments.support import spec_of
 from tests.support.gauges import gauge_lines
 from tests.support.groups import wait_until

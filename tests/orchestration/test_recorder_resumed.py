@@ -2,12 +2,11 @@
 
 import pytest
 
-from experiments.journal import Journal
-from orchestration.history import History
-from orchestration.opening import open_resumed
-from orchestration.outcomes import error_of
-from orchestration.recorder import Recorder, lost_event
-from orchestration.tracking import Cursor
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.groups.trial_record import error_of
+from scalestudy.orchestration.study.opening import open_resumed
+from scalestudy.orchestration.tracking.recorder import History, Recorder, lost_event
+from scalestudy.orchestration.tracking.writer import Cursor
 from tests.support.recordings import SPEC, FakeTracker, again, begin, events_of, play, recorded
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.processes import named
 from tests.support.studies import scalestudy, write_spec

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.errors import ExitCode
+from scalestudy import run_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.training.records import epoch_metrics, find_metric
 from tests.support.gauges import Scraping
 from tests.support.studies import SMALL, left_behind, write_spec
-from training.records import epoch_metrics, find_metric
 
 TRIAL_KEYS = [
     "trial_id", "kind", "params", "status", "attempts", "started_at", "ended_at", "wall_seconds", "train_seconds",
@@ -172,7 +172,7 @@ def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, ru
     import mlflow
     import torch
 
-    from training.data.digits import load
+    from scalestudy.training.data.builtin import load_digits as load
 
     with_model = [run for run in runs if (outputs := client.get_run(run.info.run_id).outputs) and outputs.model_outputs]
     assert len(with_model) == 1
@@ -233,7 +233,7 @@ def test_a_diverged_trial_is_a_result(ray_session, tmp_path, monkeypatch):
 
 
 def test_more_workers_than_the_cluster_can_have(ray_session, tmp_path, monkeypatch):
-    from orchestration.errors import RequestError
+    from scalestudy.orchestration.base.errors import RequestError
 
     monkeypatch.chdir(tmp_path)
     spec = write_spec(tmp_path, sweep={"num_gpus": [64], "batch_size": [256], "learning_rate": [0.1]})

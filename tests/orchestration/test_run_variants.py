@@ -3,9 +3,9 @@
 import pytest
 from mlflow import MlflowClient
 
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.errors import ExitCode
+from scalestudy import run_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import ExitCode
 from tests.support.studies import write_spec
 
 STRATEGIES = ["flat", "powersgd", "local_sgd"]

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from experiments.analysis.metric import ACCURACY, StudyMetric
-from orchestration.rungs import Rungs
+from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.orchestration.sweep.asha import Rungs
 from tests.experiments.support import spec_of
 
 MSE = StudyMetric(name="mse", mode="min", share=False)

@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.plan import make_plan
-from orchestration.cluster import ClusterNode
-from orchestration.forecast import forecast, gpus_here, machines
-from orchestration.gantt import bar, duration_text, forecast_lines
-from orchestration.leases import Node
-from orchestration.schedule import Costs, GroupSpan, Room, TrialSpan, Work, concurrency, lower_bound, simulate
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.cluster.nodes import ClusterNode, Node
+from scalestudy.orchestration.commands.plan import bar, duration_text, forecast, forecast_lines, gpus_here, machines
+from scalestudy.orchestration.study.schedule import (
+    Costs,
+    GroupSpan,
+    Room,
+    TrialSpan,
+    Work,
+    concurrency,
+    lower_bound,
+    simulate,
+)
 from tests.experiments.support import spec_of, study_of
 from tests.support.studies import scalestudy, write_spec
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from orchestration.trials import order
-from orchestration.worker import _ended, _save_if_best
+from scalestudy.orchestration.groups.worker import _ended, _save_if_best
+from scalestudy.orchestration.study.trials import order
+from scalestudy.training.loop.train import TrainResult
+from scalestudy.training.records import EpochRecord
 from tests.experiments.support import study_of
-from training.loop import TrainResult
-from training.records import EpochRecord
 
 
 def result(*values, status="finished"):

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from experiments.plan import make_plan
-from orchestration.search import Search, search_for
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.sweep.search import Search, search_for
 from tests.experiments.support import spec_of
 from tests.support.searches import TPE, at_once, ended_event, epoch_event
 

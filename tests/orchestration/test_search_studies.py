@@ -3,12 +3,12 @@
 import pytest
 from mlflow import MlflowClient
 
-from experiments.plan import make_plan
-from experiments.spec import StudySpec
-from experiments.study_folder import StudyFolder
-from orchestration import run_study
-from orchestration.errors import ExitCode
-from orchestration.search import search_for
+from scalestudy import run_study
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.sweep.search import search_for
 from tests.support.studies import write_spec
 
 SWEEP = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": {"log_uniform": [0.02, 0.5]}, "seed": [0]}

@@ -9,9 +9,16 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
-from orchestration.errors import ExitCode, RefusedError, UnreachableError
-from orchestration.mlflow_store import _is_refused, check_reachable, resolve_address
-from orchestration.server_check import ARTIFACTS, EXPERIMENTS, reason_of, without_login
+from scalestudy.orchestration.base.errors import ExitCode, RefusedError, UnreachableError
+from scalestudy.orchestration.tracking.mlflow_store import _is_refused
+from scalestudy.orchestration.tracking.server import (
+    ARTIFACTS,
+    EXPERIMENTS,
+    check_reachable,
+    reason_of,
+    resolve_address,
+    without_login,
+)
 
 PASSWORD = "correct-horse-9"
 WELL = (200, "{}")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.estimate import estimate
-from orchestration import show
-from orchestration.doctor import Finding
-from orchestration.errors import ExitCode
-from orchestration.study import StudyResult
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands import show
+from scalestudy.orchestration.commands.doctor import Finding
+from scalestudy.orchestration.study.study import StudyResult
 from tests.experiments.support import study_of, summary_of
 
 SPEC = """

@@ -3,10 +3,9 @@
 import json
 import logging
 
-from experiments.plan import make_plan
-from orchestration.board import Board
-from orchestration.live import Silent
-from orchestration.study_log import Logged, StudyLog
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.progress.live import Logged, Silent, StudyLog
+from scalestudy.orchestration.progress.progress import Board
 from tests.experiments.support import spec_of
 
 PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1], batch_size: [64], learning_rate: [0.1]}\n"))
@@ -34,7 +33,7 @@ def test_every_event_has_the_studys_and_the_trials_id(tmp_path):
 
 
 def test_warnings_and_tracebacks_of_these_packages_are_in_it_and_no_others(tmp_path):
-    file, ours = tmp_path / "log.jsonl", logging.getLogger("orchestration.tracking")
+    file, ours = tmp_path / "log.jsonl", logging.getLogger("scalestudy.orchestration.tracking.writer")
     before = logging.getLogger("orchestration").level
     with StudyLog(file, "s-1"):
         logging.getLogger("elsewhere").warning("not ours")

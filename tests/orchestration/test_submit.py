@@ -2,9 +2,9 @@
 
 import pytest
 
-from orchestration import submit
-from orchestration.errors import ExitCode, RequestError, UnreachableError
-from orchestration.submit import submission, submit_study
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
+from scalestudy.orchestration.commands import submit
+from scalestudy.orchestration.commands.submit import submission, submit_study
 from tests.support.studies import REPOSITORY, scalestudy, write_spec
 
 
@@ -12,7 +12,7 @@ def test_a_spec_in_the_current_folder_travels_with_it(tmp_path):
     (tmp_path / "specs").mkdir()
     spec = write_spec(tmp_path / "specs")
     asked = submission(str(spec), ["train.epochs=1", "name=a b"], ["A=1", "B=x=y"], tmp_path)
-    assert asked.entrypoint == ("python -m orchestration run specs/study.yaml --set train.epochs=1 --set 'name=a b'")
+    assert asked.entrypoint == ("python -m scalestudy run specs/study.yaml --set train.epochs=1 --set 'name=a b'")
     assert asked.runtime_env["working_dir"] == str(tmp_path)
     assert asked.runtime_env["env_vars"] == {"A": "1", "B": "x=y"}
     assert asked.runtime_env["py_modules"] == [
@@ -81,7 +81,7 @@ class FakeServer:
         self.info = type("Info", (), {"driver_exit_code": exit_code, "status": status})()
 
     def submit_job(self, *, entrypoint, runtime_env):
-        assert entrypoint.startswith("python -m orchestration run digits-quick")
+        assert entrypoint.startswith("python -m scalestudy run digits-quick")
         if self.refusal:
             raise RuntimeError(self.refusal)
         return "raysubmit_1"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from experiments.plan import make_plan
-from orchestration.errors import RequestError
-from orchestration.search import search_for
-from orchestration.sweep import run_sweep
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.sweep import run_sweep
 from tests.experiments.support import spec_of
 from tests.support.fake_groups import FakeGroups, order_by
 from tests.support.searches import at_once, curve_of

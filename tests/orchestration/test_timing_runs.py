@@ -7,19 +7,20 @@ import shutil
 import pytest
 from mlflow import MlflowClient
 
-from experiments.journal import Journal
-from experiments.spec_models import Resources
-from experiments.study_folder import StudyFolder
-from experiments.timing_runs import timing_trials
-from orchestration import run_study, schedule
-from orchestration.board import Board
-from orchestration.errors import ExitCode
-from orchestration.status import status_of
-from orchestration.study import resume_study
-from orchestration.trials import train_config
+from scalestudy import run_study
+from scalestudy.experiments.plan.timing_runs import timing_trials
+from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.progress.progress import Board
+from scalestudy.orchestration.study import schedule
+from scalestudy.orchestration.study.study import resume_study
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.config import TrainConfig
 from tests.experiments.support import study_of
 from tests.support.studies import write_spec
-from training.config import TrainConfig
 
 STEPS = 65  # five to warm up, sixty to be timed
 

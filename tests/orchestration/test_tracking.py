@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from orchestration import tracking
-from orchestration.tracking import Cursor, Numbered, Tracker, replay
+from scalestudy.orchestration.tracking import writer
+from scalestudy.orchestration.tracking.writer import Cursor, Numbered, Tracker, replay
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(tracking, "RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(tracking, "GATHER_SECONDS", 0.01)
-    monkeypatch.setattr(tracking, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(writer, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "GRACE_SECONDS", 0.2)
 
 
 class FakeStore:
@@ -183,7 +183,7 @@ def entries(count, start=1):
 
 
 def test_a_replay_goes_on_where_it_broke_off(cursor, monkeypatch):
-    monkeypatch.setattr(tracking, "A_BATCH", 4)
+    monkeypatch.setattr(writer, "A_BATCH", 4)
     store = FakeStore()
     assert replay(store, entries(6), cursor) == 6
     assert (store.batches, cursor.read()) == ([4, 2], 6)

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from mlflow import MlflowClient
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.groups import wait_until
 from tests.support.studies import command, environment, scalestudy, write_spec
 from tests.support.tracking_server import TrackingServer

@@ -6,8 +6,8 @@ import pytest
 from ray._private import ray_constants
 from ray._private.runtime_env.packaging import create_package
 
-from orchestration.submit import submission
-from orchestration.upload import check_upload, upload_of
+from scalestudy.orchestration.commands.submit import submission
+from scalestudy.orchestration.commands.upload import check_upload, upload_of
 from tests.support.studies import REPOSITORY, write_spec
 
 
@@ -55,10 +55,10 @@ def test_the_repository_itself(tmp_path):
 def test_the_repositorys_passwords_stay_where_gitignore_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     (tmp_path / ".rayignore").write_text((REPOSITORY / ".rayignore").read_text("utf-8"))
-    for name in (".env", "infra/mlflow/.env", "training/.env", "training/loop.py"):
+    for name in (".env", "infra/mlflow/.env", "training/.env", "training/loop/train.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert {str(file) for file in upload_of(tmp_path).files} == {".rayignore", "training/loop.py"}
+    assert {str(file) for file in upload_of(tmp_path).files} == {".rayignore", "training/loop/train.py"}
 
 
 def test_from_another_folder_the_packages_travel_too(tmp_path):

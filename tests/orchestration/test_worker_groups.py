@@ -9,7 +9,7 @@ import time
 import pytest
 import ray
 
-from orchestration.worker import Desk
+from scalestudy.orchestration.groups.worker import Desk
 from tests.support.groups import losses, wait_until, worker_groups
 
 SLOW = "tests.support.user_models:Slow"

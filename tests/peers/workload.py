@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training.batches import batch_bounds, even_weights, shard_bounds, steps_per_epoch
-from training.data.digits import load
-from training.data.splits import Splits
-from training.models import LeNet
-from training.seeding import epoch_order, seed_parameters
+from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds, steps_per_epoch
+from scalestudy.training.data.builtin import load_digits as load
+from scalestudy.training.data.splits import Splits
+from scalestudy.training.models import LeNet
+from scalestudy.training.seeding import epoch_order, seed_parameters
 
 NOTES, STEP_SECONDS = "PEERS_NOTES", "PEERS_STEP_SECONDS"
 """Set by the bench where it kills workers: the folder of notes, and how long each training step sleeps."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis.rate_grid import Costs
-from experiments.plan import Plan
+from scalestudy.experiments.analysis.measures.trainings import Costs
+from scalestudy.experiments.plan.plan import Plan
 from tests.support.trials import Law, make_trials
 
 TARGET = 0.8

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestration import worker_groups
-from orchestration.books import GroupLimits
-from orchestration.leases import Node
-from orchestration.worker_groups import WorkerGroups
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups import actor
+from scalestudy.orchestration.groups.actor import WorkerGroups
+from scalestudy.orchestration.groups.model import GroupLimits
 from tests.support.fake_ray_train import FakeClock, FakeRayTrain
 
 STALLED, TRIAL_SECONDS = 100.0, 1_000.0
@@ -23,8 +23,8 @@ STALLED, TRIAL_SECONDS = 100.0, 1_000.0
 @pytest.fixture
 def no_waiting(monkeypatch):
     """Long polls answer at once; the watch looks each time that it is its turn."""
-    monkeypatch.setattr(worker_groups, "POLL_SECONDS", 0)
-    monkeypatch.setattr(worker_groups, "TICK_SECONDS", 0)
+    monkeypatch.setattr(actor, "POLL_SECONDS", 0)
+    monkeypatch.setattr(actor, "TICK_SECONDS", 0)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training.models import LeNet
+from scalestudy.training.models import LeNet
 
 ORDER = "raise"
 """The file that asks for an exception; the rank that finds it first renames it and raises."""

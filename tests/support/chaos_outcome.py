@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 
 COMPUTED = ("epoch", "steps", "samples", "train_loss", "test_loss", "test_accuracy")
 """What an epoch's record holds that must not depend on what befell the study."""

@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from orchestration.cluster import alive_nodes
-from orchestration.environment import prepare_environment
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.cluster.nodes import alive_nodes
 from tests.support.groups import Desk, losses, wait_until, worker_groups
 from tests.support.three_raylets import has_epoch, three_raylets
 

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from experiments.journal import Journal
-from experiments.storage_address import is_uri
-from experiments.study_folder import StudyFolder
-from orchestration.mirror import mirrored
+from scalestudy.experiments.spec.addresses import is_uri
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.storage.mirror import mirrored
 from tests.support.groups import losses, wait_until
 from tests.support.studies import command, environment
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis import summarise
-from experiments.factorised import held_out_trials
-from experiments.plan import Plan, make_plan
-from experiments.spec import StudySpec
-from experiments.timing_runs import timing_trials
+from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.analysis.answers.factorised import held_out_trials
+from scalestudy.experiments.plan.plan import Plan, make_plan
+from scalestudy.experiments.plan.timing_runs import timing_trials
+from scalestudy.experiments.spec.study_spec import StudySpec
 from tests.experiments.support import spec_of
 from tests.support.trials import Law, make_timings, make_trials
 

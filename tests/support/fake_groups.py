@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from experiments.plan import TrialPlan
+from scalestudy.experiments.plan.plan import TrialPlan
 
 LASTING = {"attempts": 1, "train_seconds": 0.0, "wall_seconds": 0.0, "startup_seconds": 0.0, "flags": [], "error": None}
 

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestration.books import Way
-from orchestration.failures import Cause
-from orchestration.leases import Node
-from orchestration.worker_groups import WorkerGroups
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.actor import WorkerGroups
+from scalestudy.orchestration.groups.failures import Cause
+from scalestudy.orchestration.groups.model import Way
 
-RESTARTS = 2  # as in orchestration.group_host: starts beyond the first before `fit()` gives up
+RESTARTS = 2  # as in scalestudy.orchestration.groups.host: starts beyond the first before `fit()` gives up
 
 
 @dataclass

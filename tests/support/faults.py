@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.chaos_models import ORDER
 from tests.support.processes import named
 from tests.support.tracking_server import TrackingServer

@@ -120,7 +120,7 @@ def _run(
     import torch
     import torch.distributed as dist
 
-    from training.distributed import Worker, start_process_group, stop_process_group
+    from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
 
     torch.set_num_threads(1)
     gc.freeze()  # modules are never garbage: the collection at a job's end looks at what the job has made

@@ -10,10 +10,11 @@ from typing import Any
 
 import ray
 
-from orchestration import cluster as clusters
-from orchestration.books import GroupLimits
-from orchestration.engine import books_actor
-from orchestration.group_host import GroupHost, GroupResources
+from scalestudy.orchestration.cluster import connection
+from scalestudy.orchestration.cluster import nodes as nodes_module
+from scalestudy.orchestration.groups.host import GroupHost, GroupResources
+from scalestudy.orchestration.groups.model import GroupLimits
+from scalestudy.orchestration.study.engine import books_actor
 
 LIMITS = {"trial_seconds": 120.0, "stalled_seconds": 60.0, "failures_per_trial": 2, "trials_per_group": 200}
 CONFIG = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "batch_size": 256}
@@ -74,8 +75,8 @@ class Desk:
 @contextmanager
 def worker_groups(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any):
     """Worker groups on the Ray that the test session has started, for a while."""
-    nodes = clusters.connect(None).nodes
-    room = clusters.slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1)
+    nodes = connection.connect(None).nodes
+    room = nodes_module.slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1)
     groups = books_actor().remote(room, GroupLimits(**{**LIMITS, **limits}), exclusive=True, logs=str(folder))
     resources = GroupResources(device="cpu", cpus_per_worker=1, gpus_per_worker=0, timeout_seconds=timeout_seconds)
     host = GroupHost(groups, resources, folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.analysis.laws.step_time import Constants, Place
+from scalestudy.experiments.analysis.laws.step_time import Constants, Place
 from tests.support.trials import Law
 
 WORKERS = (1, 2, 4, 8)

@@ -7,7 +7,7 @@ import pytest
 def ray_session(_own_environment):
     """One Ray with four logical CPUs, started for the first test that needs it, and ended before the next folder's
     tests: what Ray prints of its own accord is not theirs."""
-    from orchestration.cluster import connect
+    from scalestudy.orchestration.cluster.connection import connect
 
     cluster = connect("local", num_cpus=4)
     yield cluster

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-from experiments.journal import Journal
-from experiments.study_folder import StudyFolder
-from orchestration.history import History
-from orchestration.operations import Operations
-from orchestration.recorder import Recorder
-from orchestration.tracking import Cursor
-from orchestration.trials import train_config
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.mlflow_store import Operations
+from scalestudy.orchestration.tracking.recorder import History, Recorder
+from scalestudy.orchestration.tracking.writer import Cursor
 from tests.experiments.support import study_of
 
 SPEC = """

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from experiments.analysis import summarise
-from experiments.analysis.cells import Cell, gather
-from experiments.analysis.metric import StudyMetric
+from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.analysis.measures.cells import Cell, gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from tests.experiments.support import spec_of, study_of
 from tests.support.trials import Law
 

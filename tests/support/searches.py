@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.plan import TrialPlan, make_plan
-from experiments.spec import StudySpec
-from orchestration.search import search_for
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.search import search_for
 
 TPE = """
 name: x

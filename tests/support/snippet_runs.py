@@ -18,12 +18,12 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from experiments.spec import parse_study
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.ports import listens
 from tests.support.project_files import copy_project
 from tests.support.snippets import BACKGROUND, NOT_OUTPUT, OUTPUT_OF, RAN_BEFORE, Block, Page, shows_output
 from tests.support.studies import environment
-from training.registry import DATASETS, MODELS
 
 SECONDS = 560.0
 """The most that one block may take."""

@@ -13,10 +13,11 @@ from typing import Any
 import typer
 import yaml
 
-from experiments.plan import make_plan
-from experiments.spec import SpecError, StudySpec, catalogue
-from experiments.spec_sweep import sweep_keys
-from orchestration.preflight import read_spec
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import SpecError, catalogue
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.sweep import sweep_keys
+from scalestudy.orchestration.study.ready import read_spec
 from tests.support.studies import REPOSITORY
 
 OPTION = re.compile(r"^\[?(--[a-z][a-z0-9-]*)")
@@ -84,7 +85,7 @@ def _by_program(words: list[str]) -> Iterator[str]:
     if words[0] == "scalestudy":
         yield from click_problems(scalestudy_command(), words)
         yield from _set_problems(words)
-    elif words[:3] == ["python", "-m", "orchestration"]:
+    elif words[:3] == ["python", "-m", "scalestudy"]:
         yield from command_problems(["scalestudy", *words[3:]])
     elif words[0] in ("python", "torchrun") and "training" in words and words[words.index("training") - 1] == "-m":
         yield from _argparse_problems(words[words.index("training") + 1 :])
@@ -130,7 +131,7 @@ def _options(command: Any) -> set[str]:
 @cache
 def scalestudy_command() -> Any:
     """Click's object of the command line."""
-    from orchestration.cli import app
+    from scalestudy.orchestration.commands.cli import app
 
     return typer.main.get_command(app)
 
@@ -156,11 +157,11 @@ def _set_problems(words: Sequence[str]) -> Iterator[str]:
 
 
 def _argparse_problems(words: Sequence[str]) -> Iterator[str]:
-    from training.arguments import make_parser
+    from scalestudy.training.arguments import make_parser
 
     known = make_parser("")._option_string_actions
     options = (found[1] for word in words if (found := OPTION.match(word)))
-    yield from (f"python -m training: has no option {option}" for option in options if option not in known)
+    yield from (f"python -m scalestudy.training: has no option {option}" for option in options if option not in known)
 
 
 def _targets(words: Sequence[str]) -> list[str]:

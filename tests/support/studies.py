@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from orchestration.cluster import LOOPBACK_ONLY
+from scalestudy.orchestration.cluster.connection import LOOPBACK_ONLY
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -48,7 +48,7 @@ def scalestudy(
 
 def command(*arguments: str | Path) -> list[str]:
     """The command line in this Python."""
-    return [sys.executable, "-m", "orchestration", *map(str, arguments)]
+    return [sys.executable, "-m", "scalestudy", *map(str, arguments)]
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.environment import Output
+from scalestudy.orchestration.base.environment import Output
 
 Rows = list[list[str]]
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestration.cluster import ClusterNode, alive_nodes
-from orchestration.environment import prepare_environment
-from orchestration.errors import RequestError
-from orchestration.versions import check_versions
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.cluster.checks import check_versions
+from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
 from tests.support.groups import Desk, losses, worker_groups
 from tests.support.raylets import kill, raylets
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from experiments.plan import Plan, TrialPlan
+from scalestudy.experiments.plan.plan import Plan, TrialPlan
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

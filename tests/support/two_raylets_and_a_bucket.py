@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from orchestration.environment import prepare_environment
+from scalestudy.orchestration.base.environment import prepare_environment
 from tests.support.raylets import raylets
 from tests.support.studies import write_spec
 
@@ -22,8 +22,8 @@ def main(place: Path, storage: str) -> None:
     """A trial of two workers, one on each node."""
     prepare_environment()
     os.chdir(place)
-    from experiments.study_folder import StudyFolder
-    from orchestration import run_study
+    from scalestudy import run_study
+    from scalestudy.experiments.study.folder import StudyFolder
 
     with raylets(1, [{}]):
         done = run_study(write_spec(place, sweep=SWEEP, train={"epochs": 3}, storage=storage))

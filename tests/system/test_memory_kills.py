@@ -6,8 +6,8 @@ from pathlib import Path
 
 import ray
 
-from experiments.study_folder import StudyFolder
-from orchestration.kernel_kills import WORDS
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.groups.failures import WORDS
 from tests.support.groups import worker_groups
 from tests.support.studies import scalestudy, write_spec
 

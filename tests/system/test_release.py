@@ -13,7 +13,7 @@ import tarfile
 
 import pytest
 
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.project_files import copy_project, project_files
 from tests.support.releases import (
     PACKAGES,
@@ -41,8 +41,8 @@ print(json.dumps([[module.__file__ for module in (orchestration, training, exper
 """
 SENT = """
 import json, pathlib
-from orchestration.submit import submission
-from orchestration.upload import upload_of
+from scalestudy.orchestration.commands.submit import submission
+from scalestudy.orchestration.commands.upload import upload_of
 asked = submission("x.yaml", [], [], pathlib.Path.cwd())
 print(json.dumps([[folder.name, sorted(map(str, upload_of(folder).files))] for folder in asked.folders]))
 """

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from orchestration.errors import StudyError
-from orchestration.mlflow_store import check_reachable, resolve_address
-from orchestration.preflight import check_writable
+from scalestudy.orchestration.base.errors import StudyError
+from scalestudy.orchestration.study.ready import check_writable
+from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.studies import scalestudy, write_spec
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from experiments.study_folder import StudyFolder
-from orchestration.errors import RefusedError, UnreachableError
-from orchestration.mlflow_store import check_reachable, resolve_address
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RefusedError, UnreachableError
+from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from tests.support.browser import chromium, look
 from tests.support.drivers import Driver, assert_recorded_once
 from tests.support.groups import wait_until

@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 
-from training.checkpoint.byte_store import ByteStore
-from training.checkpoint.manifest import SHARED, Manifest, PartSummary, part_name
-from training.checkpoint.packing import pack
-from training.checkpoint.storage import Search, forget_newer, latest, write_manifest, write_part
+from scalestudy.training.checkpoint.byte_store import ByteStore
+from scalestudy.training.checkpoint.files import (
+    SHARED,
+    Manifest,
+    PartSummary,
+    Search,
+    forget_newer,
+    latest,
+    part_name,
+    write_manifest,
+    write_part,
+)
+from scalestudy.training.state import pack
 
 NAMES = (SHARED, part_name(0), part_name(1))
 LENET = "lenet"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from training.data import DatasetSplits, Splits
+from scalestudy.training.data import DatasetSplits, Splits
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):

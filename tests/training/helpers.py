@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import TrainResult, train
-from training.trial import Trial
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import TrainResult, train
+from scalestudy.training.loop.trial import Trial
 
 ALONE = Worker(0, 1, torch.device("cpu"), threads=1)
 

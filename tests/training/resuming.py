@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalestudy.training.checkpoint.byte_store import LocalByteStore
+from scalestudy.training.checkpoint.hook import Checkpoints
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
 from tests.training.helpers import make_config, outcome, same_bits
-from training.checkpoint.byte_store import LocalByteStore
-from training.checkpoint.hook import Checkpoints
-from training.config import OptimizerConfig, TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.trial import Trial
 
 STEPS = 4  # an epoch
 EPOCHS = 3

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from scalestudy.training.batches import even_weights, micro_batch_sizes, shard_bounds
+from scalestudy.training.distributed import Worker, largest_difference_from_first
+from scalestudy.training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
+from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.seeding import seed_parameters
 from tests.training.helpers import state_of
-from training.batches import even_weights, micro_batch_sizes, shard_bounds
-from training.distributed import Worker, largest_difference_from_first
-from training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
-from training.losses import cross_entropy
-from training.seeding import seed_parameters
-from training.shard_loss import ShardLoss
 
 INPUTS, CLASSES = 24, 5
 EXACT = ("ddp", "naive", "flat", "ring")

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.data import Splits
+from scalestudy.training.data.builtin import linear_truth
+from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync.explicit import FlatSync
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.learning_rate import gain
+from scalestudy.training.loop.noise_scale import AdaScale, NoiseScale, with_required
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, make_config, run_training, same_bits
-from training.config import OptimizerConfig, TrainConfig
-from training.data import Splits
-from training.data.synthetic import linear_truth
-from training.distributed import Worker
-from training.gradient_sync.explicit import FlatSync
-from training.hooks import Hook
-from training.learning_rate import gain
-from training.loop import train
-from training.noise_scale import AdaScale, NoiseScale, with_required
-from training.trial import Trial
 
 SCALE = 4.0  # 32 examples a batch, 8 at the base
 

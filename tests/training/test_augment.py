@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from scalestudy.training.config import AUGMENTATIONS as NAMES
+from scalestudy.training.data.loading import AUGMENTATIONS, PADDING, crop_flip, random_words
+from scalestudy.training.distributed import Worker
+from scalestudy.training.seeding import augmentation_key
 from tests.support.gloo import GlooPool
-from training.config import AUGMENTATIONS as NAMES
-from training.data.augment import AUGMENTATIONS, PADDING, crop_flip, random_words
-from training.distributed import Worker
-from training.seeding import augmentation_key
 
 PLACES = 2 * PADDING + 1
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from training.batches import batch_bounds, even_weights, shard_bounds, shard_sizes, steps_per_epoch
+from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds, shard_sizes, steps_per_epoch
 
 weight_lists = st.lists(st.floats(0, 1e300, allow_subnormal=False), min_size=1, max_size=9).filter(any)
 

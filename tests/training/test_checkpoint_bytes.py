@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from training.checkpoint.byte_store import LocalByteStore
-from training.checkpoint.manifest import (
+from scalestudy.training.checkpoint.byte_store import LocalByteStore
+from scalestudy.training.checkpoint.files import (
     SHARED,
     Manifest,
     PartSummary,
@@ -30,8 +30,8 @@ from training.checkpoint.manifest import (
     digest_words,
     part_name,
 )
-from training.checkpoint.packing import pack, unpack
-from training.models import LeNet
+from scalestudy.training.models import LeNet
+from scalestudy.training.state import pack, unpack
 
 # --- a folder ----------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore
+from scalestudy.training.checkpoint.files import (
+    MANIFEST,
+    file_name,
+    forget_old,
+    latest,
+    open_checkpoint,
+    write_manifest,
+    write_part,
+)
+from scalestudy.training.state import pack
 from tests.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save, state_in
-from training.checkpoint.byte_store import ByteStore, LocalByteStore
-from training.checkpoint.manifest import MANIFEST
-from training.checkpoint.packing import pack
-from training.checkpoint.storage import file_name, forget_old, latest, open_checkpoint, write_manifest, write_part
 
 
 class KilledError(Exception):

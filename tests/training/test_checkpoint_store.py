@@ -13,23 +13,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gloo import GlooPool
-from tests.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save
-from training.checkpoint.byte_store import ByteStore, LocalByteStore
-from training.checkpoint.manifest import MANIFEST, SHARED, PartSummary, part_name
-from training.checkpoint.packing import pack
-from training.checkpoint.storage import (
+from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore
+from scalestudy.training.checkpoint.files import (
+    MANIFEST,
+    SHARED,
     CheckpointError,
+    PartSummary,
     Search,
     file_name,
     forget_newer,
     forget_old,
     latest,
     open_checkpoint,
+    part_name,
     write_manifest,
     write_part,
 )
-from training.distributed import Worker, gather_rows
+from scalestudy.training.distributed import Worker, gather_rows
+from scalestudy.training.state import pack
+from tests.support.gloo import GlooPool
+from tests.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save
 
 
 @pytest.fixture

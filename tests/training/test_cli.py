@@ -1,4 +1,4 @@
-"""`python -m training`, alone and under torchrun."""
+"""`python -m scalestudy.training`, alone and under torchrun."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from training.__main__ import main
-from training.state import load_state
+from scalestudy.training.__main__ import main
+from scalestudy.training.state import load_state
 
 ARGUMENTS = [
     "--model", "mlp", "--model-args", '{"hidden": [16]}', "--data", "digits", "--batch-size", "100",
@@ -36,8 +36,8 @@ def run(*command: str) -> list[dict[str, Any]]:
 
 def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path) -> None:
     """Losses are sums in another order; accuracies of 360 examples may differ by one."""
-    alone = run("-m", "training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))
-    together = run(*TORCHRUN, "-m", "training", *ARGUMENTS, "--save-model", str(tmp_path / "together.pt"))
+    alone = run("-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))
+    together = run(*TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "together.pt"))
     assert len(alone) == len(together) == 3
     for one, two in zip(alone[:2], together[:2], strict=True):
         assert one.keys() == two.keys()
@@ -80,8 +80,8 @@ def test_every_option_reaches_the_training(capsys: pytest.CaptureFixture[str]) -
 def test_devices_start_a_worker_each() -> None:
     """One command, no torchrun; the records are torchrun's."""
     arguments = [argument for argument in ARGUMENTS if argument not in ("--device", "cpu")]
-    started = run("-m", "training", *arguments, "--devices", "cpu,cpu")
-    under_torchrun = run(*TORCHRUN, "-m", "training", *arguments, "--devices", "cpu,cpu")
+    started = run("-m", "scalestudy.training", *arguments, "--devices", "cpu,cpu")
+    under_torchrun = run(*TORCHRUN, "-m", "scalestudy.training", *arguments, "--devices", "cpu,cpu")
     assert [line["sync_bytes"] for line in started[:2]] == [line["sync_bytes"] for line in under_torchrun[:2]] != [0, 0]
     assert [line["train_loss"] for line in started[:2]] == [line["train_loss"] for line in under_torchrun[:2]]
 
@@ -94,7 +94,7 @@ def test_devices_start_a_worker_each() -> None:
     ],
 )
 def test_devices_that_are_not_there_are_told_once(devices: str, message: str) -> None:
-    command = [sys.executable, "-m", "training", *ARGUMENTS, "--device", "auto", "--devices", devices]
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", devices]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert message in done.stderr
@@ -102,7 +102,17 @@ def test_devices_that_are_not_there_are_told_once(devices: str, message: str) ->
 
 
 def test_devices_must_be_one_a_worker() -> None:
-    command = [sys.executable, *TORCHRUN, "-m", "training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,cpu,cpu"]
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        "-m",
+        "scalestudy.training",
+        *ARGUMENTS,
+        "--device",
+        "auto",
+        "--devices",
+        "cpu,cpu,cpu",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one a worker" in done.stderr
 
@@ -201,13 +211,13 @@ def test_a_rank_that_lacks_a_device_says_so(
     ],
 )  # fmt: skip
 def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: str) -> None:
-    command = [sys.executable, *TORCHRUN, "-m", "training", *ARGUMENTS, *arguments]
+    command = [sys.executable, *TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if message in line]
     assert len(said) == 1, done.stderr
-    assert said[0].startswith(f"python -m training: {place}")
+    assert said[0].startswith(f"python -m scalestudy.training: {place}")
 
 
 def test_a_model_that_cannot_be_saved_does_not_lose_the_result(
@@ -220,7 +230,7 @@ def test_a_model_that_cannot_be_saved_does_not_lose_the_result(
     assert json.loads(captured.out.splitlines()[-1])["status"] == "finished"
     path = tmp_path / "model.pt"
     expected = f"model state: can't write {path}: No space left on device; choose another path"
-    assert captured.err == f"python -m training: error: {expected}\n"
+    assert captured.err == f"python -m scalestudy.training: error: {expected}\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.config import OptimizerConfig, TrainConfig
 from tests.training.helpers import make_config
-from training.config import OptimizerConfig, TrainConfig
 
 
 def test_a_config_survives_json() -> None:
@@ -72,8 +72,8 @@ def test_importing_config_registry_records_and_data_imports_no_torch() -> None:
     import sys
 
     code = (
-        "import sys, training, training.config, training.registry, training.records, training.batches, training.data\n"
-        "training.data.require('digits')\n"
+        "import sys, training, scalestudy.training.config, scalestudy.training.registry, scalestudy.training.records, scalestudy.training.batches, scalestudy.training.data\n"
+        "scalestudy.training.data.require('digits')\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,13 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from training.data import DataError, default_root, fetch, files, require
-from training.data.digits import load as load_digits
-from training.data.idx import FASHION_MNIST, FILES, MNIST, IdxSource, parse_idx
-from training.data.mnist import load_source
-from training.data.synthetic import linear_truth, load_linear
-from training.data.synthetic import load as load_synthetic
-from training.registry import DATASETS, resolve
+from scalestudy.training.data import DataError, fetch, files, require
+from scalestudy.training.data.builtin import linear_truth, load_digits, load_linear, load_synthetic
+from scalestudy.training.data.files import default_root
+from scalestudy.training.data.mnist import FASHION_MNIST, FILES, MNIST, IdxSource, load_source, parse_idx
+from scalestudy.training.registry import DATASETS, resolve
 
 
 def idx_bytes(array: NDArray[np.uint8]) -> bytes:
@@ -268,7 +266,7 @@ def test_fetch_of_what_needs_no_files(tmp_path: Path) -> None:
 
 
 def test_checksums_and_mirrors_are_torchvisions() -> None:
-    from training.torchvision_compat import import_torchvision
+    from scalestudy.training.torchvision_compat import import_torchvision
 
     datasets = import_torchvision().datasets
     for source, theirs in ((MNIST, datasets.MNIST), (FASHION_MNIST, datasets.FashionMNIST)):

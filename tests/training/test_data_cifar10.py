@@ -14,9 +14,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from training.data import DataError, require
-from training.data.cifar import CIFAR10, FILES, NAMES_FILE, TEST_FILE, CifarSource, parse_batch
-from training.data.cifar10 import load_source
+from scalestudy.training.data import DataError, require
+from scalestudy.training.data.cifar import CIFAR10, FILES, NAMES_FILE, TEST_FILE, CifarSource, load_source, parse_batch
 
 FOLDER = "cifar-10-batches-py"
 
@@ -215,7 +214,7 @@ def test_what_is_no_batch_is_refused(content: bytes, found: str) -> None:
 
 
 def test_checksums_and_mirror_are_torchvisions() -> None:
-    from training.torchvision_compat import import_torchvision
+    from scalestudy.training.torchvision_compat import import_torchvision
 
     theirs = import_torchvision().datasets.CIFAR10
     assert f"{CIFAR10.mirrors[0]}{CIFAR10.archive}" == theirs.url

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 import torch
 
+from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds
+from scalestudy.training.data import DataError, Splits
+from scalestudy.training.data.loading import (
+    EVALUATION_BATCH,
+    RESIDENT_SHARE,
+    TrainingData,
+    crop_flip,
+    fits,
+    load_splits,
+    open_data,
+)
+from scalestudy.training.data.reading import Batch, HostReader, ResidentReader
+from scalestudy.training.distributed import Worker
+from scalestudy.training.registry import DATASETS
+from scalestudy.training.seeding import augmentation_key, epoch_order
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, make_config
-from training.batches import batch_bounds, even_weights, shard_bounds
-from training.data import DataError, Splits
-from training.data.augment import crop_flip
-from training.data.loading import EVALUATION_BATCH, RESIDENT_SHARE, TrainingData, fits, load_splits, open_data
-from training.data.reading import Batch, HostReader, ResidentReader
-from training.distributed import Worker
-from training.registry import DATASETS
-from training.seeding import augmentation_key, epoch_order
 
 CPU = torch.device("cpu")
 HERE = "tests.training.datasets"
@@ -128,7 +135,7 @@ def test_what_fits_lives_on_the_device() -> None:
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        ("tests.training.workloads:no_splits", "gave a int; return training.data.Splits"),
+        ("tests.training.workloads:no_splits", "gave a int; return scalestudy.training.data.Splits"),
         ("nowhere.at_all:load", "no module 'nowhere'"),
     ],
 )

@@ -19,12 +19,12 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from scalestudy.training.data import DataError, reading
+from scalestudy.training.data.reading import MOST_LOADER_PROCESSES, Batch, DatasetReader, loader_processes, read_ahead
+from scalestudy.training.distributed import Worker
 from tests.support.gloo import GlooPool
 from tests.training.datasets import FailingAt, Images, Noisy, Remembering, Returning, WithLambda
 from tests.training.helpers import ALONE
-from training.data import DataError, reading
-from training.data.reading import MOST_LOADER_PROCESSES, Batch, DatasetReader, loader_processes, read_ahead
-from training.distributed import Worker
 
 ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
 BOUNDS = [(0, 6), (6, 6), (6, 13), (13, 20)]
@@ -96,9 +96,9 @@ KILLED = """
 import multiprocessing, os, signal, sys
 import torch
 from tests.training.datasets import Images
-from training.data import reading
-from training.data.reading import DatasetReader
-from training.distributed import Worker
+from scalestudy.training.data import reading
+from scalestudy.training.data.reading import DatasetReader
+from scalestudy.training.distributed import Worker
 
 if __name__ == "__main__":
     reading.loader_processes = lambda worker, seconds: 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from scalestudy.training.data import DataError, Splits
 from tests.training.datasets import Images, Returning
-from training.data import DataError, Splits
 
 IMAGES, LABELS = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 0])
 

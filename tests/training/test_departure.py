@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.checkpoint.hook import MOST_BETWEEN, Departure
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.trial import Trial
+from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE
 from tests.training.resuming import (
@@ -23,12 +29,6 @@ from tests.training.resuming import (
     config_of,
     never_killed,
 )
-from training.checkpoint.departure import MOST_BETWEEN, Departure
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.registry import GRADIENT_SYNCS
-from training.trial import Trial
 
 
 class LeavesAfter(Hook):

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.gloo import GlooPool
-from tests.training.helpers import ALONE
-from training.distributed import (
+from scalestudy.training.distributed import (
     Worker,
     broadcast_from_first,
     check_process_group,
@@ -21,6 +19,8 @@ from training.distributed import (
     largest_difference_from_first,
     stop_process_group,
 )
+from tests.support.gloo import GlooPool
+from tests.training.helpers import ALONE
 
 
 def use_all(worker: Worker, spoil: float) -> tuple[list[list[float]], list[float], float, float]:
@@ -57,8 +57,8 @@ def test_one_worker_needs_no_process_group() -> None:
 PROGRAM = """
 import sys, torch
 from tests.training.helpers import make_config
-from training.distributed import Worker, start_process_group, stop_process_group
-from training.loop import train
+from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+from scalestudy.training.loop.train import train
 
 rank = int(sys.argv[1])
 start_process_group(rank, 2, init_method=sys.argv[2], timeout_seconds=60)

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData
+from scalestudy.training.data.reading import ResidentReader
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.train import Counts, evaluate
+from scalestudy.training.losses import ShardLoss, make_loss, make_metric
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE
-from training.data.loading import EVALUATION_BATCH, TrainingData
-from training.data.reading import ResidentReader
-from training.distributed import Worker
-from training.evaluation import Counts, evaluate
-from training.losses import make_loss, make_metric
-from training.shard_loss import ShardLoss
 
 
 def data_of(inputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> TrainingData:

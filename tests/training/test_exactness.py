@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.config import TrainConfig
-from training.exactness import why_inexact
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop.exactness import why_inexact
 
 HERE = "tests.training.test_exactness"
 

@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.data.loading import open_data
+from scalestudy.training.distributed import Worker
+from scalestudy.training.models import build_model
+from scalestudy.training.seeding import epoch_order, seed_parameters
 from tests.support.gloo import GlooPool
 from tests.training.helpers import (
     ALONE,
@@ -21,11 +26,6 @@ from tests.training.helpers import (
     smallest_movement,
     state_of,
 )
-from training.config import OptimizerConfig, TrainConfig
-from training.data.loading import open_data
-from training.distributed import Worker
-from training.models import build_model
-from training.seeding import epoch_order, seed_parameters
 
 STRATEGIES = ["ddp", "naive", "flat", "ring"]
 DOUBLE_TOLERANCE = 1e-11
@@ -206,7 +206,7 @@ def refusal(worker: Worker, strategy: str) -> str:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_sync", " gave a str; the callable must return a training.gradient_sync.GradientSync"),
+        ("no_sync", " gave a str; the callable must return a scalestudy.training.gradient_sync.GradientSync"),
         ("parameterless", ": too many positional arguments; it takes num_classes, in_channels"),
     ],
 )

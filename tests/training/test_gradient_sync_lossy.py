@@ -13,13 +13,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+from scalestudy.training.gradient_sync import SyncOptions
+from scalestudy.training.losses import cross_entropy
+from scalestudy.training.seeding import seed_parameters
 from tests.support.gloo import GlooPool
 from tests.training.helpers import largest_difference, same_bits, state_of
 from tests.training.sync_steps import Run, Steps, run_steps, shard_of, small_model
-from training.distributed import Worker, start_process_group, stop_process_group
-from training.gradient_sync import SyncOptions
-from training.losses import cross_entropy
-from training.seeding import seed_parameters
 
 ELEMENTS = 24 * 32 + 32 + 32 * 16 + 16 + 16 * 5  # 1,408 in the small model
 COMPRESSED = (24 + 32) * 2 + 32 + (32 + 16) * 2 + 16 + 16 * 5  # 336: P and Q of rank 2 of two layers, the rest whole
@@ -299,7 +299,7 @@ def test_local_sgd_sends_only_averages(ranks: GlooPool) -> None:
 
 def rest_and_difference(worker: Worker) -> list[tuple[bool, bool]]:
     """After each of eight steps with H = 3: whether the strategy is at rest, and whether this replica is rank 0's."""
-    from training.distributed import largest_difference_from_first
+    from scalestudy.training.distributed import largest_difference_from_first
 
     run = Run(worker, Steps("local_sgd", batches=(24,) * 8, options=SyncOptions(local_steps=3)))
     seen = []

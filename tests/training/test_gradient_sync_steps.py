@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch.profiler import profile
 
+from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync.base import FlatBuffer, by_dtype
+from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.models import LeNet
 from tests.support.gloo import GlooPool
 from tests.training.helpers import largest_difference, same_bits, smallest_movement
 from tests.training.sync_steps import CLASSES, EXACT, INPUTS, LOSSY, Run, Steps, run_steps, shard_of
-from training.distributed import Worker
-from training.gradient_sync.flat_buffer import FlatBuffer, by_dtype
-from training.losses import cross_entropy
-from training.models import LeNet
-from training.shard_loss import ShardLoss
 
 TOLERANCE = 1e-12  # of parameters in float64, after 20 steps
 MOVEMENT = 1e-3
@@ -147,7 +146,7 @@ class OwnWords(torch.nn.Module):
 
 def gradients_of_own_words(worker: Worker, strategy: str) -> list[Any]:
     """Every parameter's gradient after one synchronisation."""
-    from training.gradient_sync import make_gradient_sync
+    from scalestudy.training.gradient_sync import make_gradient_sync
 
     torch.manual_seed(0)
     model = OwnWords()
@@ -204,6 +203,6 @@ def test_tensors_of_one_format_go_together() -> None:
 
 
 def test_every_strategy_is_tested() -> None:
-    from training.registry import GRADIENT_SYNCS
+    from scalestudy.training.registry import GRADIENT_SYNCS
 
     assert set(GRADIENT_SYNCS) == {*EXACT, *LOSSY}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.loop.memory_fit import Memory, inspect_config, inspect_model, optimizer_bytes
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import make_optimizer
+from scalestudy.training.models import MLP
 from tests.training.helpers import ALONE, FirstParameters, make_config
-from training.config import OptimizerConfig
-from training.inspection import Memory, inspect_config, inspect_model, optimizer_bytes
-from training.loop import train
-from training.models import MLP
-from training.trial import make_optimizer
 
 SGD = OptimizerConfig()
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from training.config import TrainConfig
-from training.learning_rate import (
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop.learning_rate import (
     GainEstimator,
     LearningRate,
     cosine_factor,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.analysis.verdicts import STRAGGLER_RATIO
+from scalestudy.experiments.analysis.answers.verdicts import STRAGGLER_RATIO
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import _scale, run_steps, train
+from scalestudy.training.loop.trial import Trial, start_trial
+from scalestudy.training.records import EpochRecord
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.training.helpers import ALONE, make_config, outcome, run_training, same_bits, state_of
-from training.config import OptimizerConfig, TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import _scale, run_steps, train
-from training.records import EpochRecord
-from training.trial import Trial, start_trial
 
 LENET = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "data_args": {}, "epochs": 2}
 
@@ -214,7 +214,7 @@ def test_the_gradient_is_clipped_between_check_and_update() -> None:
 )
 def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> None:
     """Ours, fused, against PyTorch's plain ones on the same three gradients."""
-    from training.trial import make_optimizer
+    from scalestudy.training.loop.trial import make_optimizer
 
     torch.manual_seed(0)
     ours = torch.nn.Parameter(torch.randn(7))
@@ -299,9 +299,12 @@ def test_the_records_phases_are_those_of_the_slowest_rank_and_its_lag_is_told(ra
         ({"model_args": {"widths": [3]}}, "unexpected keyword argument 'widths'; it takes num_classes"),
         ({"model_args": {"init": "zeros"}}, "model_args.init: 'zeros' is not known"),
         ({"data_args": {"samples": 3}}, "unexpected keyword argument 'samples'"),
-        ({"data": "tests.training.workloads:no_splits", "data_args": {}}, "gave a int; return training.data.Splits"),
+        (
+            {"data": "tests.training.workloads:no_splits", "data_args": {}},
+            "gave a int; return scalestudy.training.data.Splits",
+        ),
         ({"model": "no.such:Model"}, "there is no module 'no'"),
-        ({"model": "training.models:NoNet"}, "has no callable 'NoNet'"),
+        ({"model": "scalestudy.training.models:NoNet"}, "has no callable 'NoNet'"),
     ],
 )
 def test_what_does_not_fit_is_a_value_error(changes: dict[str, Any], message: str) -> None:

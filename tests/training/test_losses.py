@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from training.losses import cross_entropy, hits, make_loss, make_metric, squared_error
-from training.shard_loss import ShardLoss
+from scalestudy.training.losses import ShardLoss, cross_entropy, hits, make_loss, make_metric, squared_error
 
 HERE = "tests.training.test_losses"
 LOGITS = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])

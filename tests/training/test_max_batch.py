@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.training.exceptions import is_out_of_memory
+from scalestudy.training.loop.memory_fit import RESOLUTION, find_max_batch, largest_that_fits
 from tests.training.helpers import ALONE, make_config
-from training.exceptions import is_out_of_memory
-from training.max_batch import RESOLUTION, find_max_batch, largest_that_fits
 
 MIB = 2**20
 GIB = 2**30

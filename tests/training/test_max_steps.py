@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.batches import steps_made
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.train import train
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, make_config, run_training, same_bits, state_of
-from training.batches import steps_made
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.loop import train
 
 EIGHT_STEPS = {"epochs": 5}  # 256 examples in batches of 32
 
@@ -33,7 +33,7 @@ def test_it_ends_within_an_epoch_and_is_not_evaluated(monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> None:
         raise AssertionError("evaluated")
 
-    monkeypatch.setattr("training.loop.evaluate", refuse)
+    monkeypatch.setattr("scalestudy.training.loop.train.evaluate", refuse)
     result = train(make_config(**EIGHT_STEPS, warm_up_steps=3, max_steps=19), ALONE)
     records = [json.loads(json.dumps(record.to_dict(), allow_nan=False)) for record in result.records]
     assert result.status == "finished"

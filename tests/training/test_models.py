@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scalestudy.training.models import MLP, LeNet, LinearRegression, Residual, ResNet18, build_model, seeded_model
+from scalestudy.training.registry import MODELS
+from scalestudy.training.seeding import seed_parameters
 from tests.training.helpers import make_config
-from training.models import MLP, LeNet, LinearRegression, Residual, ResNet18, build_model, seeded_model
-from training.registry import MODELS
-from training.seeding import seed_parameters
 
 
 def test_lenet_is_the_books() -> None:

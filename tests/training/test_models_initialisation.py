@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.distributed import Worker
+from scalestudy.training.models import MLP, LeNet, build_model, initialise, seeded_model
+from scalestudy.training.registry import INITIALISATIONS, MODELS
 from tests.support.gloo import GlooPool
 from tests.training.helpers import make_config, same_bits, state_of
-from training.distributed import Worker
-from training.models import MLP, LeNet, build_model, initialise, seeded_model
-from training.registry import INITIALISATIONS, MODELS
 
 USERS = "tests.training.workloads:halves"
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data.loading import open_data
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import TrainResult, train
+from scalestudy.training.loop.trial import Trial
+from scalestudy.training.records import EpochRecord
 from tests.training.helpers import ALONE, make_config
-from training.config import TrainConfig
-from training.data.loading import open_data
-from training.hooks import Hook
-from training.loop import TrainResult, train
-from training.records import EpochRecord
-from training.trial import Trial
 
 
 class Modes(Hook):

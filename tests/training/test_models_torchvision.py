@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.models import build_model
-from training.registry import DATASETS, MODELS, resolve
+from scalestudy.training.models import build_model
+from scalestudy.training.registry import DATASETS, MODELS, resolve
 
 SMALL = [
     "resnet18",

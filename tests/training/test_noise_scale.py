@@ -15,18 +15,18 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from torch import nn
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data.builtin import linear_truth
+from scalestudy.training.data.loading import load_splits
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.noise_scale import NoiseScale, estimate_noise, first_half
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
+from scalestudy.training.records import noise_scale
+from scalestudy.training.seeding import epoch_order
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, make_config, outcome, run_training, same_bits
-from training.config import TrainConfig
-from training.data.loading import load_splits
-from training.data.synthetic import linear_truth
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.noise_scale import NoiseScale, estimate_noise, first_half
-from training.records import noise_scale
-from training.seeding import epoch_order
-from training.trial import Trial
 
 Measured = tuple[float | None, float | None]  # an epoch's |G|² and tr Σ
 Gradients = NDArray[np.float64]  # (examples, parameters): one gradient an example

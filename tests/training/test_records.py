@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from training.records import (
+from scalestudy.training.records import (
     METRICS,
     PHASES,
     EpochFacts,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.registry import DATASETS, GRADIENT_SYNCS, MODELS, call_with, check_name, resolve
+from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, MODELS, call_with, check_name, resolve
 
 
 @pytest.mark.parametrize("table", [MODELS, DATASETS, GRADIENT_SYNCS])
@@ -33,7 +33,7 @@ def test_a_missing_module_or_callable_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"there is no module 'training\.nowhere'"):
         resolve("training.nowhere:Net", MODELS)
     with pytest.raises(ValueError, match="no callable 'PHASES'"):
-        resolve("training.records:PHASES", MODELS)
+        resolve("scalestudy.training.records:PHASES", MODELS)
 
 
 def test_what_a_users_module_lacks_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

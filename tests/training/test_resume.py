@@ -15,6 +15,13 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.checkpoint.byte_store import LocalByteStore
+from scalestudy.training.checkpoint.hook import Checkpoints
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, largest_difference, same_bits, smallest_movement
 from tests.training.resuming import (
@@ -33,13 +40,6 @@ from tests.training.resuming import (
     killed_and_resumed,
     never_killed,
 )
-from training.checkpoint.byte_store import LocalByteStore
-from training.checkpoint.hook import Checkpoints
-from training.config import OptimizerConfig, TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.trial import Trial
 
 TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
     "lenet on one worker": (1, {**LENET, **MOMENTUM}),
@@ -197,7 +197,16 @@ def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
     """SIGKILL of the whole group while it trains; the same command goes on, and ends as an undisturbed one."""
     arguments = ["--model", "lenet", "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1",
                  "--epochs", "12", "--threads", "1", "--device", "cpu"]  # fmt: skip
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "training"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "scalestudy.training",
+    ]
     store = ["--checkpoints", str(tmp_path / "checkpoints")]
     process = subprocess.Popen(
         [*command, *arguments, *store], stdout=subprocess.PIPE, text=True, start_new_session=True

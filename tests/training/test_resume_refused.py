@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.config import OptimizerConfig
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, largest_difference
 from tests.training.resuming import EPOCHS, LENET, STEPS, check_same, checkpointed, config_of, killed, never_killed
-from training.config import OptimizerConfig
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.seeding import epoch_order, seed_parameters, seed_steps
+from scalestudy.training.seeding import epoch_order, seed_parameters, seed_steps
 
 
 @given(st.integers(1, 300), st.integers(0, 2**64), st.integers(1, 100))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.models import LeNet
-from training.state import cpu_state, load_state, save_state
+from scalestudy.training.models import LeNet
+from scalestudy.training.state import cpu_state, load_state, save_state
 
 
 def test_a_saved_model_loads_to_the_bit(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
+from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.training.helpers import make_config, outcome, run_training, same_bits, state_of
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.registry import GRADIENT_SYNCS
-from training.trial import Trial
 
 STRATEGIES = sorted(GRADIENT_SYNCS)
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.batches import micro_batch_sizes
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.device import has_bfloat16, make_precision
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial, start_trial
 from tests.support.gloo import GlooPool
 from tests.training.helpers import ALONE, largest_difference, make_config, run_training, same_bits
-from training.batches import micro_batch_sizes
-from training.config import TrainConfig
-from training.distributed import Worker
-from training.hooks import Hook
-from training.loop import train
-from training.precision import has_bfloat16, make_precision
-from training.trial import Trial, start_trial
 
 BFLOAT16_EPSILON = 2**-8  # of its 8 significant bits
 
@@ -53,7 +53,7 @@ def test_bf16_computes_in_bfloat16_and_updates_in_float32() -> None:
 
 def test_bf16_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer of an old CPU, which is all that can't be had here."""
-    monkeypatch.setattr("training.precision.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("scalestudy.training.device.has_bfloat16", lambda device: False)
     with pytest.raises(ValueError, match=r"precision: bf16 is not there on this device \(cpu\); choose fp32"):
         train(lenet(precision="bf16"), ALONE)
     with make_precision("fp32", ALONE.device)():
@@ -223,7 +223,7 @@ def test_the_rate_of_each_update_is_the_plans() -> None:
 
 
 def test_the_record_tells_bytes_and_noise(ranks: GlooPool) -> None:
-    from training.noise_scale import NoiseScale
+    from scalestudy.training.loop.noise_scale import NoiseScale
 
     trial = start_trial(make_config(), ALONE)
     size = sum(parameter.numel() for parameter in trial.parameters) * 4
@@ -237,6 +237,6 @@ def test_the_record_tells_bytes_and_noise(ranks: GlooPool) -> None:
 
 def record_with_noise(worker: Worker, config: TrainConfig) -> dict[str, Any]:
     """The first epoch's record with the noise scale measured."""
-    from training.noise_scale import NoiseScale
+    from scalestudy.training.loop.noise_scale import NoiseScale
 
     return train(config, worker, hooks=[NoiseScale()]).records[0].to_dict()

@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
+from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.models import ResNet18
+from scalestudy.training.models.sync_batch_norm import SynchronisedBatchNorm, convert_sync_batch_norm
 from tests.support.gloo import GlooPool
 from tests.training.helpers import largest_difference, make_config, run_training, same_bits, smallest_movement
-from training.distributed import Worker
-from training.gradient_sync import StepPlan, make_gradient_sync
-from training.losses import cross_entropy
-from training.models import ResNet18
-from training.models.sync_batch_norm import SynchronisedBatchNorm, convert_sync_batch_norm
-from training.shard_loss import ShardLoss
 
 LAYERS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {  # name: class, shape of an example
     "1d": (nn.BatchNorm1d, (3,)),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.timing import EpochStopwatch, PhaseTimer, enough_timed_steps, is_sampled, warm_up_end
+from scalestudy.training.loop.measures import EpochStopwatch, PhaseTimer, enough_timed_steps, is_sampled, warm_up_end
 
 CPU = torch.device("cpu")
 

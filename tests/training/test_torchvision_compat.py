@@ -17,7 +17,7 @@ def run_python(code: str, folder: Path) -> str:
 
 def test_models_data_sets_and_transforms_work(tmp_path: Path) -> None:
     code = """
-from training.torchvision_compat import define_missing_operators, import_torchvision
+from scalestudy.training.torchvision_compat import define_missing_operators, import_torchvision
 define_missing_operators()
 torchvision = import_torchvision()
 import torch
@@ -30,5 +30,5 @@ print(v2.RandomHorizontalFlip(1.0)(torch.arange(3.0).reshape(1, 1, 3)).flatten()
 
 def test_a_users_module_may_import_torchvision(tmp_path: Path) -> None:
     (tmp_path / "users_models.py").write_text("import torchvision\ndef net(num_classes, in_channels): return 'net'\n")
-    code = "from training.registry import MODELS, resolve; print(resolve('users_models:net', MODELS)(10, 1))"
+    code = "from scalestudy.training.registry import MODELS, resolve; print(resolve('users_models:net', MODELS)(10, 1))"
     assert run_python(code, tmp_path) == "net\n"

@@ -7,11 +7,11 @@ import time
 import pytest
 import torch
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop import measures
+from scalestudy.training.loop.measures import UsageMeter, resident_bytes
+from scalestudy.training.loop.train import train
 from tests.training.helpers import ALONE
-from training import usage
-from training.config import TrainConfig
-from training.loop import train
-from training.usage import UsageMeter, resident_bytes
 
 
 def test_a_busy_process_keeps_a_core_busy_and_a_sleeping_one_none() -> None:
@@ -64,8 +64,8 @@ def test_memory_that_is_held_is_counted() -> None:
 def test_the_meter_counts_from_one_question_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = iter([(10.0, 1.0), (12.0, 4.0), (16.0, 5.0), (16.0, 5.0)])
     now = [next(clocks)]
-    monkeypatch.setattr(usage.time, "perf_counter", lambda: now[0][0])
-    monkeypatch.setattr(usage.time, "process_time", lambda: now[0][1])
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: now[0][0])
+    monkeypatch.setattr(measures.time, "process_time", lambda: now[0][1])
     meter, cores = UsageMeter(torch.device("cpu")), []
     for each in clocks:
         now[0] = each

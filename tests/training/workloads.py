@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training.data import Splits
-from training.data.synthetic import load as load_synthetic
-from training.gradient_sync import StepPlan
-from training.gradient_sync.ddp import DistributedDataParallelSync
-from training.gradient_sync.explicit import FlatSync, NaiveSync
-from training.models import LeNet
-from training.shard_loss import ShardLoss
+from scalestudy.training.data import Splits
+from scalestudy.training.data.builtin import load_synthetic
+from scalestudy.training.gradient_sync import StepPlan
+from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
+from scalestudy.training.gradient_sync.explicit import FlatSync, NaiveSync
+from scalestudy.training.losses import ShardLoss
+from scalestudy.training.models import LeNet
 
 
 class DoubleLeNet(LeNet):

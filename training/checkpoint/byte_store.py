@@ -1,4 +1,4 @@
-"""Stage 5, training loop: where checkpoints are kept – bytes under names, in a folder or in whatever else holds bytes.
+"""Where checkpoints are kept – bytes under names, in a folder or in whatever else holds bytes.
 
 No torch here: other stores of the same protocol need none either.
 """

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: a trial's state as plain data, taken on one attempt and put back on another.
+"""A trial's state as plain data, taken on one attempt and put back on another.
 
 The shared part is the same on every rank and written once; a rank's own part holds what only this rank has. At the
 same world size a trial goes on to the bit (on a CPU); at another one it goes on from the same parameters, the mean of
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.config import TrainConfig
-from training.probe import Picked
-from training.records import EpochRecord
-from training.seeding import seed_steps
-from training.trial import Progress, Trial, new_tally
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.loop.probe import Picked
+from scalestudy.training.loop.trial import Progress, Trial, new_tally
+from scalestudy.training.records import EpochRecord
+from scalestudy.training.seeding import seed_steps
 
 State = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: data sets (importing this package imports no torch).
+"""Where data sets lie; require and fetch.
 
 A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
 targets. `require` says, cheaply and before anything starts, whether its files are there, and `fetch` puts them there.
@@ -7,21 +7,23 @@ targets. `require` says, cheaply and before anything starts, whether its files a
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from training.data.files import DataError
-from training.data.sources import SOURCES
-from training.data.splits import DatasetSplits, Splits
-from training.registry import DATASETS, check_name
+from scalestudy.training.data.cifar import CIFAR10
+from scalestudy.training.data.files import DataError, FileSource, default_root
+from scalestudy.training.data.mnist import FASHION_MNIST, MNIST
+from scalestudy.training.data.splits import DatasetSplits, Splits
+from scalestudy.training.registry import DATASETS, check_name
+
+SOURCES: Mapping[str, FileSource] = MappingProxyType(
+    {source.name: source for source in (MNIST, FASHION_MNIST, CIFAR10)}
+)
+"""Name -> where its files live and what they must be."""
+
 
 __all__ = ["DataError", "DatasetSplits", "Splits", "default_root", "fetch", "require"]
-
-
-def default_root() -> Path:
-    """The folder of data sets: SCALESTUDY_DATA, else scalestudy/data in the user's cache folder."""
-    named = os.environ.get("SCALESTUDY_DATA")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(cache) / "scalestudy" / "data"
 
 
 def require(name: str, root: str | Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: CIFAR-10's files: find, verify, read, fetch (no torch).
+"""CIFAR-10: files and tensors.
 
 The archive and the layout are torchvision's, `<root>/cifar-10-batches-py/data_batch_1`, so that folders are shared with
 it. The files are pickles of Python 2; nothing of theirs is run: they are read after their checksum was verified, by an
@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.files import DataError, check_md5, first_good, remedy, write_whole
+from scalestudy.training.data.builtin import splits_of_bytes
+from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_whole
+from scalestudy.training.data.splits import Splits
 
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_FILE = "test_batch"
@@ -177,3 +179,14 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
     if stream is None:
         raise KeyError(f"{name} is not a file")
     return stream.read()
+
+
+def load(root: str | None) -> Splits:
+    """CIFAR-10, (n, 3, 32, 32) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
+    return load_source(CIFAR10, root)
+
+
+def load_source(source: CifarSource, root: str | None) -> Splits:
+    """The data set of six batch files."""
+    train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
+    return splits_of_bytes(train_images, train_labels, test_images, test_labels, num_classes=10)

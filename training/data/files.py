@@ -1,8 +1,13 @@
-"""Stage 5, training loop: files of data sets: found, verified by checksum, downloaded or copied (no torch)."""
+"""Data files: found, checked, downloaded.
+
+A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
+targets. `require` says, cheaply and before anything starts, whether its files are there, and `fetch` puts them there.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import threading
 import urllib.request
@@ -93,3 +98,10 @@ def _ask(url: str, answer: Future[IO[bytes]]) -> None:
         answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
     except Exception as error:  # whatever it is belongs to the thread that waits
         answer.set_exception(error)
+
+
+def default_root() -> Path:
+    """The folder of data sets: SCALESTUDY_DATA, else scalestudy/data in the user's cache folder."""
+    named = os.environ.get("SCALESTUDY_DATA")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(named) if named else Path(cache) / "scalestudy" / "data"

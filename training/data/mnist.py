@@ -1,16 +1,140 @@
-"""Stage 5, training loop: MNIST and Fashion-MNIST from their IDX files (60,000 + 10,000 images of 28 × 28)."""
+"""MNIST and Fashion-MNIST: IDX files and tensors.
+
+The layout is torchvision's, `<root>/FashionMNIST/raw/train-images-idx3-ubyte.gz`, so that folders are shared with it;
+its data set classes are not used for reading because they unpack into the folder, which may be read-only.
+The format: two zero bytes, a type (8: unsigned byte), the number of dimensions, each dimension as a big-endian uint32,
+then the values (http://yann.lecun.com/exdb/mnist/).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.nn.functional import adaptive_avg_pool2d
 
-from training.data import DataError, Splits, default_root
-from training.data.files import remedy
-from training.data.idx import FASHION_MNIST, MNIST, IdxSource
-from training.data.images import splits_of_bytes
+from scalestudy.training.data.builtin import splits_of_bytes
+from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_whole
+from scalestudy.training.data.splits import Splits
+
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+@dataclass(frozen=True)
+class IdxSource:
+    """Where a data set of four IDX files lives, and what they must be."""
+
+    name: str  # in registry.DATASETS
+    folder: str  # under the root
+    mirrors: tuple[str, ...]  # URLs that end in /
+    md5: Mapping[str, str]  # of FILES' packed form, as torchvision states them
+
+    def path(self, root: Path, file: str) -> Path:
+        """The packed file."""
+        return root / self.folder / "raw" / f"{file}.gz"
+
+    def require(self, root: Path) -> None:
+        """Raise DataError unless each of the four files is there, packed or unpacked."""
+        missing = [file for file in FILES if self._find(root, file) is None]
+        if missing:
+            raise DataError(f"data: {self.name}: no {', '.join(missing)} in {root / self.folder / 'raw'}; "
+                            f"{remedy(self.name)}, or set SCALESTUDY_DATA to the folder that has "
+                            f"{self.folder}/")  # fmt: skip
+
+    def fetch(self, root: Path, folder: Path | None) -> list[Path]:
+        """Copy or download the missing files, verified; returns the new ones. Raises DataError."""
+        missing = [file for file in FILES if self._find(root, file) is None]
+        return [self._fetch_file(root, file, folder) for file in missing]
+
+    def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
+        """Training images (n, H, W), training labels (n,), test images (m, H, W), test labels (m,).
+
+        A packed file must have its checksum; an unpacked one, which has none, must be a whole IDX file. DataError.
+        """
+        self.require(root)
+        arrays = tuple(self._load_file(root, file) for file in FILES)
+        if [array.ndim for array in arrays] != [3, 1, 3, 1]:
+            shapes = [array.shape for array in arrays]
+            raise DataError(f"data: {self.name}: files hold arrays of shapes {shapes}; {remedy(self.name)}")
+        return arrays
+
+    def _find(self, root: Path, file: str) -> Path | None:
+        packed = self.path(root, file)
+        return next((path for path in (packed, packed.with_suffix("")) if path.is_file()), None)
+
+    def _load_file(self, root: Path, file: str) -> NDArray[np.uint8]:
+        path = self._find(root, file)
+        try:
+            return parse_idx(self._read_bytes(path, file) if path else b"")
+        except (DataError, OSError, EOFError, zlib.error) as error:
+            raise DataError(f"data: {path}: {error}; delete it and {remedy(self.name)}") from None
+
+    def _read_bytes(self, path: Path, file: str) -> bytes:
+        content = path.read_bytes()
+        if path.suffix != ".gz":
+            return content
+        check_md5(content, self.md5[file])
+        return gzip.decompress(content)
+
+    def _fetch_file(self, root: Path, file: str, folder: Path | None) -> Path:
+        origins = [str(self._find_in(folder, file))] if folder else [f"{url}{file}.gz" for url in self.mirrors]
+        return write_whole(self.name, self.path(root, file), first_good(self.name, origins, self.md5[file]))
+
+    def _find_in(self, folder: Path, file: str) -> Path:
+        """The packed file in a folder given by the user: a root, the data set's folder, or the one with the files."""
+        candidates = (self.path(folder, file), folder / "raw" / f"{file}.gz", folder / f"{file}.gz")
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+        raise DataError(f"data: {self.name}: no {file}.gz in {folder}; give the folder that has {self.folder}/raw/")
+
+
+MNIST = IdxSource(
+    name="mnist",
+    folder="MNIST",
+    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+    md5={
+        "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+        "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+)
+FASHION_MNIST = IdxSource(
+    name="fashion_mnist",
+    folder="FashionMNIST",
+    mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+    md5={
+        "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
+        "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
+    },
+)
+
+
+def parse_idx(content: bytes) -> NDArray[np.uint8]:
+    """The array of unsigned bytes that an IDX file holds. Raises DataError if it is none, or cut short, or too long."""
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise DataError(f"not an IDX file of unsigned bytes: it starts with {content[:4].hex(' ') or 'nothing'}")
+    dimensions = content[3]
+    header = 4 + 4 * dimensions
+    shape = struct.unpack(f">{dimensions}I", content[4:header].ljust(4 * dimensions, b"\x00"))
+    if len(content) != header + math.prod(shape):
+        raise DataError(f"shape {shape} takes {header + math.prod(shape)} bytes and the file has {len(content)}")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
 def load_mnist(

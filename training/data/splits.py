@@ -1,4 +1,4 @@
-"""Stage 5, training loop: what a data set's callable returns: four tensors, or two torch data sets (no torch here).
+"""What a data set's callable returns: four tensors, or two torch data sets (no torch here).
 
 Shapes: n training and m test examples, C channels, K classes or numbers to predict. Inputs (n, C, …).
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from training.data.files import DataError
+from scalestudy.training.data.files import DataError
 
 if TYPE_CHECKING:
     import torch

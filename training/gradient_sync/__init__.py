@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from training.distributed import Worker
-from training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
-from training.registry import GRADIENT_SYNCS, call_with, resolve_field
-from training.shard_loss import ShardLoss
+from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
+from scalestudy.training.losses import ShardLoss
+from scalestudy.training.registry import GRADIENT_SYNCS, call_with, resolve_field
 
 __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 
@@ -24,5 +24,5 @@ def make_gradient_sync(
     sync = call_with(strategy, f"gradient_sync: {name!r}", shard_loss, worker, chosen)
     if not isinstance(sync, GradientSync):
         raise ValueError(f"gradient_sync: {name!r} gave a {type(sync).__name__}; the callable must return a "
-                         "training.gradient_sync.GradientSync")  # fmt: skip
+                         "scalestudy.training.gradient_sync.GradientSync")  # fmt: skip
     return sync

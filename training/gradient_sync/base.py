@@ -1,4 +1,4 @@
-"""Stage 5, training loop: what every gradient strategy is to the loop (docs/formulas.md §1).
+"""The strategy's interface and a flat buffer.
 
 The contract, step by step. The loop calls `step_starts`; runs forward and backward of `module`, times `factor`, on the
 shard's micro-batches, all but the last inside `accumulating()`; calls `synchronise`, after which every `.grad` is, with
@@ -8,7 +8,9 @@ asks `agrees_finite`; clips and updates; calls `step_ends`.
 A strategy of a user's own is a subclass, named as package.module:callable and called as callable(shard_loss, worker,
 options) on every rank. It has at least a `synchronise` that turns each rank's `.grad` into the sum over the ranks,
 adds to `bytes_sent` and, if `measures_local` is set, calls `measure_local` before anything is sent. Start from
-`training.gradient_sync.explicit.FlatSync`, the shortest that is fast.
+`scalestudy.training.gradient_sync.explicit.FlatSync`, the shortest that is fast.
+
+Shapes: n elements of all tensors together.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from training.distributed import Worker
-from training.shard_loss import ShardLoss
+from scalestudy.training.distributed import Worker
+from scalestudy.training.losses import ShardLoss
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,45 @@ class GradientSync:
 def size_in_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """The tensors' elements, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class FlatBuffer:
+    """`memory` (at least n,) and, in it, a view for each tensor of a list, of its shape and order in memory.
+
+    Gradients are copied in and the views bound to `.grad` after the sum: one copy. Rejected: `.grad` that stay views,
+    into which backward adds. They have to be zeroed, and added to, in place of backward handing its own tensors over,
+    and `zero_grad(set_to_none=True)` would undo them.
+    """
+
+    def __init__(self, like: Sequence[torch.Tensor], *, multiple_of: int = 1) -> None:
+        """`like`: tensors of one dtype and device; `multiple_of`: `memory`'s length is one, padded with zeros."""
+        length = sum(tensor.numel() for tensor in like)
+        padded = -(-length // multiple_of) * multiple_of
+        self.memory = torch.zeros(padded, dtype=like[0].dtype, device=like[0].device)
+        self.views: list[torch.Tensor] = []
+        offset = 0
+        for tensor in like:
+            strides = torch.empty_like(tensor, device="meta").stride()  # dense, channels_last kept
+            self.views.append(self.memory.as_strided(tensor.shape, strides, offset))
+            offset += tensor.numel()
+
+    def copy_in(self, tensors: Sequence[torch.Tensor | None]) -> None:
+        """The tensors' values into the views; zeros for None."""
+        pairs = list(zip(self.views, tensors, strict=True))
+        for view in (view for view, tensor in pairs if tensor is None):
+            view.zero_()
+        given = [(view, tensor) for view, tensor in pairs if tensor is not None]
+        if given:
+            torch._foreach_copy_([view for view, _ in given], [tensor for _, tensor in given])
+
+    def copy_out(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The views' values into the tensors."""
+        torch._foreach_copy_(list(tensors), self.views)
+
+
+def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """The positions of the tensors, those of one dtype together, in the order in which dtypes first appear."""
+    groups: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        groups.setdefault(tensor.dtype, []).append(position)
+    return list(groups.values())

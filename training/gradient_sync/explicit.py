@@ -1,4 +1,4 @@
-"""Stage 5, training loop: strategies that sum gradients after backward, in the open.
+"""Strategies that sum gradients after backward, in the open.
 
 Shapes: n gradients' elements in all, k workers.
 """
@@ -10,10 +10,9 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 
-from training.distributed import Worker, broadcast_from_first, carried
-from training.gradient_sync.base import GradientSync, SyncOptions, size_in_bytes
-from training.gradient_sync.flat_buffer import FlatBuffer, by_dtype
-from training.shard_loss import ShardLoss
+from scalestudy.training.distributed import Worker, broadcast_from_first, carried
+from scalestudy.training.gradient_sync.base import FlatBuffer, GradientSync, SyncOptions, by_dtype, size_in_bytes
+from scalestudy.training.losses import ShardLoss
 
 
 class NaiveSync(GradientSync):

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: local SGD, parameters averaged every few steps in place of gradients summed in each."""
+"""Local SGD, parameters averaged every few steps in place of gradients summed in each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from training.distributed import Worker, broadcast_from_first
-from training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
-from training.gradient_sync.flat_buffer import FlatBuffer, by_dtype
-from training.shard_loss import ShardLoss
+from scalestudy.training.distributed import Worker, broadcast_from_first
+from scalestudy.training.gradient_sync.base import (
+    FlatBuffer,
+    GradientSync,
+    StepPlan,
+    SyncOptions,
+    by_dtype,
+    size_in_bytes,
+)
+from scalestudy.training.losses import ShardLoss
 
 
 class LocalSGDSync(GradientSync):

@@ -1,10 +1,44 @@
-"""Stage 5, training loop: the models that come with the package, and how any model is built and initialised."""
+"""A model by name, drawn from the seed."""
 
 from __future__ import annotations
 
-from training.models.build import build_model, seeded_model
-from training.models.convolutional import LeNet, Residual, ResNet18
-from training.models.dense import MLP, LinearRegression
-from training.models.initialisation import initialise
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.models.builtin import MLP, LeNet, LinearRegression, Residual, ResNet18
+from scalestudy.training.models.common import initialise
+from scalestudy.training.registry import MODELS, call_with, resolve_field
+from scalestudy.training.seeding import seed_parameters
+
+
+def seeded_model(config: TrainConfig, num_classes: int, in_channels: int) -> nn.Module:
+    """The model that every rank of the trial starts from, whatever the world size: drawn on the CPU, right after its
+    generators were seeded. `num_classes` and `in_channels` are the data's. Raises what `build_model` raises.
+    """
+    seed_parameters(config.seed)
+    return build_model(config.model, num_classes, in_channels, config.model_args)
+
+
+def build_model(name: str, num_classes: int, in_channels: int, model_args: Mapping[str, Any]) -> nn.Module:
+    """The model of that name, on the CPU, drawn from PyTorch's global generator.
+
+    Raises ValueError if the name or an argument is unknown, if the callable gives no module, or one whose parameters
+    have no shape yet.
+    """
+    model = call_with(
+        resolve_field("model", name, MODELS), f"model_args: {name!r}", num_classes, in_channels, **model_args
+    )
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: {name!r} gave a {type(model).__name__}; the callable must return an nn.Module")
+    lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
+    if lazy:
+        raise ValueError(f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes, and so whose numbers, are not "
+                         "known before the first batch; give the layers their sizes")  # fmt: skip
+    return model
+
 
 __all__ = ["MLP", "LeNet", "LinearRegression", "ResNet18", "Residual", "build_model", "initialise", "seeded_model"]

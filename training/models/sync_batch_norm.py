@@ -1,4 +1,4 @@
-"""Stage 5, training loop: batch normalisation over the global batch, whatever the split over the workers.
+"""Batch normalisation over the global batch, whatever the split over the workers.
 
 Shapes: n examples of this worker's shard (n may be 0), C channels, inputs (n, C, …), k workers; m values a channel on
 this worker (n times the pixels of an example), M = Σ m on all.
@@ -17,7 +17,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.distributed import Worker
+from scalestudy.training.distributed import Worker
 
 _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

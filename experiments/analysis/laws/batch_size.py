@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the law of steps and examples to a target over batch sizes (docs/formulas.md §3).
+"""The law of steps and examples to a target over batch sizes (docs/formulas.md §3).
 
 S(B) = S_min (1 + B_crit/B) steps and E(B) = S·B = E_min (1 + B/B_crit) examples, B_crit = E_min/S_min (McCandlish et
 al. 2018, arXiv 1812.06162, section 2.3). Fitted as S = S_min + E_min/B, in which each parameter is positive and the
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.analysis.laws.least_squares import LEVEL, Estimate, Fit, NoLawError, Parameter, fit
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, Fit, NoLawError, Parameter, fit
 
 Regime = Literal["perfect scaling", "diminishing returns", "flat"]
 

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: fits of positive laws to positive measurements, with intervals and a word on what they identify.
+"""Fits of positive laws to positive measurements, with intervals and a word on what they identify.
 
 Measured times and rates scatter in proportion to their size, so that residuals are taken between logarithms; a
 parameter that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian on the logarithms

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: the time of a training step with K workers of m examples each (docs/formulas.md §4).
+"""The time of a training step with K workers of m examples each (docs/formulas.md §4).
 
 T_grad = alpha_c + beta_c · m; T_sync = 0 for one worker, else alpha_r + beta_r · max(K − 2, 0), across nodes with
 constants of their own; T_iter = (T_grad^gamma + T_sync^gamma)^(1/gamma) + T_data, gamma 1 for no overlap and 10 for a
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from experiments.analysis.laws.least_squares import (
+from scalestudy.experiments.analysis.laws.least_squares import (
     LEVEL,
     Estimate,
     Fit,

@@ -1,11 +1,11 @@
 """Shared by the tests of steps over batch sizes: studies whose trainings follow `BatchTruth`."""
 
-from experiments.analysis import recommend
-from experiments.analysis.cells import gather
-from experiments.analysis.lr_rule import lr_rule
-from experiments.analysis.metric import StudyMetric
-from experiments.analysis.statistical_efficiency import statistical_efficiency, tunings
-from experiments.plan import make_plan
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import make_plan
 from tests.experiments.support import spec_of
 from tests.support.batch_studies import BatchTruth, batch_trials
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.analysis import recommendation_lines
+from scalestudy.experiments.analysis import recommendation_lines
 from tests.support.rich_study import rich_summary
 
 SHARED = "Provisional: one seed."

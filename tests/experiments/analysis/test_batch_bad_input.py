@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis import recommend
-from experiments.analysis.cells import gather
-from experiments.analysis.comparison_laws import compared_laws, law_lines
-from experiments.analysis.lr_rule import lr_rule
-from experiments.analysis.metric import StudyMetric
-from experiments.analysis.parts import present
-from experiments.analysis.statistical_efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.comparison import compared_laws, law_lines
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import present
 from tests.experiments.analysis.batch_support import study
 
 SMALL = {"batches": "[64, 128, 256]", "rates": "[0.05, 0.1, 0.2, 0.4, 0.8]", "seeds": "[0, 1]", "epochs": 12}

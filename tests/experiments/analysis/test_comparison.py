@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.analysis.comparison import beyond_noise, compare, comparison_lines, comparison_table
+from scalestudy.experiments.analysis.answers.comparison import beyond_noise, compare, comparison_lines, comparison_table
 from tests.experiments.support import summary_of
 from tests.support.factorised import factorised_study
 from tests.support.trials import Law

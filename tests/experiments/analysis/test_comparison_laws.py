@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.analysis.comparison import compare, comparison_lines
-from experiments.analysis.comparison_laws import compared_laws, law_lines
-from experiments.analysis.laws.step_time import Constants
-from experiments.analysis.parts import missing
+from scalestudy.experiments.analysis.answers.comparison import compare, compared_laws, comparison_lines, law_lines
+from scalestudy.experiments.analysis.laws.step_time import Constants
+from scalestudy.experiments.analysis.measures.parts import missing
 from tests.experiments.support import summary_of
 from tests.support.known_laws import StepLaw
 

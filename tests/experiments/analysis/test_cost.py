@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.cost import critical_path_seconds, study_cost
+from scalestudy.experiments.analysis.measures.targets import critical_path_seconds, study_cost
 
 
 def trial(start, end, train, gpus=1):

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from experiments.analysis import book_table, recommend, summarise
-from experiments.analysis.cells import gather
-from experiments.plan import make_plan
-from experiments.report import write_report
-from experiments.study_folder import StudyFolder
+from scalestudy.experiments.analysis import book_table, recommend, summarise
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.experiments.support import spec_of, study_of, summary_of
 from tests.support.factorised import factorised_study, stopped_after
 from tests.support.trials import Law
@@ -273,7 +273,7 @@ def test_too_little_memory_is_not_inherited_by_more_workers():
 
 
 def _metric(study):
-    from experiments.analysis.metric import StudyMetric
+    from scalestudy.experiments.analysis.measures.metric import StudyMetric
 
     return StudyMetric.of(study.spec.workload)
 

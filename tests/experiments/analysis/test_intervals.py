@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.intervals import apart, holding, order_rank, over_seeds, scaled, t_interval
+from scalestudy.experiments.analysis.measures.intervals import (
+    apart,
+    holding,
+    order_rank,
+    over_seeds,
+    scaled,
+    t_interval,
+)
 
 TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=15)
 

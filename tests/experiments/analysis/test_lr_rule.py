@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.analysis.lr_rule import lr_rule
+from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from tests.experiments.analysis.batch_support import analysed, rule_of, study
 from tests.support.batch_studies import BatchTruth
 

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis import answer_lines, book_table, recommendation_lines
-from experiments.analysis.metric import ACCURACY, StudyMetric
-from experiments.analysis.words import headline, setting_text
-from experiments.spec_models import Workload
+from scalestudy.experiments.analysis import answer_lines, book_table, recommendation_lines
+from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.analysis.measures.units import setting_text
+from scalestudy.experiments.analysis.text.answer import headline
+from scalestudy.experiments.spec.sections import Workload
 from tests.experiments.support import summary_of
 from tests.support.trials import Law
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.analysis.noise_scale import noise_scale
-from experiments.analysis.trainings import Training
+from scalestudy.experiments.analysis.answers.efficiency import noise_scale
+from scalestudy.experiments.analysis.measures.trainings import Training
 
 
 def training(squared, trace, *, batch_size=64, rate=0.1, seed=0, num_gpus=1, steps=10):

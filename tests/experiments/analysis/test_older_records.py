@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.analysis import answer_lines, recommend, recommendation_lines, summarise
-from experiments.report import write_report
+from scalestudy.experiments.analysis import answer_lines, recommend, recommendation_lines, summarise
+from scalestudy.experiments.report import write_report
 from tests.experiments.report.pages import check
 from tests.experiments.support import folder_of, study_of
 from tests.support.trials import Law

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.cells import gather
-from experiments.analysis.laws.step_time import MEASURE, Constants
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.parts import missing
-from experiments.analysis.predictions import MOST_WORKERS, NODE_WORKERS, predictions_part
-from experiments.analysis.throughput import throughput_part
-from experiments.analysis.timed_steps import timed_steps
+from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, NODE_WORKERS, predictions_part
+from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
+from scalestudy.experiments.analysis.laws.step_time import MEASURE, Constants
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.parts import missing
 from tests.experiments.support import study_of
 from tests.support.known_laws import StepLaw
 

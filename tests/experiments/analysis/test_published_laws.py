@@ -16,9 +16,8 @@ These fits take residuals between throughputs (`relative=False`); ours take them
 
 import pytest
 
-from experiments.analysis.laws.speedup import karp_flatt, karp_flatt_words
-from experiments.analysis.laws.usl import fit_usl
-from experiments.analysis.summary import summarise
+from scalestudy.experiments.analysis.answers.summary import summarise
+from scalestudy.experiments.analysis.laws.speedup import fit_usl, karp_flatt, karp_flatt_words
 from tests.experiments.support import study_of
 from tests.support.trials import Law
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.rate_grid import alike, best_rate, fair_costs
+from scalestudy.experiments.analysis.measures.trainings import alike, best_rate, fair_costs
 from tests.support.batch_studies import BatchTruth
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis import recommend, summarise
-from experiments.analysis.recommendation import knee, pareto
-from experiments.analysis.targets import cost_of, typical_time
+from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.analysis.answers.recommendation import knee, pareto
+from scalestudy.experiments.analysis.measures.targets import cost_of, typical_time
 from tests.bench_choice import regrets
 from tests.experiments.analysis.batch_support import study as batch_study
 from tests.experiments.support import study_of, summary_of

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from experiments.analysis import recommend, summarise
-from experiments.analysis.records import usable
-from experiments.analysis.trial_measures import epochs_of
-from experiments.report import write_report
+from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.analysis.measures.records import epochs_of, usable
+from scalestudy.experiments.report import write_report
 from tests.experiments.support import folder_of, study_of
 
 TEXT = """

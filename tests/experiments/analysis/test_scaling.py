@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.scaling import efficiency, find_base, scaling_kind, scaling_part, speedup
+from scalestudy.experiments.analysis.measures.scaling import efficiency, find_base, scaling_kind, scaling_part, speedup
 from tests.experiments.support import summary_of
 from tests.support.trials import Law
 

@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from experiments.analysis.parts import present
-from experiments.analysis.statistical_efficiency import statistical_efficiency
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
+from scalestudy.experiments.analysis.measures.parts import present
 from tests.experiments.analysis.batch_support import analysed, efficiency_of, study
 from tests.support.batch_studies import BatchTruth
 from tests.support.factorised import factorised_study

@@ -2,11 +2,11 @@
 
 import pytest
 
-from experiments.analysis import answer_lines, summarise
-from experiments.analysis.cells import gather
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.summary import stopped_caveat
-from experiments.analysis.words import measured_when
+from scalestudy.experiments.analysis import answer_lines, summarise
+from scalestudy.experiments.analysis.answers.summary import stopped_caveat
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.text.answer import measured_when
 from tests.experiments.support import study_of
 from tests.support.factorised import stopped_after
 from tests.support.trials import Law

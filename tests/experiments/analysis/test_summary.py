@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis import answer_lines, book_table, recommendation_lines, summarise
-from experiments.analysis.words import headline, seconds_text, three_digits
+from scalestudy.experiments.analysis import answer_lines, book_table, recommendation_lines, summarise
+from scalestudy.experiments.analysis.measures.units import seconds_text, three_digits
+from scalestudy.experiments.analysis.text.answer import headline
 from tests.experiments.support import study_of, summary_of
 from tests.support.trials import Law
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.analysis.cells import gather
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.targets import target_row
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.targets import target_row
 from tests.experiments.analysis.batch_support import study
 from tests.support.batch_studies import BatchTruth
 from tests.support.trials import Law

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.cells import gather, infer
-from experiments.analysis.laws.step_time import MEASURE, Constants
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.scaling_laws import usl_part
-from experiments.analysis.throughput import part_of, throughput_part, times_of
-from experiments.analysis.timed_steps import DOUBTFUL, step_timing, timed_steps
-from experiments.timing_runs import timing_trials
+from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
+from scalestudy.experiments.analysis.answers.throughput import (
+    DOUBTFUL,
+    part_of,
+    step_timing,
+    throughput_part,
+    timed_steps,
+    times_of,
+)
+from scalestudy.experiments.analysis.laws.step_time import MEASURE, Constants
+from scalestudy.experiments.analysis.measures.cells import gather, infer
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.experiments.support import study_of
 from tests.support.known_laws import FITTED, StepLaw
 from tests.support.trials import make_timings

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.cells import gather
-from experiments.analysis.choice_caveats import batch_edges, caveats_of, rate_edges
-from experiments.analysis.intervals import apart
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.ties import Contender, tie_sentence, tied
+from scalestudy.experiments.analysis.answers.recommendation import batch_edges, caveats_of, rate_edges
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.intervals import Contender, apart, tie_sentence, tied
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from tests.experiments.analysis.batch_support import study
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.metric import ACCURACY, StudyMetric
-from experiments.analysis.trial_measures import (
+from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.analysis.measures.records import (
     best_value,
     curve,
     epoch_phases,

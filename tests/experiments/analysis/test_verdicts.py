@@ -2,14 +2,13 @@
 
 import pytest
 
-from experiments.analysis import summarise
-from experiments.analysis.cells import cell_row, gather
-from experiments.analysis.laws.step_time import Constants
-from experiments.analysis.metric import ACCURACY
-from experiments.analysis.scaling import timing_rows
-from experiments.analysis.throughput import throughput_part
-from experiments.analysis.timed_steps import timed_steps
-from experiments.analysis.verdicts import verdicts
+from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
+from scalestudy.experiments.analysis.answers.verdicts import verdicts
+from scalestudy.experiments.analysis.laws.step_time import Constants
+from scalestudy.experiments.analysis.measures.cells import cell_row, gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.scaling import timing_rows
 from tests.experiments.analysis.batch_support import study as study_of_batches
 from tests.experiments.support import study_of, summary_of
 from tests.support.batch_studies import BatchTruth

@@ -2,19 +2,17 @@
 
 import pytest
 
-from experiments.analysis import answer_lines, best_rows, book_table
-from experiments.analysis.reading import estimate_text, identified, interval_of, number_of, part_of
-from experiments.analysis.words import (
+from scalestudy.experiments.analysis import answer_lines, best_rows, book_table
+from scalestudy.experiments.analysis.measures.parts import estimate_text, identified, interval_of, number_of, part_of
+from scalestudy.experiments.analysis.measures.units import (
     LONGEST_LINE,
     MOST_LINES,
     brief_seconds,
     clipped,
     few_named,
-    headline,
     range_text,
-    scaling_words,
-    verdict_words,
 )
+from scalestudy.experiments.analysis.text.answer import headline, scaling_words, verdict_words
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
 
 NOTE_LIMIT = 8_000

@@ -3,7 +3,7 @@
 import re
 from html.parser import HTMLParser
 
-from experiments.report.page import render_page
+from scalestudy.experiments.report.page import render_page
 from tests.support.rich_study import TEXT
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from experiments.analysis.metric import StudyMetric
-from experiments.report.bins import Bins
-from experiments.report.curves import apart, share_limits
-from experiments.report.heat_map import shades
-from experiments.report.law_curves import combination_of, law_of, step_law
-from experiments.report.rate_figure import rate_map_figure
-from experiments.report.speedup_figures import speedup_figure
-from experiments.report.styles import MOST_CELLS, Styles
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.report.batch_figures import rate_map_figure
+from scalestudy.experiments.report.curves import apart, share_limits
+from scalestudy.experiments.report.maps import Bins, shades
+from scalestudy.experiments.report.speedup_figures import combination_of, law_of, speedup_figure, step_law
+from scalestudy.experiments.report.styles import MOST_CELLS, Styles
 from tests.experiments.support import summary_of
 from tests.support.rich_study import (
     ALPHA_C,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.report.speedup_figures import speedup_figure
-from experiments.report.steps_figure import law_curve, steps_figure
+from scalestudy.experiments.report.batch_figures import law_curve, steps_figure
+from scalestudy.experiments.report.speedup_figures import speedup_figure
 from tests.support.rich_study import rich_summary, steps_to_target, unidentified
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.prediction_figure import predictions_figure
+from scalestudy.experiments.report.target_figures import predictions_figure
 from tests.experiments.report.pages import page_of
 from tests.support.rich_study import rich_summary
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from experiments.report import write_report
-from experiments.report.drawing import log_ticks
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.report.drawing import log_ticks
 from tests.experiments.report.pages import Page, check, number, page_of
 from tests.experiments.support import folder_of
 from tests.support.trials import Law

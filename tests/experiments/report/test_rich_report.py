@@ -5,16 +5,15 @@ import re
 
 import pytest
 
-from experiments.analysis.words import headline, seconds_text
-from experiments.report import draw
-from experiments.report import page as page_module
-from experiments.report.curves import metric_over_seconds
-from experiments.report.prediction_figure import predictions_figure
-from experiments.report.rate_figure import rate_map_figure
-from experiments.report.speedup_figures import speedup_figure
-from experiments.report.steps_figure import steps_figure
-from experiments.report.styles import Styles
-from experiments.report.target_figures import pareto_figure, time_map_figure
+from scalestudy.experiments.analysis.measures.units import seconds_text
+from scalestudy.experiments.analysis.text.answer import headline
+from scalestudy.experiments.report import draw
+from scalestudy.experiments.report import page as page_module
+from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
+from scalestudy.experiments.report.curves import metric_over_seconds
+from scalestudy.experiments.report.speedup_figures import speedup_figure
+from scalestudy.experiments.report.styles import Styles
+from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
 from tests.experiments.report.pages import number, page_of
 from tests.support.rich_study import (
     PARTS,

@@ -9,12 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.training.chapter.asynchronous import did_wait, reduce_asynchronously, run
+from scalestudy.training.chapter.measuring import Experiment
+from scalestudy.training.chapter.queues import (
+    Batches,
+    BusyFrontEnd,
+    EagerQueue,
+    OperationCosts,
+    ThreadQueue,
+    memory_table,
+    operation_costs,
+)
 from tests.support.gloo import GlooPool
-from training.execution.asynchronous import run
-from training.execution.experiment import Experiment
-from training.execution.memory_of_queues import Batches, memory_table
-from training.execution.queues import BusyFrontEnd, EagerQueue, OperationCosts, ThreadQueue, operation_costs
-from training.execution.synchronising import did_wait, reduce_asynchronously
 
 CPU = torch.device("cpu")
 SECONDS = st.floats(1e-7, 1.0)

@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.execution.compilation import CACHE_VARIABLE, Compiled, fresh_cache, run
-from training.execution.experiment import Experiment
-from training.execution.program_text import evoke_text, fancy_func, folded_text, program_table, run_program
-from training.execution.tracing import CASES, Outcome, Trace, tracing_table
+from scalestudy.training.chapter.compilation import (
+    CACHE_VARIABLE,
+    Compiled,
+    evoke_text,
+    fancy_func,
+    folded_text,
+    fresh_cache,
+    program_table,
+    run,
+    run_program,
+)
+from scalestudy.training.chapter.measuring import Experiment
+from scalestudy.training.chapter.tracing import CASES, Outcome, Trace, tracing_table
 
 CPU = torch.device("cpu")
 
@@ -84,7 +93,7 @@ def test_the_cache_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WITHOUT_COMPILER = """
 import json, torch
-from training.execution.compilation import run
+from scalestudy.training.chapter.compilation import run
 print(json.dumps(run(torch.device("cpu"), quick=True).to_dict()))
 """
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from training.execution import EXPERIMENTS, find_experiment
-from training.execution.experiment import Experiment, Table
+from scalestudy.training.chapter import EXPERIMENTS, find_experiment
+from scalestudy.training.chapter.measuring import Experiment, Table
 
 
 def test_every_name_leads_to_a_run() -> None:
@@ -24,7 +24,9 @@ def test_an_unknown_name_is_refused_with_the_choices() -> None:
 
 
 def test_names_are_listed_without_torch() -> None:
-    code = "import sys, training.execution, training.execution.experiment; print('torch' in sys.modules)"
+    code = (
+        "import sys, scalestudy.training.chapter, scalestudy.training.chapter.measuring; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.execution.experiment import Experiment
-from training.execution.exporting import compare, export, run, run_elsewhere
-from training.models import MLP
+from scalestudy.training.chapter.exporting import compare, export, run, run_elsewhere
+from scalestudy.training.chapter.measuring import Experiment
+from scalestudy.training.models import MLP
 
 
 @pytest.fixture(scope="module")

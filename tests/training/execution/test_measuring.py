@@ -8,9 +8,7 @@ import logging
 import pytest
 import torch
 
-from training.distributed import Worker
-from training.execution.local_ranks import on_ranks
-from training.execution.measuring import (
+from scalestudy.training.chapter.measuring import (
     Alive,
     find_device,
     first_line,
@@ -19,6 +17,7 @@ from training.execution.measuring import (
     peak_bytes,
     quiet_compiler,
 )
+from scalestudy.training.distributed import Worker, on_ranks
 
 CPU = torch.device("cpu")
 

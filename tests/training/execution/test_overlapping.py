@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.gloo import GlooPool
-from training.execution.overlapping import (
+from scalestudy.training.chapter.overlapping import (
     ORDERS,
     QUICK,
     Overlap,
@@ -16,6 +15,7 @@ from training.execution.overlapping import (
     copies_by_thread,
     run,
 )
+from tests.support.gloo import GlooPool
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.execution.measuring import intra_op_threads
-from training.execution.parallelism import (
+from scalestudy.training.chapter.measuring import intra_op_threads
+from scalestudy.training.chapter.parallelism import (
     DEPENDENT,
     INDEPENDENT,
     Graph,

@@ -7,18 +7,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gloo import GlooPool
-from training.execution.bandwidth import Bandwidth, bandwidth_metrics, time_sums
-from training.execution.experiment import Experiment
-from training.execution.summing import (
+from scalestudy.training.chapter.measuring import Experiment
+from scalestudy.training.chapter.summing import (
+    Bandwidth,
     allreduce,
+    bandwidth_metrics,
     beside_each_other,
     get_params,
     one_step,
     rebinding_allreduce,
     run,
     split_batch,
+    time_sums,
 )
+from tests.support.gloo import GlooPool
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.laws.batch_size import fit_batch_law, regime_of
-from experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.batch_size import fit_batch_law, regime_of
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 
 SIZES = np.array([32.0, 64, 128, 256, 512, 1024])
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.analysis.laws.least_squares import NoLawError, Parameter, fit, with_interval
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError, Parameter, fit, with_interval
 
 SLOPE = Parameter(name="slope", low=0.01, high=10, starts=(1.0,))
 POWER = [Parameter(name="level", low=1e-9, high=1e9, starts=(1.0,)), SLOPE]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.laws.least_squares import NoLawError
-from experiments.analysis.laws.power import fit_power
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.power import fit_power
 
 HALVED = math.log(2)
 

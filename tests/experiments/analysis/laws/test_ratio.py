@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.laws.ratio import ratio_of_means
+from scalestudy.experiments.analysis.laws.power import ratio_of_means
 
 
 def test_denominators_without_scatter_give_the_t_interval():

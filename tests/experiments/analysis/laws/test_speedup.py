@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.laws.least_squares import NoLawError
-from experiments.analysis.laws.speedup import (
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.speedup import (
     amdahl,
     fit_amdahl,
     fit_gustafson,
+    fit_usl,
     gustafson,
     is_retrograde,
     karp_flatt,
     karp_flatt_words,
+    peak_workers,
+    usl_throughput,
 )
-from experiments.analysis.laws.usl import fit_usl, peak_workers, usl_throughput
 
 SERIAL = st.floats(1e-4, 1)
 WORKERS = st.integers(2, 4096)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.laws.least_squares import NoLawError
-from experiments.analysis.laws.step_time import NAMES, Constants, Place, fit_step_time, held_out_errors
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.step_time import NAMES, Constants, Place, fit_step_time, held_out_errors
 from tests.support.known_laws import WORKERS, identified_law, timings
 
 LAW = Constants(alpha_c=0.004, beta_c=5e-5, alpha_r=0.003, beta_r=0.0004, gamma=1.5)

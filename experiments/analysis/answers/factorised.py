@@ -1,0 +1,292 @@
+"""Cells held out; what a factorised study infers.
+
+Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
+run; `cells.gather` makes such cells. Here they are held against the cells that were run in full as well, and the
+study's cost against that of the whole grid.
+
+They are chosen when the trainings have ended: in a cell whose training missed every target, or was stopped early, there
+is little to compare, and a cell picked before the start may well be one.
+"""
+
+import hashlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import positive
+from scalestudy.experiments.analysis.measures.records import (
+    COUNTED,
+    Trial,
+    best_value,
+    by_step,
+    epochs_of,
+    step_seconds,
+    train_seconds,
+    without,
+)
+from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, trial_id
+from scalestudy.experiments.plan.timing_runs import step_key
+from scalestudy.experiments.spec.search_space import Cell as CellKey
+from scalestudy.experiments.spec.search_space import Factorised, cell_key
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+NO_GRID = "a kind of step has no timing run that ended well, so that the grid's cost is not known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Study:
+    """A factorised study's trials, sorted. trained: its trainings. timings: by what they have timed. epochs: that a
+    trial was to have, by its id."""
+
+    parts: Factorised
+    trials: Sequence[Trial]
+    trained: Sequence[Trial]
+    timings: Mapping[str, Trial]
+    epochs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan, parts: Factorised, trials: Sequence[Trial]) -> "_Study":
+        return cls(
+            parts=parts,
+            trials=trials,
+            trained=[trial for trial in without(trials) if trial["params"]["num_gpus"] == parts.train_on],
+            timings=by_step(trials),
+            epochs={trial.trial_id: int(trial.train["epochs"]) for trial in plan.trials},
+        )
+
+    def epochs_to_end(self, trial: Trial) -> int:
+        """Epochs that a training has where no scheduler stops it: those it was to have, or those up to its failure."""
+        trained = len(epochs_of(trial))
+        return (
+            trained if trial["status"] in ("diverged", "out_of_memory") else self.epochs.get(trial["trial_id"], trained)
+        )
+
+    def cut_off(self, trial: Trial) -> float:
+        """What a scheduler has cut off a training, as a share of what it has trained."""
+        trained = len(epochs_of(trial))
+        return self.epochs_to_end(trial) / trained - 1 if trial["status"] == "stopped" and trained else 0.0
+
+
+def factorised_part(
+    plan: Plan, trials: Sequence[Trial], cells: Sequence[Cell], targets: Sequence[float]
+) -> dict[str, Any] | None:
+    """The summary's part; None where the study is not factorised.
+
+    cells: trainings that ran; timings: timing runs that gave figures. held_out: a row a cell that was run in full:
+    label, target, predicted_seconds and measured_seconds to it, error = predicted ÷ measured - 1, why; median_error: of
+    the errors' sizes. gpu_seconds: of all that ran, held-out cells and timing runs included; grid_gpu_seconds: of the
+    grid of what was trained, each trial to its end, by the study's own figures, null with a why. saved_by_factorising:
+    the share of the grid's GPU-seconds that is saved where no trial is stopped early; saved_by_asha: the share of the
+    rest that stopping saves, null where nothing was stopped. So gpu_seconds = grid · (1 - one) · (1 - other).
+
+    Args:
+        plan: the study's.
+        trials: lines of `trials.jsonl`.
+        cells: as `cells.gather` makes them.
+        targets: the spec's.
+    """
+    if plan.factorised is None:
+        return None
+    study = _Study.of(plan, plan.factorised, trials)
+    measured = [cell for cell in cells if not cell.inferred and cell.num_gpus != study.parts.train_on and cell.counted]
+    held_out = [_held_out_row(cell, _inferred(cell, cells, study), targets) for cell in measured]
+    errors = [abs(row["error"]) for row in held_out if row["error"] is not None]
+    return {
+        "cells": len(study.trained),
+        "timings": len(study.timings),
+        "held_out": held_out,
+        "median_error": statistics.median(errors) if errors else None,
+        **_costs(study),
+    }
+
+
+def _inferred(cell: Cell, cells: Sequence[Cell], study: _Study) -> Cell:
+    """A held-out cell as the study would have inferred it."""
+    lender = {**cell.params, "num_gpus": study.parts.train_on}
+    trainings = next((other.trials for other in cells if other.params == lender), ())
+    return replace(infer(cell, trainings), timing=study.timings.get(step_key(cell.params)))
+
+
+def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> dict[str, Any]:
+    """The two at the hardest target that they both reach; where there is none, over the epochs of the training."""
+    row: dict[str, Any] = {"label": measured.label, "target": None, "why": None}
+    if not inferred.is_timed:
+        return {**row, **_compared(None, None), "why": NO_TIMING_RUN}
+    for target in measured.metric.hardest_first(targets):
+        pair = [target_row(cell, target)["seconds"] for cell in (inferred, measured)]
+        if None not in pair:
+            return {**row, "target": target, **_compared(*pair)}
+    none = "it was not both inferred and measured to reach a target: this is the whole of its training"
+    return {**row, **_compared(*_whole(measured, inferred)), "why": none if targets else None}
+
+
+def _whole(measured: Cell, inferred: Cell) -> tuple[float | None, float | None]:
+    """Training seconds of all epochs, median over seeds: inferred, measured."""
+    seconds = inferred.undisturbed_epoch_seconds
+    ended = [(len(epochs_of(trial)), train_seconds(trial)) for trial in measured.timed if epochs_of(trial)]
+    if not ended or seconds is None:
+        return None, None
+    return statistics.median(count for count, _ in ended) * seconds, statistics.median(spent for _, spent in ended)
+
+
+def _compared(predicted: float | None, measured: float | None) -> dict[str, float | None]:
+    known = predicted is not None and measured is not None and measured > 0
+    error = predicted / measured - 1 if known and predicted is not None and measured is not None else None
+    return {"predicted_seconds": predicted, "measured_seconds": measured, "error": error}
+
+
+def _costs(study: _Study) -> dict[str, Any]:
+    spent = math.fsum(_gpu_seconds(trial) for trial in study.trials)
+    extra = math.fsum(_gpu_seconds(trial) * study.cut_off(trial) for trial in study.trained)
+    grid = _grid_gpu_seconds(study)
+    stopped = any(trial["status"] == "stopped" for trial in study.trained)
+    return {
+        "gpu_seconds": spent,
+        "grid_gpu_seconds": grid,
+        "saved_by_factorising": 1 - (spent + extra) / grid if grid else None,
+        "saved_by_asha": 1 - spent / (spent + extra) if stopped and spent + extra > 0 else None,
+        "why": None if grid else NO_GRID,
+    }
+
+
+def _gpu_seconds(trial: Trial) -> float:
+    return train_seconds(trial) * int(trial["params"]["num_gpus"])
+
+
+def _grid_gpu_seconds(study: _Study) -> float | None:
+    """GPU-seconds of every training with every num_gpus; None where a kind of step was not timed."""
+    steps: dict[int, float] = {}
+    for trial in study.trained:
+        counts = [count for epoch in epochs_of(trial) if (count := positive(epoch.get("steps")))]
+        batch_size = int(trial["params"]["batch_size"])
+        steps[batch_size] = max([steps.get(batch_size, 0.0), *counts])
+    parts = []
+    for trial in study.trained:
+        for size in study.parts.sizes:
+            params = {**trial["params"], "num_gpus": size}
+            timing = study.timings.get(step_key(params))
+            seconds = step_seconds(timing) if timing is not None else None
+            if seconds is None:
+                return None
+            parts.append(study.epochs_to_end(trial) * steps[int(params["batch_size"])] * seconds * size)
+    return math.fsum(parts) or None
+
+
+def _check_words(part: Mapping[str, Any], them: str) -> str:
+    """How far the products were off in the cells run in full, or why that is not known. them: the inferred cells."""
+    if not part["held_out"]:
+        return "No cell was run in full to check these products."
+    told = sum(row["error"] is not None for row in part["held_out"])
+    count = told or len(part["held_out"])
+    if told == 0:
+        cells = "One cell was" if count == 1 else f"{count} cells were"
+        reasons = sorted({row["why"] or "it has no times" for row in part["held_out"]})
+        return f"{cells} run in full to check {them}, but can't be compared with a product: {'; '.join(reasons)}."
+    cells = "the one cell" if count == 1 else f"{count} cells"
+    return f"In {cells} run in full to check {them} the product was off by {part['median_error']:.1%} (median)."
+
+
+def caveats(
+    spec: StudySpec, plan: Plan, rows: Sequence[Mapping[str, Any]], part: Mapping[str, Any] | None
+) -> list[str]:
+    """What a reader must know of inferred cells. rows: `cells.cell_row`s. part: `factorised_part`."""
+    if plan.factorised is None or part is None:
+        return []
+    inferred = sum(row["kind"] == "factorised" for row in rows)
+    found = []
+    if inferred:
+        found.append(
+            f"{inferred} of {len(rows)} cells {'is' if inferred == 1 else 'are'} inferred: their times are products of "
+            f"the epochs of the same training with num_gpus {plan.factorised.train_on} and of undisturbed seconds an "
+            "epoch."
+        )
+    if inferred or part["held_out"]:
+        found.append(_check_words(part, "them" if inferred else "what would be inferred"))
+    if spec.search.allow_inexact:
+        found.append("search.allow_inexact is on: what is trained may depend on num_gpus, and then no product holds.")
+    return found
+
+
+def held_out_trials(spec: Any, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]) -> list[TrialPlan]:
+    """The trials of the cells that are held out, all seeds of each, by num_gpus; none where the plan isn't factorised.
+
+    Each cell has another num_gpus than the trainings. First come cells in which every seed reached most targets, or,
+    where the spec has none, trained longest; of these a (num_gpus, batch_size) of which fewest are held out; of these
+    chance decides, by the search's seed. Cells with a training that failed are left out.
+
+    Args:
+        spec: the study's (`scalestudy.experiments.spec.study_spec.StudySpec`).
+        plan: the study's, its trainings ended.
+        known: trials of the study so far; cells that are held out already stay.
+        records: lines of `trials.jsonl`, by trial id.
+    """
+    if plan.factorised is None:
+        return []
+    trainings = _by_cell(plan.swept)
+    told = {key: _told(spec, trials, records) for key, trials in trainings.items()}
+    others = [trial for trial in known if trial.kind == "training" and not plan.is_swept(trial)]
+    held = {cell_key(trial.cell): trial.cell for trial in others}
+    left = {
+        key: cell
+        for cell in plan.cells
+        if cell["num_gpus"] != plan.factorised.train_on and (key := cell_key(cell)) not in held
+        and told[_trained(plan, cell)] is not None
+    }  # fmt: skip
+    used = Counter(_step(cell) for cell in held.values())
+    while left and len(held) < plan.factorised.held_out:
+        key = min(left, key=lambda key: _rank(left[key], told[_trained(plan, left[key])] or 0, used, spec.search.seed))
+        held[key] = left.pop(key)
+        used[_step(held[key])] += 1
+    found = [trial for cell in held.values() for trial in _trials(spec, cell, trainings.get(_trained(plan, cell), ()))]
+    return sorted(found, key=lambda trial: trial.num_gpus)
+
+
+def _by_cell(trials: Iterable[TrialPlan]) -> dict[str, list[TrialPlan]]:
+    found: dict[str, list[TrialPlan]] = {}
+    for trial in trials:
+        found.setdefault(cell_key(trial.cell), []).append(trial)
+    return found
+
+
+def _trained(plan: Plan, cell: CellKey) -> str:
+    """The key of the cell whose training stands for this one."""
+    assert plan.factorised is not None
+    return cell_key({**cell, "num_gpus": plan.factorised.train_on})
+
+
+def _told(spec: Any, trials: Sequence[TrialPlan], records: Mapping[str, Trial]) -> int | None:
+    """How much a cell's trainings say: the least of its seeds. None: not every seed came to an end that counts."""
+    ended = [records.get(trial.trial_id) for trial in trials]
+    counted = [record for record in ended if record is not None and record["status"] in COUNTED]
+    if len(counted) < len(trials):
+        return None
+    metric, targets = StudyMetric.of(spec.workload), spec.targets.accuracy
+    return min(_reached(record, metric, targets) if targets else len(record["epochs"]) for record in counted)
+
+
+def _reached(record: Trial, metric: StudyMetric, targets: Sequence[float]) -> int:
+    best = best_value(record, metric)
+    return 0 if best is None else sum(metric.reached(best, target) for target in targets)
+
+
+def _step(cell: CellKey) -> tuple[int, int]:
+    return cell["num_gpus"], cell["batch_size"]
+
+
+def _rank(cell: CellKey, told: int, used: Mapping[tuple[int, int], int], seed: int) -> tuple[int, int, str]:
+    """The least is held out first. The last part is drawn by chance, and the same however the grid grows."""
+    drawn = hashlib.sha256(f"{seed} {cell_key(cell)}".encode()).hexdigest()
+    return -told, used[_step(cell)], drawn
+
+
+def _trials(spec: Any, cell: CellKey, trainings: Iterable[TrialPlan]) -> list[TrialPlan]:
+    """The trials of a cell, with the ids that they have in a grid."""
+    resources = spec.to_dict()["resources"]
+    found = [at_size(trial, cell["num_gpus"]) for trial in trainings]
+    return [replace(each, trial_id=trial_id(each.params, each.workload, each.train, resources)) for each in found]

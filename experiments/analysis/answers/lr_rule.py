@@ -1,0 +1,130 @@
+"""How the best learning rate follows the batch size, measured (docs/formulas.md §2)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from scalestudy.experiments.analysis.answers.efficiency import Tuning, setting
+from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.power import LEAST_POINTS, PowerLaw, fit_power
+from scalestudy.experiments.analysis.measures.parts import Part, estimate_part, missing
+from scalestudy.experiments.analysis.measures.trainings import BestRate, final_rates
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+Rule = Literal["linear", "sqrt", "constant"]
+EXPONENTS: Mapping[Rule, float] = {"linear": 1.0, "sqrt": 0.5, "constant": 0.0}
+"""p of each rule in η = η₀·(B/B₀)^p."""
+APPLIED: Mapping[str, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+"""p of what `train.lr_rule` does to the nominal rate. AdaScale's gain follows the gradients, and has none."""
+
+
+def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Part:
+    """The `lr_rule` part of `summary.json`: log η* = a + p·log B.
+
+    The best rate of a batch size is the one that reaches the target of `statistical_efficiency` soonest, if three batch
+    sizes reach it: after the last epoch many rates have come to the same metric, and differ in how soon they did. Else
+    it is the one of the best metric after the last epoch.
+
+    Args:
+        spec: the study's.
+        found: of `statistical_efficiency.tunings`.
+
+    Returns:
+        `{of, exponent, target_or_metric, target, applied_rule, nearest, by_resolution, points, why, others}`. exponent:
+        of the effective rate, the nominal one after `train.lr_rule`; missing with a why below three batch sizes whose
+        best rate is inside its grid. nearest: the one rule whose exponent lies in the interval, null if none does or
+        several do. by_resolution: whether the grid's spacing and rates that the seeds can't tell apart, not scatter
+        about the rule, set the interval. A point: `best_rate` (nominal), `effective_rate`, `low` and `high` (nominal,
+        the range in which the grid and the seeds leave it), `edge`, `rates` tried, n seeds, `fitted_rate` (nominal).
+    """
+    parts = [_part(spec, tuning) for tuning in found]
+    if not parts:
+        return missing("the study has no cells")
+    return {**parts[0], "others": parts[1:]}
+
+
+def _part(spec: StudySpec, tuning: Tuning) -> Part:
+    by_target = sum(point.best is not None for point in tuning.points) >= LEAST_POINTS
+    if by_target:
+        rates = {point.batch_size: point.best for point in tuning.points}
+        chosen_by = f"soonest to {tuning.target:g} {tuning.metric.title}"
+    else:
+        rates = final_rates(tuning.trainings, tuning.metric)
+        chosen_by = f"{tuning.metric.title} after the last epoch"
+    known = {size: best for size, best in rates.items() if best is not None}
+    if not known:
+        return missing("no training finished, so that no rate is the best")
+    rule = setting(spec, tuning.combination, "lr_rule")
+    factors = _factors(rule, setting(spec, tuning.combination, "base_batch_size"), known)
+    law, why = _law(known, factors)
+    exponent = missing(why) if law is None else _exponent(law)
+    return {
+        "of": tuning.combination.of,
+        "exponent": exponent,
+        "target_or_metric": chosen_by,
+        "target": tuning.target if by_target else None,
+        "applied_rule": rule,
+        "nearest": _nearest(law.exponent) if law is not None else None,
+        "by_resolution": law.by_resolution if law is not None else None,
+        "points": [_point(size, best, factors, law) for size, best in known.items()],
+        "why": why or exponent.get("why"),
+    }
+
+
+def _factors(rule: str, base: int, batch_sizes: Mapping[int, Any]) -> dict[int, float] | None:
+    """Effective over nominal rate by batch size; None where the rule has no such factor."""
+    power = APPLIED.get(rule)
+    return None if power is None else {size: (size / base) ** power for size in batch_sizes}
+
+
+def _law(known: Mapping[int, BestRate], factors: Mapping[int, float] | None) -> tuple[PowerLaw | None, str]:
+    """The law through the rates inside their grids; else why there is none."""
+    if factors is None:
+        return None, "under adascale the rate of a step follows its gradients, and not the batch size alone"
+    inside = {size: best for size, best in known.items() if best.edge is None}
+    if len(inside) < LEAST_POINTS:
+        return None, _why_too_few(known, len(inside))
+    return fit_power(
+        list(inside),
+        [best.middle * factors[size] for size, best in inside.items()],
+        [best.width for best in inside.values()],
+    ), ""
+
+
+def _why_too_few(known: Mapping[int, BestRate], inside: int) -> str:
+    edges = [_beyond(size, best) for size, best in known.items() if best.edge is not None]
+    have = f"{inside} {'has its best rate' if inside == 1 else 'have their best rates'} inside the grid"
+    remedy = f"; at the edge it is a bound: try {', '.join(edges)}" if edges else ""
+    return f"the rule needs {LEAST_POINTS} batch sizes, and {have}{remedy}"
+
+
+def _beyond(size: int, best: BestRate) -> str:
+    wanted = "rates other than" if best.rates == 1 else f"rates {'below' if best.edge == 'lowest' else 'above'}"
+    return f"{wanted} {best.rate:g} at batch {size}"
+
+
+def _exponent(law: PowerLaw) -> Part:
+    remedy = "a finer grid of rates" if law.by_resolution else "more batch sizes"
+    return estimate_part(law.exponent, f"try {remedy}, or batch sizes further apart")
+
+
+def _nearest(exponent: Estimate) -> Rule | None:
+    if exponent.low is None or exponent.high is None:
+        return None
+    inside = [rule for rule, power in EXPONENTS.items() if exponent.low <= power <= exponent.high]
+    return inside[0] if len(inside) == 1 else None
+
+
+def _point(size: int, best: BestRate, factors: Mapping[int, float] | None, law: PowerLaw | None) -> dict[str, Any]:
+    factor = factors[size] if factors is not None else None
+    return {
+        "batch_size": size,
+        "best_rate": best.rate,
+        "effective_rate": None if factor is None else best.rate * factor,
+        "low": best.low,
+        "high": best.high,
+        "edge": best.edge,
+        "rates": best.rates,
+        "n": sum(math.isfinite(cost) for cost in best.costs),
+        "fitted_rate": None if law is None or factor is None else law.value(size) / factor,
+    }

@@ -1,0 +1,77 @@
+"""What a search learns from the trials of a point. Pure.
+
+Of a point's seeds the median counts, so that one lucky seed does not lead a search.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.records import Trial, best_value, curve, time_to_target
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+SAYS_NOTHING = ("failed", "skipped")
+"""Statuses that are not the point's fault, as far as anybody knows, where another seed of it came through."""
+WORST = ("diverged", "out_of_memory")
+"""Statuses after which the metric of earlier epochs does not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How good a point is.
+
+    value: of the objective; None: worse than every value, for it diverged, ran out of memory, missed the target, or
+    failed with all its seeds (left out, a place where everything fails would look unexplored, and a search would go
+    there for ever). progress: orders points without a value among each other where something is known of them, in the
+    objective's own direction.
+    """
+
+    value: float | None = None
+    progress: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a search looks for. target: of the time and the cost; None: for the metric."""
+
+    name: str
+    metric: StudyMetric
+    target: float | None
+
+    @classmethod
+    def of(cls, spec: StudySpec) -> "Objective":
+        """The objective of a spec; its target is the first one."""
+        return cls(
+            name=spec.search.objective,
+            metric=StudyMetric.of(spec.workload),
+            target=None if spec.search.objective == "metric" else spec.targets.accuracy[0],
+        )
+
+    @property
+    def mode(self) -> Literal["max", "min"]:
+        """Whether more or less of it is better."""
+        return self.metric.mode if self.target is None else "min"
+
+    def score(self, trials: Iterable[Trial]) -> Score:
+        """The score of a point by all of its trials, one a seed, as in trials.jsonl."""
+        telling = [trial for trial in trials if trial["status"] not in SAYS_NOTHING]
+        middle = statistics.median(map(self._cost, telling)) if telling else math.inf
+        if math.isfinite(middle):
+            return Score(value=middle if self.mode == "min" else -middle)
+        return Score(progress=None if self.target is None else self._progress(telling))
+
+    def _cost(self, trial: Trial) -> float:
+        """The objective of one trial, less is better; infinity for the worst."""
+        if self.target is None:
+            best = None if trial["status"] in WORST else best_value(trial, self.metric)
+            return math.inf if best is None else self.metric.order(best)
+        seconds = time_to_target(curve(trial, self.metric), self.target, self.metric)
+        return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
+
+    def _progress(self, trials: Iterable[Trial]) -> float | None:
+        """How near trials that missed the target came to it, less is better."""
+        reached = [best for trial in trials if (best := best_value(trial, self.metric)) is not None]
+        return statistics.median(map(self.metric.order, reached)) if reached else None

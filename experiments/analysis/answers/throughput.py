@@ -1,0 +1,316 @@
+"""Timed steps to the step-time law.
+
+A repeat is a trial over any seed and learning rate, for neither changes the time of a step; where a size has a timing
+run of its own (docs/concepts.md: Timed alone), that run stands for its trials.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.step_time import (
+    MEASURE,
+    Constants,
+    Place,
+    StepTimeLaw,
+    StepTimes,
+    fit_step_time,
+    held_out_errors,
+)
+from scalestudy.experiments.analysis.measures import records
+from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
+from scalestudy.experiments.analysis.measures.parts import Part, estimate_part, missing, positive, present
+from scalestudy.experiments.analysis.measures.records import (
+    Trial,
+    epoch_phases,
+    samples_per_second,
+    spans_nodes,
+    timed_epochs,
+)
+
+DOUBTFUL = frozenset({"oversubscribed", "shared_node", "resumed", "warm_up_included"})
+"""Flags of timings that no law is fitted to unless asked."""
+SHORTEST_STEP, LONGEST_STEP = 1e-7, 1e6
+"""Seconds of a step that are no damage of a record."""
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTiming:
+    """What one trial says of a step. examples: of all workers, the mean over an epoch, whose last step may be smaller.
+    data_seconds: those of its seconds that waited for data; None where phases were not measured.
+    """
+
+    seconds: float
+    examples: float
+    data_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedSize:
+    """The steps of one num_gpus and batch size. timings: one or more repeats."""
+
+    num_gpus: int
+    batch_size: int
+    across_nodes: bool
+    timings: tuple[StepTiming, ...]
+
+    @property
+    def per_worker_batch(self) -> float:
+        """Examples of a step, a worker; below batch_size ÷ num_gpus where epochs end in a smaller step."""
+        return statistics.fmean(timing.examples for timing in self.timings) / self.num_gpus
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Of a step, a value a repeat."""
+        return tuple(timing.seconds for timing in self.timings)
+
+    @property
+    def data_seconds(self) -> float | None:
+        """Of a step, the exposed wait for data: median of the repeats; None where one was not measured."""
+        waits = [timing.data_seconds for timing in self.timings]
+        known = [wait for wait in waits if wait is not None]
+        return statistics.median(known) if len(known) == len(waits) else None
+
+    @property
+    def samples_per_second(self) -> tuple[float, ...]:
+        """Examples a second over all workers, a value a repeat."""
+        return tuple(timing.examples / timing.seconds for timing in self.timings)
+
+    def place(self, *, with_data: bool) -> Place:
+        """As a law takes it. with_data: whether the wait for data is told apart."""
+        return Place(
+            num_gpus=self.num_gpus,
+            per_worker_batch=self.per_worker_batch,
+            seconds=self.seconds,
+            data_seconds=(self.data_seconds or 0.0) if with_data else 0.0,
+            across_nodes=self.across_nodes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedSteps:
+    """The sizes timed of one combination of swept keys. left_out: by flag, how many trials it kept out. flagged:
+    whether trials with such a flag are among the timings.
+    """
+
+    of: str
+    sizes: tuple[TimedSize, ...]
+    left_out: Mapping[str, int]
+    flagged: bool
+
+    @cached_property
+    def phases_measured(self) -> bool:
+        """Whether the wait for data is known at every size."""
+        return all(size.data_seconds is not None for size in self.sizes)
+
+    @property
+    def places(self) -> list[Place]:
+        """The sizes as a law takes them."""
+        return [size.place(with_data=self.phases_measured) for size in self.sizes]
+
+    @property
+    def why_left_out(self) -> str:
+        """In words, what flags kept out; empty where nothing was."""
+        if not self.left_out:
+            return ""
+        counts = ", ".join(f"{count} {flag}" for flag, count in sorted(self.left_out.items()))
+        return f" (left out by their flags: {counts})"
+
+
+def timed_steps(
+    cells: Sequence[Cell], *, include_flagged: bool = False, recommendation: Part | None = None
+) -> list[TimedSteps]:
+    """A study's step timings by combination of swept keys, the recommended cell's first, else that of most timings.
+
+    cells: of `cells.gather`. include_flagged: whether trials count whose timings a flag puts in doubt.
+    recommendation: of `recommendation.choose`.
+    """
+    found = [_of(combination, include_flagged) for combination in combinations(cells, recommendation)]
+    choice = (recommendation or {}).get("choice")
+    first = found[:1] if choice is not None and present(choice) else []
+    return first + sorted(found[len(first) :], key=lambda steps: -sum(len(size.timings) for size in steps.sizes))
+
+
+def _of(combination: Combination, include_flagged: bool) -> TimedSteps:
+    left_out: Counter[str] = Counter()
+    groups: dict[tuple[int, int, bool], list[StepTiming]] = {}
+    flagged = False
+    for cell, trial in _trials(combination.cells):
+        doubts = DOUBTFUL & set(trial.get("flags") or ())
+        if doubts and not include_flagged:
+            left_out.update(doubts)
+        elif (timing := step_timing(trial)) is not None:
+            flagged = flagged or bool(doubts)
+            groups.setdefault((cell.num_gpus, cell.batch_size, spans_nodes(trial)), []).append(timing)
+    sizes = [
+        TimedSize(num_gpus=num_gpus, batch_size=batch_size, across_nodes=across, timings=tuple(timings))
+        for (num_gpus, batch_size, across), timings in sorted(groups.items())
+    ]
+    return TimedSteps(of=combination.of, sizes=tuple(sizes), left_out=dict(left_out), flagged=flagged)
+
+
+def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
+    """The trials that timings are taken from, each once: a timing run is shared by all learning rates."""
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.timing is None:
+            yield from ((cell, trial) for trial in cell.timed if trial["params"]["num_gpus"] == cell.num_gpus)
+        elif cell.timed and cell.timing["trial_id"] not in seen:
+            seen.add(cell.timing["trial_id"])
+            yield cell, cell.timing
+
+
+def step_timing(trial: Trial) -> StepTiming | None:
+    """The time of a trial's steps; None where it has no epoch with steps, examples and a time that can be believed.
+
+    Of a training the medians over its epochs; of a timing run, whose epochs are cut to different lengths, the means
+    over its steps.
+    """
+    found = _of_timing_run(trial) if records.is_timing(trial) else _of_training(trial)
+    if found is None or not _believable(found, trial["params"]["batch_size"]):
+        return None
+    if found.data_seconds is None or found.data_seconds < found.seconds:
+        return found
+    return replace(found, data_seconds=None)
+
+
+def _believable(timing: StepTiming, batch_size: int) -> bool:
+    """Whether a step has from one to all examples of a batch, and a time that a clock could have shown."""
+    whole = 1 <= timing.examples <= batch_size * (1 + ROUNDING)
+    return whole and SHORTEST_STEP <= timing.seconds <= LONGEST_STEP
+
+
+def _of_training(trial: Trial) -> StepTiming | None:
+    rows = []
+    for epoch in timed_epochs(trial):
+        samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
+        if samples and steps and rate:
+            rows.append((samples / steps / rate, samples / steps, (epoch_phases(epoch) or {}).get("data")))
+    if not rows:
+        return None
+    seconds, examples, waits = zip(*rows, strict=True)
+    known = [wait for wait in waits if wait is not None]
+    return StepTiming(
+        seconds=statistics.median(seconds),
+        examples=statistics.median(examples),
+        data_seconds=statistics.median(known) if len(known) == len(waits) else None,
+    )
+
+
+def _of_timing_run(trial: Trial) -> StepTiming | None:
+    seconds, rate = records.step_seconds(trial), records.rate(trial)
+    if seconds is None or rate is None:
+        return None
+    phases = records.phase_seconds(trial)
+    waited = phases["data"] if present(phases) else None
+    return StepTiming(seconds=seconds, examples=seconds * rate, data_seconds=waited)
+
+
+ACROSS_NODES = ("alpha_n", "beta_n")
+NO_PHASES = "phases were not measured: waiting for data is part of the other constants"
+
+
+def throughput_part(steps: Sequence[TimedSteps]) -> Part:
+    """The `throughput_model` of `summary.json`, from the steps of `timed_steps.timed_steps`, whose first combination
+    stands first.
+
+    Returns:
+        `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
+        points, covariance, flagged, others}`, or missing with a why; in `others` a part of the same form for each other
+        combination of swept keys. Estimates in seconds, of beta_c per example, of the other betas per further worker;
+        alpha_n and beta_n null unless workers spanned nodes. data_seconds: median over the sizes with their range;
+        the law's other constants are fitted beside each size's own. median_error: relative, of the law at sizes that
+        it was not fitted to, null where none of the `held_out` could be; misfit: sizes differ from the law by more
+        than their repeats explain, so that intervals are those of the sizes. A point: `num_gpus`, `batch_size`,
+        `per_worker_batch` (as timed: the last step of an epoch may be smaller), `across_nodes`, measured_seconds
+        (geometric mean of n repeats), fitted_seconds with low and high. covariance: what `times_of` needs.
+    """
+    if not steps:
+        return missing("the study has no cells")
+    parts = [_part(each) for each in steps]
+    return {**parts[0], "others": parts[1:]}
+
+
+def _part(steps: TimedSteps) -> Part:
+    try:
+        law = fit_step_time(steps.places)
+    except NoLawError as error:
+        return {"of": steps.of, **missing(f"{error}{steps.why_left_out}"), "flagged": steps.flagged}
+    spans = any(size.across_nodes for size in steps.sizes)
+    errors = held_out_errors(steps.places, law)
+    return {
+        "of": steps.of,
+        **{name: _constant(law, name) for name in MEASURE if spans or name not in ACROSS_NODES},
+        **({} if spans else dict.fromkeys(ACROSS_NODES)),
+        "data_seconds": _data_seconds(steps),
+        "median_error": statistics.median(errors) if errors else None,
+        "held_out": len(errors),
+        "misfit": law.fit.misfit,
+        "points": [_point(size, law, with_data=steps.phases_measured) for size in steps.sizes],
+        "covariance": _covariance(law.times),
+        "flagged": steps.flagged,
+    }
+
+
+def _constant(law: StepTimeLaw, name: str) -> Part:
+    estimate = law.estimate(name)
+    if estimate is not None:
+        return estimate_part(estimate)
+    return {**missing(f"{law.absent[name]}; {MEASURE[name]}"), "low": None, "high": None, "identified": False}
+
+
+def _data_seconds(steps: TimedSteps) -> Part:
+    waits = [size.data_seconds for size in steps.sizes if size.data_seconds is not None]
+    if not steps.phases_measured:
+        return {**missing(NO_PHASES), "low": None, "high": None, "identified": False}
+    return {"value": statistics.median(waits), "low": min(waits), "high": max(waits)}
+
+
+def _point(size: TimedSize, law: StepTimeLaw, *, with_data: bool) -> dict[str, Any]:
+    place = size.place(with_data=with_data)
+    fitted = law.times.seconds(
+        place.num_gpus, place.per_worker_batch, data_seconds=place.data_seconds, across_nodes=place.across_nodes
+    )
+    return {
+        "num_gpus": size.num_gpus,
+        "batch_size": size.batch_size,
+        "per_worker_batch": place.per_worker_batch,
+        "across_nodes": size.across_nodes,
+        "measured_seconds": place.typical_seconds,
+        "fitted_seconds": fitted.value,
+        "low": fitted.low,
+        "high": fitted.high,
+        "n": len(place.seconds),
+    }
+
+
+def _covariance(times: StepTimes) -> dict[str, Any] | None:
+    """Names, matrix and quantile of t; None where there is no error to be had."""
+    if times.t is None:
+        return None
+    return {"names": list(times.names), "matrix": times.covariance.tolist(), "t": times.t}
+
+
+def times_of(part: Mapping[str, Any]) -> StepTimes:
+    """The law of a part that is there, for the time of any other step."""
+    values = {name: part[name]["value"] for name in MEASURE if part[name] is not None and present(part[name])}
+    covariance = part["covariance"] or {"names": (), "matrix": np.zeros((0, 0)), "t": None}
+    return StepTimes(
+        constants=Constants(**values),
+        names=tuple(covariance["names"]),
+        covariance=np.array(covariance["matrix"]),
+        t=covariance["t"],
+    )
+
+
+def part_of(part: Mapping[str, Any], of: str) -> Mapping[str, Any] | None:
+    """The part of one combination of swept keys, itself or one of the others; None where it could not be had."""
+    alike = [each for each in (part, *(part.get("others") or ())) if each.get("of") == of and present(each)]
+    return alike[0] if alike else None

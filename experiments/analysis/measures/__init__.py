@@ -1,0 +1,1 @@
+"""Imports spec, plan, laws."""

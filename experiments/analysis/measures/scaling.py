@@ -1,0 +1,184 @@
+"""Speed-up and efficiency against one GPU – strong, weak, or neither (docs/formulas.md §5)."""
+
+import statistics
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalestudy.experiments.analysis.laws.speedup import karp_flatt
+from scalestudy.experiments.analysis.measures.cells import Cell, epoch_seconds, key_of, step_seconds, worker_device
+from scalestudy.experiments.analysis.measures.parts import Part, median, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.records import Trial, epochs_of, phase_seconds, spans_nodes, timed_epochs
+from scalestudy.experiments.plan.plan import label
+
+STRONG, WEAK, NEITHER, BASE = "strong", "weak", "neither", "base"
+
+WORK_KEPT = ("num_gpus", "batch_size", "learning_rate")
+"""Parameters that may differ between two rows that are compared; the others change the work itself."""
+
+Row = Mapping[str, Any]
+NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "karp_flatt", "retrograde"))
+
+
+def speedup(seconds: float, base_seconds: float) -> float:
+    """S = X(N)/X(1), the ratio of throughputs; one data set, so the inverse ratio of seconds an epoch."""
+    return base_seconds / seconds
+
+
+def efficiency(speed_up: float, num_gpus: int) -> float:
+    """S/N: the share of N workers' time that brings speed."""
+    return speed_up / num_gpus
+
+
+def scaling_kind(params: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """strong: all but num_gpus the same; weak: the batch a worker too; anything else is neither."""
+    changed = {key for key in params if params[key] != base.get(key)} - {"num_gpus"}
+    if not changed:
+        return STRONG
+    same_share = params["batch_size"] * base["num_gpus"] == base["batch_size"] * params["num_gpus"]
+    return WEAK if changed == {"batch_size"} and same_share else NEITHER
+
+
+class Bases:
+    """The 1-GPU rows of a study, found by what they have in common with another row; of equal ones the first."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._alike: dict[str, Row] = {}
+        self._by_batch: dict[str, dict[int, Row]] = {}
+        for row in rows:
+            if row["params"]["num_gpus"] == 1:
+                self._alike.setdefault(key_of(row["params"], ("num_gpus",)), row)
+                batches = self._by_batch.setdefault(key_of(row["params"], WORK_KEPT), {})
+                batches.setdefault(row["params"]["batch_size"], row)
+        self._sizes = {key: sorted(batches) for key, batches in self._by_batch.items()}
+
+    def find(self, row: Row) -> Row | None:
+        """The row to compare another with, as `find_base` says."""
+        params = row["params"]
+        share, odd = divmod(params["batch_size"], params["num_gpus"])
+        weak = [{**params, "batch_size": share}] if not odd else []
+        for wanted in (params, *weak):
+            if (base := self._alike.get(key_of(wanted, ("num_gpus",)))) is not None:
+                return base
+        return self._nearest(key_of(params, WORK_KEPT), params["batch_size"])
+
+    def _nearest(self, alike: str, batch_size: int) -> Row | None:
+        """Of the same work, the row whose batch size differs least; of two the smaller."""
+        sizes = self._sizes.get(alike, [])
+        place = bisect_left(sizes, batch_size)
+        near = sizes[max(0, place - 1) : place + 1]
+        return self._by_batch[alike][min(near, key=lambda size: abs(size - batch_size))] if near else None
+
+
+def find_base(row: Row, rows: Bases | Sequence[Row]) -> Row | None:
+    """The 1-GPU row that another is compared with: strong where there is one, else weak, else the nearest.
+
+    Parameters other than num_gpus, batch_size and learning_rate must be the same: they change the work itself.
+    """
+    return (rows if isinstance(rows, Bases) else Bases(rows)).find(row)
+
+
+def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
+    """speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row; null with a
+    why. karp_flatt: the serial part that the speed-up shows; retrograde: whether the workers are slower than one.
+    """
+    if row["params"]["num_gpus"] == 1:
+        nothing = None if present(row["epoch_seconds"]) else row["epoch_seconds"]["why"]
+        value = None if nothing else 1.0
+        return {
+            **NO_SPEEDUP,
+            "scaling": BASE,
+            "base": row["label"],
+            "speedup": value,
+            "efficiency": value,
+            "why": nothing,
+        }
+    base = find_base(row, rows)
+    if base is None:
+        return {**NO_SPEEDUP, "scaling": None, "base": None, "why": "no 1-GPU cell with the same other parameters"}
+    kind = scaling_kind(row["params"], base["params"])
+    part = {**NO_SPEEDUP, "scaling": kind, "base": base["label"], "why": None}
+    for side in (row, base):
+        if not present(side["epoch_seconds"]):
+            return {**part, "why": f"{side['label']}: {side['epoch_seconds']['why']}"}
+    gain = speedup(row["epoch_seconds"]["value"], base["epoch_seconds"]["value"])
+    count = row["params"]["num_gpus"]
+    shown = {"karp_flatt": karp_flatt(gain, count), "retrograde": gain < 1}
+    return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **shown}
+
+
+def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part]) -> list[dict[str, Any]]:
+    """Cells pooled over the learning rate, which does not change the time of a step: one row a (num_gpus, batch_size)
+    and other swept key, with seconds an epoch, seconds a step by phase, speed-up and efficiency, steps and examples
+    an epoch, whether its workers were on several nodes, and the `unsteadiness` of its repeats.
+    """
+    pools: dict[str, list[Cell]] = {}
+    for cell in cells:
+        pools.setdefault(key_of(cell.params, ("learning_rate",)), []).append(cell)
+    rows = [_pooled(pool, epoch_seconds_by_label) for pool in pools.values()]
+    bases = Bases(rows)
+    return [{**row, **scaling_part(row, bases)} for row in rows]
+
+
+def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part]) -> dict[str, Any]:
+    params = {key: value for key, value in pool[0].params.items() if key != "learning_rate"}
+    parts = [epoch_seconds_by_label[cell.label] for cell in pool]
+    trials = [trial for cell in pool if not cell.inferred for trial in cell.timed]
+    timing = next((cell.timing for cell in pool if cell.timing and cell.timed), None)
+    phases = step_seconds(trials) if timing is None else phase_seconds(timing)
+    return {
+        "label": label(params),
+        "params": params,
+        "cells": [cell.label for cell in pool],
+        "epoch_seconds": spread((part["value"] for part in parts), "no trial of this size finished"),
+        "step_seconds": phases,
+        "timed_apart": timing is not None,
+        "per_worker_batch": params["batch_size"] / params["num_gpus"],
+        "seconds_per_example": seconds_per_example(phases, params),
+        "steps": steps_an_epoch(trials),
+        "examples": examples_an_epoch(pool),
+        "across_nodes": any(spans_nodes(trial) for trial in ([timing] if timing else trials)),
+        "straggler_ratio": straggler_ratio([timing] if timing else trials),
+        "unsteadiness": unsteadiness(trials) if timing is None else missing("timed once, apart from its trials"),
+        "flags": sorted({flag for cell in pool for flag in cell.flags}),
+        **worker_device(trials or ([timing] if timing else [])),
+    }
+
+
+def seconds_per_example(phases: Part, params: Mapping[str, Any]) -> Part:
+    """Forward and backward seconds a step over the examples of one worker, m = B/K."""
+    if not present(phases):
+        return missing(phases["why"])
+    return {"value": phases["forward_backward"] * params["num_gpus"] / params["batch_size"]}
+
+
+def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
+    """Steps of a whole epoch; None where none was recorded."""
+    counts = [positive(epoch.get("steps")) for trial in trials for epoch in timed_epochs(trial)]
+    return max((int(count) for count in counts if count is not None), default=None)
+
+
+def examples_an_epoch(pool: Sequence[Cell]) -> int | None:
+    """Examples of the training set; None where no training recorded them."""
+    epochs = [epoch for cell in pool for trial in cell.trials for epoch in epochs_of(trial)]
+    return max((int(count) for epoch in epochs if (count := positive(epoch.get("samples")))), default=None)
+
+
+def straggler_ratio(trials: Sequence[Trial]) -> float | None:
+    """Compute of the slowest worker over the median one's, median of the epochs; None where it was not recorded."""
+    found = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
+    return median([ratio for ratio in found if ratio is not None])
+
+
+def unsteadiness(trials: Sequence[Trial]) -> Part:
+    """By how much repeated timings differ, as a share of their median: value, n.
+
+    Without the fastest and the slowest fifth: of five repeats one that is off does not move their median, and many
+    repeats differ by more than few.
+    """
+    seconds = sorted(value for trial in trials if (value := epoch_seconds(trial)) is not None)
+    if len(seconds) < 2:
+        return missing("there are no repeats")
+    outer = len(seconds) // 5
+    inner = seconds[outer : len(seconds) - outer]
+    return {"value": (inner[-1] - inner[0]) / statistics.median(seconds), "n": len(seconds)}

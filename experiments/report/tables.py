@@ -1,0 +1,273 @@
+"""The laws in numbers, the predictions, and what factorising came to, as tables of text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.parts import NOTHING, estimate_text, identified, part_of, present, why_of
+from scalestudy.experiments.analysis.measures.units import (
+    brief_seconds,
+    money_text,
+    plain_text,
+    seconds_text,
+    three_digits,
+    work_unit,
+)
+from scalestudy.experiments.analysis.text.answer import steps_doubt
+from scalestudy.experiments.report.drawing import sentences
+from scalestudy.experiments.report.styles import DAGGER, used_all_the_same
+
+Summary = Mapping[str, Any]
+Rows = Sequence[Sequence[str]]
+Text = Callable[[float], str]
+MOST_FITS = 12
+UNBROKEN = "\u00a0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable:
+    """A table of text under a title; lead: a sentence before it. Without rows the sentence is all there is."""
+
+    title: str
+    lead: str
+    header: Sequence[str] = ()
+    rows: Rows = ()
+
+
+Tables = list[TextTable]
+
+
+def law_tables(summary: Summary) -> Tables:
+    """The parameters of every law, with intervals or what would identify them; a sentence for a law not there."""
+    return [
+        *_tables(summary, "throughput_model", "Time of a step", _step_table),
+        *_tables(summary, "statistical_efficiency", "Steps to the target", _steps_table),
+        *_tables(summary, "lr_rule", "Learning-rate rule", _rate_table),
+        *_tables(summary, "usl", "Scaling with num_gpus", _scaling_table),
+    ]
+
+
+def _of(part: Mapping[str, Any]) -> str:
+    return f", {part['of']}" if part.get("of") else ""
+
+
+def _flagged(part: Mapping[str, Any]) -> str:
+    return f" {used_all_the_same(part)}".rstrip()
+
+
+def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
+    """A table for each combination of swept keys that a part is there for; a sentence for each that it is not for,
+    those that say the same once.
+    """
+    part, found = part_of(summary, key), Tables()
+    for each in (part, *(part.get("others") or ())):
+        name = f"{title}{_of(each)}"
+        made = table(name, each) if present(each) else TextTable(title=name, lead=f"Not fitted: {why_of(each)}.")
+        if made not in found:
+            found.append(made)
+    return found
+
+
+STEP_TIME: tuple[tuple[str, str, str, Text], ...] = (
+    ("alpha_c", "α_c", "computing a step, whatever its size", brief_seconds),
+    ("beta_c", "β_c", "computing one example more", brief_seconds),
+    ("alpha_r", "α_r", "summing gradients over two workers", brief_seconds),
+    ("beta_r", "β_r", "each further worker", brief_seconds),
+    ("alpha_n", "α_n", "summing gradients across nodes", brief_seconds),
+    ("beta_n", "β_n", "each further worker across nodes", brief_seconds),
+    ("gamma", "γ", "overlap of the two, 1 none to 10 full", "{:.2f}".format),
+    ("data_seconds", "T_data", "waiting for data", brief_seconds),
+)
+
+
+def _step_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    error = part.get("median_error")
+    judged = (
+        f"Its median error at cells left out is {error:.1%}." if error is not None else "Not checked at other cells."
+    )
+    return TextTable(
+        title=title,
+        lead="T = (T_compute^γ + T_sync^γ)^(1/γ) + T_data, fitted to "
+        f"{len(part['points'])} sizes. {judged}{_flagged(part)}",
+        header=["parameter", "value (90% interval)", "what it is"],
+        rows=_parameters(part, STEP_TIME),
+    )
+
+
+def _parameters(part: Mapping[str, Any], wanted: Sequence[tuple[str, str, str, Text]]) -> list[list[str]]:
+    return [
+        [symbol, _unbroken(estimate_text(part[key], text)), meaning]
+        for key, symbol, meaning, text in wanted
+        if part.get(key) is not None
+    ]
+
+
+def _scaling_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    fits = part["fits"]
+    retrograde = [_line_of(fit) for fit in fits if fit.get("retrograde")]
+    slower = f" Slower with more workers: {', '.join(retrograde)}." if retrograde else ""
+    some = f" {MOST_FITS} of {len(fits)} lines are listed." if len(fits) > MOST_FITS else ""
+    return TextTable(
+        title=title,
+        lead="Gunther's law: σ is the share that does not scale, κ what every pair of workers costs; fewer than four "
+        "sizes are not extrapolated. The serial share is Amdahl's of strong scaling, Gustafson's of weak."
+        f"{slower}{some}{_flagged(part)}",
+        header=["line", "sizes", "σ", "κ", "peak num_gpus", "serial share", "Karp–Flatt", "reading"],
+        rows=[_scaling_row(fit) for fit in fits[:MOST_FITS]],
+    )
+
+
+def _line_of(fit: Mapping[str, Any]) -> str:
+    if fit["scaling"] == "strong":
+        return f"batch {plain_text(fit['batch_size'])}"
+    return f"{plain_text(fit['per_worker_batch'])} a worker"
+
+
+def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
+    short: Text = "{:.3g}".format
+    measured = [f"{each['value']:.2f} at {each['num_gpus']}" for each in fit["karp_flatt"] if each["value"] is not None]
+    serial = "amdahl_serial" if fit["scaling"] == "strong" else "gustafson_serial"
+    estimates = [fit[key] for key in ("sigma", "kappa", "peak_gpus", serial)]
+    reasons = [why_of(each) for each in estimates if each is not None and not identified(each)]
+    reading = dict.fromkeys(str(text).rstrip(". ") for text in (fit["karp_flatt_words"], fit["why"], *reasons) if text)
+    sizes = UNBROKEN.join(plain_text(size) for size in fit["sizes"])
+    return [
+        f"{_line_of(fit)} ({fit['scaling']})",
+        sizes,
+        *(_brief(each, short) for each in estimates),
+        ", ".join(measured) or NOTHING,
+        "; ".join(reading),
+    ]
+
+
+def _brief(estimate: Mapping[str, Any] | None, text: Text) -> str:
+    """As `estimate_text`; the reason, which stands beside in the row, is left out."""
+    said = estimate_text(estimate, text)
+    return said.partition(":")[0] if said.startswith("not ") else _unbroken(said)
+
+
+def _unbroken(said: str) -> str:
+    """An estimate whose interval stays on one line."""
+    value, bracket, interval = said.partition(" (")
+    return said if said.startswith("not ") or not bracket else f"{value} ({interval.replace(' ', UNBROKEN)}"
+
+
+def _to(part: Mapping[str, Any]) -> str:
+    return f" to {part['target']:g}" if part["target"] is not None else ""
+
+
+STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
+    ("s_min", "S_min", "steps with a batch without limit", "{:,.3g}".format),
+    ("e_min", "E_min", "examples with a batch near one", "{:,.0f}".format),
+    ("b_crit", "B_crit", "batch that needs twice S_min steps", "{:,.0f}".format),
+    ("noise_scale", "B_noise", "gradient noise scale, a proxy for B_crit", "{:,.0f}".format),
+)
+
+
+def _steps_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    return TextTable(
+        title=title,
+        lead=f"S(B) = S_min (1 + B_crit / B){_to(part)}, each batch at its best rate.",
+        header=["parameter", "value (90% interval)", "meaning"],
+        rows=_parameters(part, STATISTICAL),
+    )
+
+
+def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    exponent = estimate_text(part["exponent"], "{:.2f}".format)
+    known = "is" if exponent.startswith("not ") else "="
+    nearest = f", nearest {part['nearest']}" if part.get("nearest") else ""
+    by = f" Best: {part['target_or_metric']}." if part.get("target_or_metric") else ""
+    return TextTable(
+        title=title,
+        lead=f"Best rate ∝ batch^p: p {known} {exponent.rstrip('. ')}{nearest}. 0.5 is the square-root rule, 1 the "
+        f"linear one; bounds are left out.{by}",
+        header=["batch", "best rate", "runs", "note"],
+        rows=[
+            [
+                plain_text(point["batch_size"]),
+                f"{point['best_rate']:g}",
+                plain_text(point["n"]),
+                f"{point['edge']} rate tried: a bound" if point["edge"] else "",
+            ]
+            for point in part["points"]
+        ],
+    )
+
+
+def prediction_table(summary: Summary) -> TextTable:
+    """A row a num_gpus: what is predicted to be the best batch there, and what it would take."""
+    part, title = part_of(summary, "predictions"), "Beyond the cluster"
+    if not present(part):
+        return TextTable(title=title, lead=f"Not predicted: {why_of(part)}.")
+    broken = part.get("breaks_at")
+    ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
+    made = f"Steps to {part['target']:g} times the time of a step; batch: {part['batch_size']}{_of(part)}."
+    mark = DAGGER if part.get("flagged") else ""
+    header = ["num_gpus", "batch", "a worker", "lr", "step", f"time to {part['target']:g}", "90% interval"]
+    return TextTable(
+        title=title,
+        lead=sentences(made, ends, steps_doubt(part), used_all_the_same(part)),
+        header=[*header, work_unit(summary), "cost", "note"],
+        rows=[_prediction_row(row, part.get("best") or {}, why_of(broken), mark) for row in part["rows"]],
+    )
+
+
+def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], told: str, mark: str) -> list[str]:
+    """told: the reason that stands above the table already. mark: behind what comes from the time of a step."""
+
+    def text(key: str, write: Callable[[Any], str], mark: str = "") -> str:
+        return NOTHING if row.get(key) is None else f"{write(row[key])}{mark}"
+
+    both = row["low"] is not None and row["high"] is not None
+    roles = [role for role, choice in best.items() if present(choice) and choice["num_gpus"] == row["num_gpus"]]
+    beyond = ["beyond the measured"] if row["beyond"] else []
+    why = [] if row["valid"] and not row["why"] else ["not predicted" if why_of(row) == told else why_of(row)]
+    return [
+        plain_text(row["num_gpus"]),
+        text("batch_size", plain_text),
+        text("per_worker_batch", plain_text),
+        text("learning_rate", "{:.3g}".format),
+        text("step_seconds", brief_seconds, mark),
+        text("seconds_to_target", seconds_text, mark),
+        f"{seconds_text(row['low'])} to {seconds_text(row['high'])}" if both else NOTHING,
+        text("gpu_seconds", three_digits, mark),
+        text("cost", money_text, mark),
+        "; ".join([*roles, *beyond, *why]),
+    ]
+
+
+def factorised_table(summary: Summary) -> TextTable | None:
+    """What the factorised study predicted of the cells held out, and what it saved; None where it was a plain one."""
+    part = summary.get("factorised")
+    if part is None:
+        return None
+    title, unit = "Factorised: trainings times timings", work_unit(summary)
+    if not present(part):
+        return TextTable(title=title, lead=f"Not judged: {why_of(part)}.")
+    lead = [f"{part['cells']} trainings and {part['timings']} timings stand for the full grid."]
+    if part["median_error"] is not None:
+        lead.append(f"Time to the target at the cells held out is off by {part['median_error']:.1%} (median).")
+    if part["saved_by_factorising"] is not None:
+        spent, grid = three_digits(part["gpu_seconds"]), three_digits(part["grid_gpu_seconds"])
+        lead.append(f"It took {spent} {unit}, the full grid is predicted to take {grid}.")
+        lead.append(_saved_words(part["saved_by_factorising"]))
+    if part["saved_by_asha"] is not None:
+        lead.append(f"Stopping trials early saves {part['saved_by_asha']:.0%} of the rest.")
+    if part.get("why"):
+        lead.append(f"{part['why'][:1].upper()}{part['why'][1:].rstrip('. ')}.")
+    header = ["held out", "predicted", "measured", "error", "note"]
+    return TextTable(title=title, lead=" ".join(lead), header=header, rows=[_held(row) for row in part["held_out"]])
+
+
+def _saved_words(share: float) -> str:
+    """share: of the full grid's cost; below zero where trainings and timing runs cost more than the grid."""
+    if share < 0:
+        return f"Factorising does not pay here: it costs {1 - share:.2f}× as much as that."
+    return f"Factorising saves {share:.0%} of that."
+
+
+def _held(row: Mapping[str, Any]) -> list[str]:
+    error = NOTHING if row["error"] is None else f"{row['error']:+.1%}"
+    seconds = [seconds_text(row["predicted_seconds"]), seconds_text(row["measured_seconds"])]
+    return [row["label"], *seconds, error, row.get("why") or ""]

@@ -1,0 +1,136 @@
+"""What is wrong with a spec, said so that its author can mend it.
+
+Every problem names the file, the line, the field, the value, what is wrong with it, and the remedy. pydantic finds
+most problems; `explain` puts its terse error types into those words.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic_core import PydanticCustomError
+
+from scalestudy.experiments.spec.addresses import redacted
+
+SHOWN_CHARACTERS = 60
+ABSENT: Any = object()
+"""Stands for the value of a field that is not there at all, so that none is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with a spec.
+
+    field: dotted path, "" for the file as a whole. value: as the user wrote it, `ABSENT` where there is none.
+    line: 1-based line in the file, "--set" for a value given on the command line, None when there is no file.
+    message: what is wrong, a phrase that follows the value. remedy: what to do.
+    """
+
+    field: str
+    value: Any
+    line: int | Literal["--set"] | None
+    message: str
+    remedy: str
+
+    def text(self, source: str) -> str:
+        """The problem on one line: `study.yaml:12: sweep.num_gpus: 0 is too small; use at least 1`."""
+        place = self.line if self.line == "--set" else ":".join(str(part) for part in (source, self.line) if part)
+        value = "" if self.value is ABSENT else f"{shown(self.value)} "
+        field_name = f"{self.field}: " if self.field else ""
+        return f"{place}: {field_name}{value}{self.message}; {self.remedy}"
+
+
+@dataclass
+class SpecError(ValueError):
+    """A spec that can't be used. Carries every problem found, so that one correction mends them all."""
+
+    problems: list[Problem]
+    source: str = "study.yaml"
+    args: tuple[Any, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.args = (self.problems, self.source)  # what pickle hands back to __init__
+
+    def __str__(self) -> str:
+        return "\n".join(problem.text(self.source) for problem in self.problems)
+
+
+def one_problem(source: str, message: str, remedy: str, line: int | None = None, value: Any = ABSENT) -> SpecError:
+    """The error of a file that can't be read as a spec at all."""
+    return SpecError([Problem(field="", value=value, line=line, message=message, remedy=remedy)], source)
+
+
+def shown(value: Any) -> str:
+    """A value as a user would write it, without passwords, cut to a readable length."""
+    if isinstance(value, float) and not math.isfinite(value):
+        text = ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
+    else:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    text = "".join(character if character.isprintable() else "?" for character in redacted(text))
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
+
+
+def did_you_mean(wrong: object, names: Collection[str]) -> str:
+    """`did you mean "x"? ` where a known name is close to the wrong one, else nothing."""
+    close = difflib.get_close_matches(str(wrong)[:100], list(names), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"? ' if close else ""
+
+
+def alternatives(names: Iterable[object]) -> str:
+    """`a, b or c`."""
+    words = [name if isinstance(name, str) else shown(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def wrong(message: str, remedy: str) -> PydanticCustomError:
+    """An error for a validator to raise; `explain` hands its words on unchanged."""
+    return PydanticCustomError("explained", "{message}; {remedy}", {"message": message, "remedy": remedy})
+
+
+def field_name(location: Sequence[int | str]) -> str:
+    """The dotted path of a value; positions in a list are left out, the value itself tells which one it is."""
+    return ".".join(part for part in location if isinstance(part, str))
+
+
+def explain(error: Mapping[str, Any], known_keys: Collection[str] = ()) -> tuple[str, str]:
+    """What is wrong and the remedy, in words, for one entry of pydantic's `ValidationError.errors()`.
+
+    known_keys: the keys that the section of an unknown key does have.
+    """
+    context = error.get("ctx", {})
+    key = error["loc"][-1] if error["loc"] else ""
+    match error["type"]:
+        case "explained":
+            return context["message"], context["remedy"]
+        case "extra_forbidden":
+            known = f"the keys here are {', '.join(sorted(known_keys))}" if known_keys else "remove it"
+            return "stands under an unknown key", did_you_mean(key, known_keys) + known
+        case "missing":
+            return "is missing", f"add `{key}: …`"
+        case "int_type" | "int_from_float" | "int_parsing_size":
+            return "is not a whole number", "write a whole number without quotes or a point, such as 2"
+        case "float_type":
+            return "is not a number", "write a number without quotes, such as 0.1"
+        case "finite_number":
+            return "is not a finite number", "write a finite number, such as 0.1"
+        case "bool_type":
+            return "is not true or false", "write true or false without quotes"
+        case "string_type":
+            return "is not text", "write text; put quotes around what looks like a number"
+        case "tuple_type" | "list_type":
+            return "is not a list", f"write a list: [{shown(error['input'])}]"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "is not a mapping", "write keys and values, `key: value`"
+        case "greater_than":
+            return "is too small", f"it must be greater than {context['gt']:g}"
+        case "greater_than_equal":
+            return "is too small", f"use at least {context['ge']:.10g}"
+        case "less_than":
+            return "is too large", f"it must be less than {context['lt']:g}"
+        case "less_than_equal":
+            return "is too large", f"use at most {context['le']:.10g}"
+        case _:
+            return f"is not valid ({error['msg']})", "correct it"

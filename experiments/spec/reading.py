@@ -1,0 +1,234 @@
+"""A spec from file, catalogue or template; all problems.
+
+What is wrong is told all at once, each problem with its file, line, field, value and remedy (`SpecError`), before
+anything is started or written.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from scalestudy.experiments.spec.checks import relation_problems
+from scalestudy.experiments.spec.errors import (
+    ABSENT,
+    Problem,
+    SpecError,
+    did_you_mean,
+    explain,
+    field_name,
+    one_problem,
+)
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
+
+STUDIES = Path(__file__).parent / "studies"
+
+
+def catalogue() -> list[str]:
+    """Names of the studies that come with the package, sorted."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def find_study(name_or_path: str) -> Path:
+    """The spec file of a catalogue name or a path; a file in the current folder wins only when written as a path.
+
+    Raises SpecError, listing the catalogue, when there is neither.
+    """
+    if name_or_path in catalogue():
+        return STUDIES / f"{name_or_path}.yaml"
+    path = Path(name_or_path)
+    try:
+        there = bool(name_or_path) and path.exists()
+    except (OSError, ValueError):
+        there = False
+    if there:
+        return path
+    names = catalogue()
+    guess = did_you_mean(path.name, names)
+    remedy = f"{guess}name a YAML file, or a study of the catalogue: {', '.join(names)}"
+    raise one_problem(name_or_path or '""', "there is no such file or study", remedy)
+
+
+__all__ = ["Problem", "SpecError", "StudySpec", "catalogue", "find_study", "load_study", "parse_study"]
+
+LARGEST_FILE_BYTES = 1_000_000
+
+
+def load_study(
+    source: Path, overrides: Sequence[str] = (), *, models: Collection[str], datasets: Collection[str]
+) -> StudySpec:
+    """Reads and validates a spec file.
+
+    overrides: `key.path=value` with a YAML value, each put in place of what the file says. models, datasets: the
+    built-in names; `package.module:callable` is accepted by its form.
+
+    Raises SpecError with every problem found.
+    """
+    text = _read_file(Path(source))
+    return parse_study(text, str(source), overrides, models=models, datasets=datasets)
+
+
+def parse_study(
+    text: str, source: str, overrides: Sequence[str] = (), *, models: Collection[str], datasets: Collection[str]
+) -> StudySpec:
+    """Validates the text of a spec; `source` names it in errors. Otherwise as `load_study`."""
+    document = _read_document(text, source)
+    origin = Origin(document, [])
+    problems = list(document.problems)
+    for override in overrides:
+        problems += _apply(override, origin)
+    spec, found = _validate(document.data, origin)
+    problems += found
+    problems += relation_problems(spec, models, datasets, origin.line_of, {problem.field for problem in problems})
+    if problems or spec is None:
+        raise SpecError(sorted(problems, key=_place), source)
+    return spec
+
+
+class Origin(NamedTuple):
+    """Where each value came from: the document's lines, and the paths that overrides have set."""
+
+    document: Document
+    overridden: list[tuple[str, ...]]
+
+    def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
+        """The line of a value, or "--set" where an override set it or made the section that it stands in."""
+        made = path not in self.document.lines
+        for override in self.overridden:
+            if path[: len(override)] == override or (made and override[: len(path)] == path):
+                return "--set"
+        return self.document.line_of(path)
+
+
+def _place(problem: Problem) -> int:
+    return problem.line if isinstance(problem.line, int) else LARGEST_FILE_BYTES
+
+
+def _read_file(path: Path) -> str:
+    source = str(path)
+    try:
+        if path.is_dir():
+            raise one_problem(source, "is a folder, not a spec", "name a YAML file or a study of the catalogue")
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise one_problem(source, "is larger than 1 MB, too large for a spec", "name a study spec")
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        names = ", ".join(catalogue())
+        raise one_problem(source, "there is no such file", f"check the path, or use one of {names}") from None
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 text (byte {error.start})"
+        raise one_problem(source, message, "save it as UTF-8") from None
+    except OSError as error:
+        raise one_problem(source, f"can't be read ({error.strerror})", "check the path and its permissions") from None
+
+
+def _read_document(text: str, source: str) -> Document:
+    try:
+        document = read_yaml(text)
+    except NotReadableError as error:
+        raise one_problem(source, error.message, error.remedy, error.line) from None
+    if document.data is None and not document.problems:
+        raise one_problem(source, "is empty", "write a spec, beginning with `name: my-study`")
+    if not isinstance(document.data, dict):
+        if document.problems:
+            raise SpecError(document.problems, source)
+        remedy = "write keys and values, beginning with `name: my-study`"
+        raise one_problem(source, "is not a mapping of keys to values", remedy, 1, document.data)
+    return document
+
+
+def _apply(override: str, origin: Origin) -> list[Problem]:
+    """Puts one `key.path=value` into the document; returns what is wrong with its form."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if parts[0] == "sweep" and len(parts) > 2:
+        parts = ["sweep", ".".join(parts[1:])]
+    if not equals or not all(parts):
+        return [_override_problem("", override, "is not key=value", "write it like sweep.num_gpus=[1, 2]")]
+    try:
+        value = read_yaml(text)
+    except NotReadableError as error:
+        return [_override_problem(key, text, error.message, "quote the whole argument for your shell")]
+    if value.problems:
+        return [_override_problem(key, text, problem.message, problem.remedy) for problem in value.problems]
+    target: Any = origin.document.data
+    for part in parts[:-1]:
+        if target.get(part) is None:
+            target[part] = {}
+        target = target[part]
+        if not isinstance(target, dict):
+            return [_override_problem(key, text, f"can't be set: {part} has no keys", "name a key that is there")]
+    target[parts[-1]] = value.data
+    origin.overridden.append(tuple(parts))
+    return []
+
+
+def _override_problem(field: str, value: Any, message: str, remedy: str) -> Problem:
+    return Problem(field=field, value=value, line="--set", message=message, remedy=remedy)
+
+
+def _validate(data: dict[str, Any], origin: Origin) -> tuple[StudySpec | None, list[Problem]]:
+    """The spec and what is wrong with it. With problems, the spec is what is left without the faulty values: enough
+    to check how the others go together, so that all is told at once; None where nothing is left.
+    """
+    try:
+        return StudySpec.model_validate(data), []
+    except ValidationError as error:
+        problems = [_problem(details, origin) for details in error.errors(include_url=False)]
+        locations = [details["loc"] for details in error.errors(include_url=False)]
+    try:
+        return StudySpec.model_validate({"name": "unnamed", **_without(data, locations)}), problems
+    except ValidationError:
+        return None, problems
+
+
+def _problem(details: Any, origin: Origin) -> Problem:
+    location = details["loc"]
+    message, remedy = explain(details, _known_keys(location[:-1]))
+    value = ABSENT if details["type"] == "missing" else details["input"]
+    line = origin.line_of(location)
+    return Problem(field=field_name(location), value=value, line=line, message=message, remedy=remedy)
+
+
+def _known_keys(section: tuple[int | str, ...]) -> list[str]:
+    model: Any = StudySpec
+    for part in section:
+        fields = getattr(model, "model_fields", {})
+        model = fields[part].annotation if part in fields else None
+    return list(getattr(model, "model_fields", {}))
+
+
+def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
+    """A copy of the data without the values at these locations."""
+    if isinstance(data, dict):
+        kept = {key: value for key, value in data.items() if (*here, key) not in locations}
+        return {key: _without(value, locations, (*here, key)) for key, value in kept.items()}
+    if isinstance(data, list):
+        return [
+            _without(value, locations, (*here, index))
+            for index, value in enumerate(data)
+            if (*here, index) not in locations
+        ]
+    return data
+
+
+TEMPLATE = Path(__file__).with_name("template.yaml")
+PLACEHOLDER = "NAME"
+BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
+"""What the template names."""
+
+
+def new_spec(name: str, file: str | None = None) -> str:
+    """A commented spec by a name. file: as commands are to name it; default: `name`.yaml.
+
+    Raises SpecError where the name can't be a folder's.
+    """
+    file = file or f"{name}.yaml"
+    text = TEMPLATE.read_text(encoding="utf-8")
+    text = text.replace(f"name: {PLACEHOLDER}", f"name: {json.dumps(name)}", 1)  # in quotes: 123 is a name, too
+    parse_study(text, file, **BUILT_IN)
+    return text.replace(f"{PLACEHOLDER}.yaml", quote(file)).replace(PLACEHOLDER, name)

@@ -1,0 +1,354 @@
+"""The sections of a spec; `train` from `scalestudy.training.config`.
+
+Nothing is coerced: "2" is not 2, true is not 1, 2.0 is not a number of workers. A value that the design has but this
+version has not is refused by name, never accepted and ignored.
+"""
+
+import math
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+
+from scalestudy.experiments.spec.addresses import is_uri, uri_problem
+from scalestudy.experiments.spec.errors import alternatives, did_you_mean, wrong
+
+LARGEST = 2**31 - 1
+"""The largest whole number a key takes."""
+GRADIENT_SYNCS = ("ddp", "naive", "flat", "ring", "bf16", "powersgd", "local_sgd")
+LOSSES = ("cross_entropy", "mse")
+METRICS = ("accuracy", "mse")
+
+CALLABLE_PATH = re.compile(r"([A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*")
+"""`package.module:callable`."""
+
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen part of a spec; keys it does not know are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def one_of(*choices: Any) -> BeforeValidator:
+    """Accepts these values alone, type and all."""
+
+    def check(value: Any) -> Any:
+        if any(type(value) is type(choice) and value == choice for choice in choices):
+            return value
+        guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+        raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
+
+    return BeforeValidator(check)
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "write a value, or remove the key")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+
+
+def _folder_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        rule = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
+        raise wrong("can't name a folder", f"use {rule}")
+    return value
+
+
+def built_in(*names: str) -> AfterValidator:
+    """Accepts these names, and what has the form `package.module:callable`."""
+
+    def check(value: str) -> str:
+        if value not in names and not CALLABLE_PATH.fullmatch(value):
+            remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
+            raise wrong("is not built in", remedy)
+        return value
+
+    return AfterValidator(check)
+
+
+def _component(value: str) -> str:
+    if ":" in value and not CALLABLE_PATH.fullmatch(value):
+        raise wrong("is not a built-in name or package.module:callable", "write it as package.module:callable")
+    return value
+
+
+def _data_set(value: str) -> str:
+    if value.startswith("torchvision:"):
+        raise wrong("is not available in this version", "write it as package.module:callable of your own")
+    return _component(value)
+
+
+def _storage_place(value: str) -> str:
+    if "\0" in value:
+        raise wrong("is not the name of a folder", "name a folder, or a URI such as s3://bucket/runs")
+    if is_uri(value) and (problem := uri_problem(value)):
+        raise wrong(*problem)
+    return value
+
+
+def _tracking_uri(value: str) -> str:
+    example = "use sqlite:///mlflow.db or http://host:5000"
+    if value.startswith("file:") or ("://" not in value and value != "databricks"):
+        raise wrong("is a file store, which MLflow has retired", example)
+    return value
+
+
+def _experiment(value: str) -> str:
+    if value in (".", ".."):
+        raise wrong("can't name a folder of artifacts", "write a name")
+    return value
+
+
+def _shards(value: Any) -> Any:
+    if isinstance(value, str) and value in ("even", "speed"):
+        return value
+    numbers = isinstance(value, list | tuple) and all(type(weight) in (int, float) for weight in value)
+    if not numbers or not value or not all(0 <= weight < float("inf") for weight in value) or not any(value):
+        remedy = "write even, speed, or one weight a worker, such as [3, 1]"
+        raise wrong("is not even, speed or a list of weights", remedy)
+    return tuple(float(weight) for weight in value)
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values, if none is there twice."""
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise wrong(f"has {value} twice", "keep one of the two")
+    return values
+
+
+class Workload(Section):
+    """What is trained, and on what."""
+
+    model: Annotated[Text, AfterValidator(_component)] = "lenet"
+    """A built-in name, `torchvision:name`, or `package.module:callable(num_classes, in_channels, **model_args)`."""
+    data: Annotated[Text, AfterValidator(_data_set)] = "digits"
+    """A built-in name, or `package.module:callable(root, **data_args)` that returns the splits."""
+    model_args: dict[str, Any] = {}
+    """Keyword arguments of the model, such as {init: xavier}."""
+    data_args: dict[str, Any] = {}
+    """Keyword arguments of the data set."""
+    loss: Annotated[Text, built_in(*LOSSES)] = "cross_entropy"
+    """A built-in name, or `package.module:callable(outputs, targets)` that returns one loss an example."""
+    metric: Annotated[Text, built_in(*METRICS)] = "accuracy"
+    """The target metric, a mean over the test set: a built-in name, or a callable as for the loss.
+
+    accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>.
+    """
+    metric_mode: Annotated[str, one_of("max", "min")] = "max"
+    """Whether the larger or the smaller metric is the better."""
+
+
+class Optimizer(Section):
+    """The update rule of a step."""
+
+    name: Annotated[str, one_of("sgd", "adam", "adamw")] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    """Of SGD; Adam has its own."""
+    weight_decay: NotNegative = 0.0
+
+
+class Train(Section):
+    """How one trial is trained. Any of these keys may also stand under `sweep` with a list."""
+
+    epochs: Count = 10
+    """Passes over the training set."""
+    optimizer: Optimizer = Optimizer()
+    lr_rule: Annotated[str, one_of("none", "linear", "sqrt", "adascale")] = "none"
+    """How the effective learning rate follows the batch size, from base_batch_size on."""
+    base_batch_size: Count = 256
+    """Examples; the batch size at which effective and nominal learning rate are the same."""
+    warmup_epochs: NotNegative = 0.0
+    """Epochs, or a part of one, over which the learning rate rises; 0: none."""
+    schedule: Annotated[str, one_of("constant", "cosine", "one_cycle")] = "constant"
+    """How the learning rate falls after the warm-up."""
+    gradient_clip: Positive | None = None
+    """Largest norm of the summed gradient; null: not clipped."""
+    precision: Annotated[str, one_of("fp32", "bf16")] = "fp32"
+    """Of forward and backward; parameters and updates stay fp32."""
+    channels_last: Annotated[bool | str, one_of(False, True, "auto")] = False
+    """Memory order of images; auto: what a probe finds faster."""
+    compile: bool = False
+    """Run the model through torch.compile."""
+    accumulation: Count = 1
+    """Micro-batches a step."""
+    augment: Annotated[str, one_of("none", "crop_flip")] = "none"
+    """Of training images."""
+    gradient_sync: Annotated[Text, built_in(*GRADIENT_SYNCS)] = "ddp"
+    """How gradients are summed over the workers: a built-in name, or `package.module:callable`."""
+    powersgd_rank: Count | None = None
+    """Of gradient_sync: powersgd, the rank of the compressed gradients; null: 2."""
+    local_steps: Count | None = None
+    """Of gradient_sync: local_sgd, the steps between two averages; null: 8."""
+    sync_batch_norm: bool = False
+    """Let batch normalisation see the global batch, not only the worker's own examples."""
+    shards: Annotated[Any, BeforeValidator(_shards)] = "even"
+    """How a batch is divided: even; speed, by a short probe; or weights, one a worker."""
+    checkpoint_every: Whole = 1
+    """Epochs between checkpoints; 0: never."""
+    warm_up_steps: Whole = 5
+    """Steps at a trial's start left out of samples_per_second."""
+
+
+class Search(Section):
+    """How points of the sweep are chosen, and which trials are stopped early."""
+
+    method: Annotated[str, one_of("grid", "random", "tpe", "factorised")] = "grid"
+    """grid: every point. random: some, drawn before the study starts. tpe: each where those before it did best.
+    factorised: the grid, each batch size, rate and seed trained with one num_gpus, and every step timed with all."""
+    samples: Count = 20
+    """Points to choose, each with all its seeds; all of them where there are fewer. A grid does not look at this."""
+    seed: Whole = 0
+    """Of the choice: the same seed chooses the same points."""
+    objective: Annotated[str, one_of("metric", "time_to_target", "cost_to_target")] = "metric"
+    """What tpe looks for: the best metric of any epoch, or the fewest training seconds or worker-seconds to the first
+    of targets.accuracy; of a point's seeds, the median."""
+    scheduler: Annotated[str, one_of("none", "asha")] = "none"
+    """asha: stop trials whose metric is among the worst, at rungs of epochs; seeds are trials of their own."""
+    grace_epochs: Count = 1
+    """The first rung; the others are at its multiples by reduction, its square …, below the last epoch."""
+    reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
+    """One of so many trials goes on at each rung."""
+    train_on: Count | None = None
+    """Of factorised, the num_gpus of its trainings, one of the sweep's; null: the smallest."""
+    held_out: Whole = 2
+    """Of factorised, the cells that are run in full all the same, to check what it infers; 0: none."""
+    allow_inexact: bool = False
+    """Of factorised: infer times also where the training is not the same at every num_gpus."""
+
+
+class Resources(Section):
+    """What a worker asks of the cluster."""
+
+    device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
+    """auto: CUDA where the cluster has GPUs, else CPU processes."""
+    gpus_per_worker: Share = 1.0
+    """GPUs; below 1 several workers share one. Not looked at on CPU."""
+    cpus_per_worker: Count = 1
+    """Cores; on CPU also the threads a worker computes with."""
+    exclusive: Annotated[bool | str, one_of("auto", True, False)] = "auto"
+    """One trial at a time on a node, so that timings are undisturbed; auto: on CPU yes, on CUDA no."""
+    oversubscribe: bool = False
+    """Allow more threads than cores; such timings are flagged."""
+
+
+class Targets(Section):
+    """What the study is asked to reach."""
+
+    accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(distinct)] = ()
+    """Values of the target metric to time, accuracies above 0 and up to 1; none: the study recommends by the best."""
+    price_per_gpu_hour: NotNegative | None = None
+    """In any currency; null: cost is told in GPU-seconds."""
+
+
+class Limits(Section):
+    """Bounds on what one study may use up."""
+
+    trial_minutes: Positive = 60.0
+    """Longest wall time of a trial; past it the trial is failed."""
+    stalled_seconds: Positive = 120.0
+    """A trial that finishes no step for so long is taken for stalled, and goes on from its checkpoint."""
+    failures_per_trial: Whole = 2
+    """Attempts that a trial may lose to each cause, such as a lost worker."""
+    trials_per_group: Count = 200
+    """A worker group is started anew after so many trials."""
+
+
+class Tracking(Section):
+    """Where MLflow records the study."""
+
+    uri: Annotated[Text, AfterValidator(_tracking_uri)] | None = None
+    """null: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
+    experiment: Annotated[Text, AfterValidator(_experiment)] | None = None
+    """null: the study's name."""
+    offline: Annotated[str, one_of("refuse", "spool")] = "refuse"
+    """When the tracking server can't be reached at the start: refuse the study, or send MLflow its part later."""
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+StorageFolder = Annotated[Text, AfterValidator(_storage_place)]
+
+
+def leaf_keys(section: type[BaseModel] = Train, prefix: str = "train.") -> list[str]:
+    """Dotted paths of every plain key of a section and the sections in it: what may stand under `sweep`."""
+    return [key for name, field in section.model_fields.items() for key in _leaves(f"{prefix}{name}", field.annotation)]
+
+
+def _leaves(path: str, annotation: Any) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return leaf_keys(annotation, f"{path}.")
+    return [path]
+
+
+KINDS = ("uniform", "log_uniform")
+DIGITS = 4
+"""Significant digits of a number that is drawn: it can be read, typed again, and is the same on every machine, where
+logarithms may differ in their last bit; a trial's id hashes it."""
+
+
+class Range(Section):
+    """Every number from low to high, both included; whole numbers where the bounds are.
+
+    uniform: each is as likely as another; log_uniform: each magnitude is. Whole numbers are rounded to the nearest.
+    """
+
+    kind: Literal["uniform", "log_uniform"]
+    low: int | float
+    high: int | float
+
+    @model_serializer
+    def _plain(self) -> dict[str, list[Any]]:
+        return {self.kind: [self.low, self.high]}
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of whole numbers."""
+        return isinstance(self.low, int)
+
+    @property
+    def count(self) -> float:
+        """How many numbers it holds; infinity where they are not whole."""
+        return self.high - self.low + 1 if self.whole else math.inf
+
+    def at(self, share: float) -> int | float:
+        """The number below which this share of the draws lies, 0 to 1."""
+        half = 0.5 if self.whole else 0.0  # the first and the last whole number are as wide as the others
+        low, high = self.low - half, self.high + half
+        logarithmic = self.kind == "log_uniform"
+        return self.tidy(low * (high / low) ** share if logarithmic else low + share * (high - low))
+
+    def tidy(self, value: float) -> int | float:
+        """A number as trials have it: whole, or with a few significant digits; never beyond the bounds."""
+        if self.whole:
+            return min(max(math.floor(value + 0.5), int(self.low)), int(self.high))
+        width = (self.high - self.low) / max(abs(self.low), abs(self.high))
+        digits = DIGITS + max(0, math.floor(-math.log10(width)))
+        return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
+
+    @property
+    def text(self) -> str:
+        """In words: `0.01 to 1, log_uniform`."""
+        return f"{self.low:g} to {self.high:g}, {self.kind}"
+
+
+def number_type(key: str) -> type | None:
+    """int or float where a parameter is such a number, so that it may have a range; None for any other and the seed."""
+    known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
+    if not key.startswith("train."):
+        return known.get(key)
+    annotation: Any = Train
+    for part in key.split(".")[1:]:
+        annotation = annotation.model_fields[part].annotation
+    options = get_args(annotation) or (annotation,)  # of `Count | None`, each may be Annotated
+    types = {getattr(option, "__origin__", option) for option in options} - {type(None)}
+    return next((number for number in (int, float) if types == {number}), None)

@@ -1,0 +1,159 @@
+"""YAML read as plain data, with the line of every value.
+
+PyYAML composes the document into nodes; the values are built here. So a tag that would run code has nothing to run,
+a key given twice is seen, aliases are bounded, and numbers are read as people mean them: the scalars are those of
+YAML 1.2 (`1e-3` is a number; `yes`, `010` and `1:30` are not what YAML 1.1 made of them).
+"""
+
+import math
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from scalestudy.experiments.spec.errors import ABSENT, Problem, shown
+
+MAX_VALUES = 50_000
+"""Values in one document with its aliases written out; a spec of 10,000 trials as points stays below it."""
+MAX_DEPTH = 40
+
+Path = tuple[int | str, ...]
+
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INT = re.compile(r"[-+]?[0-9]{1,300}")
+
+
+@dataclass
+class Document:
+    """Plain data, the 1-based line of the value at each path, and what was wrong with the way it was written."""
+
+    data: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line_of(self, path: Path) -> int | None:
+        """The line of the value at `path`, or of the nearest thing around it."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path)
+
+
+class NotReadableError(ValueError):
+    """Text that is not a YAML document of plain data. Carries message, remedy and the 1-based line, if known."""
+
+    def __init__(self, message: str, remedy: str, line: int | None = None) -> None:
+        super().__init__(message, remedy, line)
+        self.message, self.remedy, self.line = message, remedy, line
+
+
+class _Composer(yaml.SafeLoader):
+    """Composes nodes with every plain scalar left untagged: `_scalar` decides what it is."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and shape)
+
+
+def read_yaml(text: str) -> Document:
+    """Reads one YAML document.
+
+    Raises NotReadableError where the text is no YAML at all, or holds more than one document. Tags, repeated keys and
+    oversized aliases become `problems` of the document instead, so that they are told together with the rest.
+    """
+    try:
+        node = yaml.compose(text, Loader=_Composer)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise NotReadableError(f"is not YAML: {error.problem}", "correct the YAML on this line", line) from None
+    except yaml.YAMLError as error:
+        raise NotReadableError(f"is not YAML: {' '.join(str(error).split())}", "correct the YAML") from None
+    except RecursionError:
+        raise NotReadableError("is nested too deeply", f"use at most {MAX_DEPTH} levels") from None
+    document = Document()
+    if node is not None:
+        document.data = _Builder(document).build(node, (), 0)
+    return document
+
+
+class _Builder:
+    """Turns composed nodes into plain data, noting lines and problems in the document."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.values = 0
+
+    def build(self, node: Node, path: Path, depth: int) -> Any:
+        self.document.lines.setdefault(path, node.start_mark.line + 1)
+        self.values += 1
+        if self.values > MAX_VALUES or depth > MAX_DEPTH:
+            remedy = f"use at most {MAX_VALUES:,} values, nested at most {MAX_DEPTH} deep, aliases (*name) written out"
+            raise NotReadableError("is too large or too deeply nested", remedy, node.start_mark.line + 1)
+        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, path, depth)
+        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self.build(child, (*path, index), depth + 1) for index, child in enumerate(node.value)]
+        if isinstance(node, ScalarNode) and node.tag.removeprefix(_TAG) in _SCALARS:
+            return self._tagged_scalar(node, path)
+        self._problem(node, path, f"has the tag {node.tag.replace(_TAG, '!!')}, which is refused", "remove the tag")
+        return None
+
+    def _mapping(self, node: MappingNode, path: Path, depth: int) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.build(key_node, (*path, "<key>"), depth + 1)
+            if not isinstance(key, str) or key == "<<":
+                self._problem(key_node, path, f"has the key {shown(key)}", "use plain words as keys, no << merges")
+            elif key in result:
+                first = self.document.lines[(*path, key)]
+                remedy = f"keep one of the two (the first is on line {first})"
+                self._problem(key_node, (*path, key), "is given twice", remedy)
+            else:
+                self.document.lines[(*path, key)] = key_node.start_mark.line + 1
+                result[key] = self.build(value_node, (*path, key), depth + 1)
+        return result
+
+    def _tagged_scalar(self, node: ScalarNode, path: Path) -> Hashable:
+        try:
+            plain = node.style is None and node.tag == f"{_TAG}str"
+            return _plain_scalar(node.value) if plain else _SCALARS[node.tag.removeprefix(_TAG)](node.value)
+        except (ValueError, KeyError):
+            tag = node.tag.replace(_TAG, "!!")
+            self._problem(node, path, f"{shown(node.value)} does not fit its tag {tag}", "remove the tag")
+            return None
+
+    def _problem(self, node: Node, path: Path, message: str, remedy: str) -> None:
+        name = ".".join(part for part in path if isinstance(part, str) and part != "<key>")
+        line = node.start_mark.line + 1
+        self.document.problems.append(Problem(field=name, value=ABSENT, line=line, message=message, remedy=remedy))
+
+
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+def _plain_scalar(text: str) -> Hashable:
+    """The value of an unquoted scalar, by YAML 1.2's core schema."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL_FLOAT.fullmatch(text):
+        return math.nan if text.lower().endswith("nan") else float(text.replace(".", ""))
+    return text
+
+
+_SCALARS: dict[str, Callable[[str], Hashable]] = {
+    "str": str,
+    "int": int,
+    "float": lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "null": lambda text: _CONSTANTS[text],
+}

@@ -1,0 +1,96 @@
+"""The journal of a study – every event, one small numbered file each, written before it counts.
+
+What a study knows is in it: a study whose driver was killed goes on from it, and MLflow gets from it what it missed.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+DURABLE = frozenset({"study", "suggested", "ended"})
+"""Types of entries that are on the disk when they are written; what the others say comes again after a power cut."""
+DIGITS = 8
+"""Of a file's name; their order is that of the entries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One event.
+
+    number: from 1, in the order of the events. at: seconds since 1970, by the driver's clock. trial_id: whose event it
+    is; empty for the study's own. event: plain data with a `type`.
+    """
+
+    number: int
+    at: float
+    trial_id: str
+    event: dict[str, Any]
+
+    @property
+    def type(self) -> str:
+        """What kind of event it is."""
+        return str(self.event["type"])
+
+
+class Journal:
+    """The journal in a folder. One process writes it (the study's lock sees to that), any may read it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.time,
+        share: Callable[[Path, bytes], None] = lambda file, content: None,
+    ) -> None:
+        """share: puts an entry where the study is kept, if that is elsewhere, before it counts here; raises as `append`
+        does."""
+        self._folder, self._clock, self._share = folder, clock, share
+        self._last = max(self._numbers(), default=0)
+
+    @property
+    def last_number(self) -> int:
+        """Number of the newest entry; 0: there is none."""
+        return self._last
+
+    def append(self, trial_id: str, event: dict[str, Any]) -> Entry:
+        """Writes an event. A process that dies leaves it whole or not there. Raises ValueError for NaN, and OSError:
+        FileExistsError where another process has written the entry."""
+        entry = Entry(number=self._last + 1, at=self._clock(), trial_id=trial_id, event=event)
+        text = json.dumps({"at": entry.at, "trial_id": trial_id, "event": event}, allow_nan=False)
+        file = self._folder / f"{entry.number:0{DIGITS}}.json"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = file.with_suffix(f".{os.getpid()}.part")
+        try:
+            with aside.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                if entry.type in DURABLE:
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            self._share(file, text.encode("utf-8"))
+            os.link(aside, file)  # never over an entry of another process, which would have taken the study's lock
+        finally:
+            aside.unlink(missing_ok=True)
+        self._last = entry.number
+        return entry
+
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        """The entries with a greater number than `after`, in order. A file that a lost machine left torn is skipped:
+        what it said comes again, for the trial goes on from before it."""
+        for number in sorted(number for number in self._numbers() if number > after):
+            file = self._folder / f"{number:0{DIGITS}}.json"
+            try:
+                plain = json.loads(file.read_text(encoding="utf-8"))
+                yield Entry(number=number, at=plain["at"], trial_id=plain["trial_id"], event=plain["event"])
+            except (ValueError, KeyError, TypeError):
+                logger.warning("%s can't be read and is passed over", file)
+
+    def _numbers(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return [int(file.stem) for file in self._folder.glob("*.json") if file.stem.isdigit()]

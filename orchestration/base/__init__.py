@@ -1,0 +1,1 @@
+"""Imports `experiments/spec/addresses` and no other room."""

@@ -1,0 +1,1 @@
+"""Imports base and `experiments/spec`."""

@@ -1,0 +1,148 @@
+"""Do all nodes have our packages and our storage."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.cluster.nodes import ClusterNode
+
+
+def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
+    """Raises UnreachableError when a node can't read a file that the driver has written into the study's storage."""
+    if len(nodes) < 2:
+        return
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    probe.write_text(probe.name, encoding="utf-8")
+    try:
+        blind = [node.host for node, seen in zip(nodes, _seen_by(probe, nodes), strict=True) if not seen]
+    finally:
+        probe.unlink()
+    if blind:
+        raise UnreachableError(
+            f"storage: {folder}: can't be read on {', '.join(sorted(blind))}",
+            "name a folder that every node of the cluster shares",
+        )
+
+
+def _seen_by(probe: Path, nodes: Sequence[ClusterNode]) -> list[bool]:
+    import ray
+
+    reads = ray.remote(num_cpus=0)(_reads)
+    tasks = [
+        reads.options(label_selector={"ray.io/node-id": node.node_id}).remote(str(probe), probe.name) for node in nodes
+    ]
+    return ask_nodes(tasks)
+
+
+def ask_nodes(tasks: Sequence[Any], seconds: float = 60.0) -> list[Any]:
+    """The answers of one task on each node. Raises UnreachableError where one does not come."""
+    import ray
+
+    try:
+        return list(ray.get(list(tasks), timeout=seconds))
+    except ray.exceptions.RayError as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        problem = f"--address: a node of the cluster does not answer ({said})"
+        raise UnreachableError(problem, "look at `ray status` and the node's log, then try again") from error
+
+
+def _reads(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_text(encoding="utf-8") == text
+    except OSError:
+        return False
+
+
+PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
+"""What a worker computes with; MLflow is the driver's alone."""
+ANSWER_SECONDS = 60.0
+MISSING = "not installed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A package that a node has in another version than the driver, or not at all."""
+
+    node: str
+    package: str
+    there: str
+    here: str
+
+
+def check_versions(nodes: Sequence[ClusterNode]) -> None:
+    """Raises RequestError when a node's Python or packages are of other versions than this process's.
+
+    A task on each node looks, in the job's own environment: what a runtime env brings along counts.
+    """
+    there = zip(_names(nodes), _versions_on(nodes), strict=True)
+    found = differences(_versions(PACKAGES), dict(there))
+    if found:
+        listed = "; ".join(f"{each.node}: {each.package} {each.there}, here {each.here}" for each in found)
+        raise RequestError(
+            f"the cluster's packages differ from this process's: {listed}",
+            "install the same versions everywhere (`pip install -c constraints.txt …`, or one container image for all "
+            "nodes), or submit the study as a job with them in its runtime env",
+        )
+
+
+def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+    """What differs, by node and package, in their order.
+
+    A build's own part does not count, so that a head without GPUs may have PyTorch's CPU build (2.13.0+cpu); nor do
+    Python's patch releases. What the driver itself runs without a version, such as this package from a folder, is not
+    compared.
+    """
+    return [
+        Difference(node=node, package=package, there=versions.get(package, MISSING), here=version)
+        for node, versions in nodes.items()
+        for package, version in here.items()
+        if _counts(package, versions.get(package, MISSING)) != _counts(package, version)
+    ]
+
+
+def _counts(package: str, version: str) -> str:
+    """The part of a version that must be the same."""
+    return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
+
+
+def _names(nodes: Sequence[ClusterNode]) -> list[str]:
+    """Host names; several raylets on one machine are told apart by their ids."""
+    hosts = [node.host for node in nodes]
+    return [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
+
+
+def _versions_on(nodes: Sequence[ClusterNode]) -> list[dict[str, str]]:
+    import ray
+
+    task = ray.remote(num_cpus=0)(_probe())
+    tasks = [
+        task.options(label_selector={"ray.io/node-id": node.node_id}, max_retries=0).remote(PACKAGES) for node in nodes
+    ]
+    return ask_nodes(tasks, ANSWER_SECONDS)
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    return dict(_probe()(packages))
+
+
+def _probe() -> Any:
+    """A function that Ray sends along whole: a node that lacks this package must be able to run it too."""
+
+    def versions(packages: Sequence[str]) -> dict[str, str]:
+        import platform
+        from importlib import metadata
+
+        found = {"python": platform.python_version()}
+        for package in packages:
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+        return found
+
+    return versions

@@ -1,0 +1,188 @@
+"""The Ray cluster that a study runs on, what fits on it, and who can read its storage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
+from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
+
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable: with 0 a cluster takes 127.0.0.1 for its address, as it does by itself on macOS and Windows, and
+listens nowhere else. `--node-ip-address=127.0.0.1` would not do: Ray puts the network's address in its place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A connected cluster, with the nodes that a study may count on; `home` is its own temporary folder when this
+    process has started it and will end it, and `variables` what it was started with, in this process's environment."""
+
+    address: str
+    nodes: tuple[ClusterNode, ...]
+    home: Path | None = None
+    variables: tuple[str, ...] = ()
+    connected_here: bool = True
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process has started it."""
+        return self.home is not None
+
+    def disconnect(self) -> None:
+        """Leaves the cluster, and ends it if it was started here."""
+        import ray
+
+        if self.connected_here:
+            ray.shutdown()
+        if self.home:
+            _forget(self.home, self.variables)
+
+
+def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
+    """Connects to a cluster, or starts one on this machine.
+
+    Args:
+        address: `local` starts one; `auto` wants one that runs; host:port names one; None does what Ray does by
+            itself: the one that RAY_ADDRESS names or that runs on this machine, else a new one.
+        num_cpus: logical CPUs of a cluster that is started here; None: one a core.
+
+    Raises:
+        RequestError: a Ray Client address.
+        UnreachableError: no cluster answers, it refuses the token, or none can be started here.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return _cluster(connected_here=False)
+    _refuse_unreachable(address)
+    namespace = f"scalestudy-{uuid.uuid4().hex[:8]}"
+    options: dict[str, Any] = {"namespace": namespace, "configure_logging": True, "log_to_driver": True}
+    if address == "local" or (address is None and not _finds_cluster()):
+        return _start(num_cpus, options)
+    try:
+        ray.init(address=address, **options)
+    except Exception as error:
+        named = address or os.environ.get("RAY_ADDRESS") or ""
+        if isinstance(error, ray.exceptions.AuthenticationError) or ":" in named:
+            raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there
+        raise _no_cluster(address, str(error)) from error
+    return _cluster()
+
+
+def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
+    """Starts a cluster on this machine, in a temporary folder of its own.
+
+    Ray Train's helpers look for "the" cluster by a note in Ray's temporary folder. In the common one it may name
+    another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down. For
+    the same reason the dashboard, which is not started, has a port of its own: Ray notes 8265 for it all the same, and
+    there another cluster's may answer.
+    Its ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
+    """
+    import ray
+
+    home = Path(tempfile.mkdtemp(prefix="scalestudy-"))  # short: sockets lie under it, and their paths are bounded
+    variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
+    os.environ.update(variables)
+    _read_loopback_only()
+    token = token_file()
+    ours = token.is_file()
+    try:
+        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
+    except Exception as error:
+        _forget(home, tuple(variables))
+        raise UnreachableError(
+            f"Ray could not be started on this machine ({first_sentence(str(error))})",
+            "is it very busy, or short of memory or disk? `scalestudy doctor` looks for that; then try again",
+        ) from error
+    if not ours and token.is_file():
+        token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
+    cluster = _cluster(home=home, variables=tuple(variables))
+    (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
+    return cluster
+
+
+def _forget(home: Path, variables: tuple[str, ...]) -> None:
+    """Takes away what a cluster of this machine has left: its folder, and what it was started with."""
+    for name in variables:
+        os.environ.pop(name, None)
+    _read_loopback_only()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def token_file() -> Path:
+    """Where Ray looks for its token, and leaves the one that it makes."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
+
+
+def _read_loopback_only() -> None:
+    """Ray reads the variable once, when it is imported."""
+    from ray._private import ray_constants
+
+    by_itself = not ray_constants.IS_WINDOWS_OR_OSX
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(LOOPBACK_ONLY, by_itself)
+
+
+def _finds_cluster() -> bool:
+    """Whether Ray would find a running cluster by itself.
+
+    It goes by a note that a killed cluster leaves behind, so what the note names must answer too.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"] != "local"
+    host, _, port = (canonicalize_bootstrap_address(None) or "").rpartition(":")
+    return bool(host) and port.isdigit() and can_connect(host, int(port))
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """Answers at once for an address where nobody listens; Ray would try for half a minute."""
+    named = address or os.environ.get("RAY_ADDRESS") or ""
+    if named.startswith("ray://"):
+        problem = f"--address: {named}: Ray Client is not supported"
+        raise RequestError(problem, "submit the study as a job: ray job submit -- python -m scalestudy run SPEC")
+    host, _, port = named.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    if not can_connect(host, int(port)):
+        raise _no_cluster(named, "nobody listens there")
+    if not speaks_grpc(host, int(port)):
+        raise _no_cluster(named, "what listens there is not Ray")
+
+
+TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token"
+
+
+def first_sentence(text: str) -> str:
+    """What Ray says first, of a text that may go on for long."""
+    return (text.strip().splitlines() or ["no answer"])[0].partition(". ")[0][:300]
+
+
+def _not_let_in(address: str, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"--address: {address}: Ray answers there, and does not let this process in ({first_sentence(reason)})",
+        f"{TOKEN_REMEDY}; or is its version another than here?",
+    )
+
+
+def _no_cluster(address: str | None, reason: str) -> UnreachableError:
+    shown = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
+    return UnreachableError(
+        f"--address: {address or 'auto'}: no Ray cluster is in reach ({shown})",
+        "start one (`ray start --head`), correct the address and the token, or use --address local",
+    )
+
+
+def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), connected_here: bool = True) -> Cluster:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    nodes = tuple(node for node in alive_nodes() if not node.draining)
+    return Cluster(address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here)

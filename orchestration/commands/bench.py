@@ -1,0 +1,285 @@
+"""`bench`: chapter experiments and the largest batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as Columns
+from rich.text import Text
+
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
+from scalestudy.orchestration.study.ready import (
+    check_callables,
+    check_configs,
+    check_data,
+    known_trials,
+    read_spec,
+    request_error,
+)
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE_LIMIT, ROLE, MlflowStore
+from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
+
+if TYPE_CHECKING:
+    import torch
+
+    from scalestudy.training.chapter.measuring import Cell, Experiment, Table
+    from scalestudy.training.loop.memory_fit import MaxBatch
+
+
+Runner = Callable[..., "Experiment"]
+"""(device, *, quick) -> Experiment."""
+EXPERIMENT = "scalestudy-bench"
+UNTIL_WRAPPED = 10_000  # columns where nothing is wrapped: what is not a terminal has no width
+
+
+@dataclass(frozen=True)
+class Benched:
+    """An experiment that was run here, and where it is kept."""
+
+    experiment: Experiment
+    machine: Mapping[str, str]
+    quick: bool
+    tracking_uri: str | None = None  # None: not kept
+    run_id: str | None = None
+    untracked: StudyError | None = None  # why it could not be kept, if it was to be
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for --json and as the run's artifact."""
+        run = {"tracking_uri": self.tracking_uri, "run_id": self.run_id}
+        return {**self.experiment.to_dict(), "machine": dict(self.machine), "quick": self.quick, "mlflow": run}
+
+
+def run_bench(
+    name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True, runner: Runner | None = None
+) -> Benched:
+    """Run one experiment, and keep it in the store that `run` takes. `runner`: what to run; None: the one of that name.
+
+    Raises RequestError for an unknown name or device, and what check_reachable raises, before anything is measured. A
+    store that is lost meanwhile costs the run, not the result: see `untracked`.
+    """
+    prepare_environment()
+    address = resolve_address(None) if tracked else None
+    experiment_of, place = runner or _find_by_name(name), _find_device(device)
+    if address:
+        check_reachable(address)
+    from scalestudy.training.chapter.measuring import machine
+
+    said = machine(place)
+    done = Benched(experiment_of(place, quick=quick), said, quick)
+    return _keep(done, address) if address else done
+
+
+def _find_by_name(name: str) -> Runner:
+    from scalestudy.training.chapter import find_experiment
+
+    try:
+        return find_experiment(name)
+    except ValueError as error:
+        raise request_error(error, "scalestudy bench --help names them") from error
+
+
+def _find_device(name: str) -> Any:
+    from scalestudy.training.chapter.measuring import find_device
+
+    try:
+        return find_device(name)
+    except ValueError as error:
+        raise request_error(error, "choose auto, cpu or cuda") from error
+
+
+def _keep(done: Benched, address: TrackingAddress) -> Benched:
+    """The same with its MLflow run, or with the reason why there is none."""
+    try:
+        run_id = _log(done, address)
+    except Exception as error:  # MLflow raises its own, SQLAlchemy's and requests' errors
+        problem = f"tracking.uri: {address.shown}: the run could not be kept ({type(error).__name__})"
+        lost = UnreachableError(problem, "the results above are complete; correct MLFLOW_TRACKING_URI and run it again")
+        return Benched(done.experiment, done.machine, done.quick, untracked=lost)
+    return Benched(done.experiment, done.machine, done.quick, address.shown, run_id)
+
+
+def _log(done: Benched, address: TrackingAddress) -> str:
+    """One run, named as the bench: its parameters, metrics, note, and everything as JSON. Gives the run's id."""
+    from mlflow.entities import Metric, Param
+
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of every table of a new database
+    name = done.experiment.name
+    store = MlflowStore(address, EXPERIMENT, name)
+    client = store.client
+    tags = {ROLE: "bench", "mlflow.note.content": markdown(done)[:NOTE_LIMIT]}
+    run_id = str(client.create_run(store.experiment_id, run_name=name, tags=tags).info.run_id)
+    params = {"bench": name, "quick": str(done.quick), **done.machine}
+    client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
+    started = client.get_run(run_id).info.start_time
+    entries = [Metric(key, value, started, 0) for key, value in done.experiment.metrics.items()]
+    for start in range(0, len(entries), METRICS_A_BATCH):
+        client.log_batch(run_id, metrics=entries[start : start + METRICS_A_BATCH])
+    client.log_dict(run_id, done.to_dict(), f"{name}.json")
+    client.set_terminated(run_id)
+    return run_id
+
+
+def show_bench(console: Console, done: Benched) -> None:
+    """Question, tables, what holds here, and where it is kept."""
+    found = done.experiment
+    console.print(Text(found.question, style="bold"), soft_wrap=True)
+    console.print(Text(machine_line(done)), soft_wrap=True)
+    for table in found.tables:
+        console.print()
+        console.print(Text(table.title, style="bold"), soft_wrap=True)
+        console.print(_columns(table))
+    console.print()
+    for note in found.notes:
+        console.print(Text(f"- {note}"), soft_wrap=not console.is_terminal)
+    if done.run_id:
+        console.print(Text(f"MLflow: run {found.name} of {EXPERIMENT} in {done.tracking_uri}"), soft_wrap=True)
+
+
+def bench_console() -> Console:
+    """A terminal at its own width; anything else gets whole lines."""
+    console = Console()
+    return console if console.is_terminal else Console(width=UNTIL_WRAPPED)
+
+
+def machine_line(done: Benched) -> str:
+    """What the figures were taken on, in one line."""
+    said = done.machine
+    how = ", small sizes (--quick): figures not to be quoted" if done.quick else ""
+    return f"on {said['device']}, {said['cores']} cores, {said['threads']} threads, torch {said['torch']}{how}"
+
+
+def _columns(table: Table) -> Columns:
+    """Numbers flush right, words flush left; a cell too wide for the terminal goes on below, none is cut."""
+    columns = Columns(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in table.header:
+        is_text = any(isinstance(cell, str) for cell in table.column(heading))
+        columns.add_column(Text(heading), justify="left" if is_text else "right", overflow="fold")
+    for row in table.rows:
+        columns.add_row(*(Text(cell_text(cell)) for cell in row))
+    return columns
+
+
+def cell_text(cell: Cell) -> str:
+    """Four significant digits, no exponents for what a reader has a feeling for; "-" where nothing was measured."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, str | int):
+        return str(cell)
+    if cell == 0 or 1e-4 <= abs(cell) < 1e9:
+        whole = abs(cell) >= 1000
+        return f"{cell:,.0f}" if whole else f"{cell:.4g}"
+    return f"{cell:.3g}"
+
+
+def markdown(done: Benched) -> str:
+    """The run's note: the same tables, for MLflow's pages."""
+    parts = [f"**{done.experiment.question}**", machine_line(done)]
+    for table in done.experiment.tables:
+        rows = [table.header, ["---"] * len(table.header), *([cell_text(cell) for cell in row] for row in table.rows)]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        parts.append("\n".join([f"**{table.title}**", "", *lines]))
+    return "\n\n".join([*parts, *(f"- {note}" for note in done.experiment.notes)])
+
+
+NAME = "max-batch"
+GIB = 2**30
+IRRELEVANT = ("train.epochs", "train.gradient_sync", "train.schedule", "train.lr_rule", "train.warmup_epochs")
+"""Swept keys that change no step's memory on one worker."""
+
+
+class MaxBatchBench:
+    """The experiment of a spec, to be run on a device."""
+
+    def __init__(self, source: str | None, overrides: Sequence[str] = (), memory_gib: float | None = None) -> None:
+        """Raises SpecError or RequestError: no spec, no data, a limit that is none."""
+        if source is None:
+            raise RequestError("bench max-batch: no study is named", "write scalestudy bench max-batch SPEC")
+        if memory_gib is not None and not memory_gib > 0:
+            raise RequestError(f"--memory: {memory_gib:g} GiB is not above 0", "give the GiB that a worker may use")
+        spec = read_spec(source, overrides)
+        self._root = check_data(spec)
+        check_callables(spec)
+        trials = known_trials(spec, make_plan(spec))
+        check_configs(trials, self._root)
+        self._study, self._threads, self._memory_gib = spec.name, spec.resources.cpus_per_worker, memory_gib
+        self._ways: dict[str, TrialPlan] = {}
+        for trial in trials:
+            self._ways.setdefault(_way(trial), trial)
+
+    def __call__(self, device: torch.device, *, quick: bool = False) -> Experiment:
+        """Search; `quick` ends at 64 examples. Raises RequestError where the limit has to be stated."""
+        from scalestudy.training.chapter.measuring import Experiment
+
+        if device.type == "cpu" and self._memory_gib is None:
+            raise RequestError("bench max-batch: on a CPU the limit has to be stated", "add --memory GIB")
+        found = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
+        metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(found.values(), 1)}
+        return Experiment(
+            name=NAME,
+            question=f"What is the largest batch that one worker's memory takes in {self._study}?",
+            tables=(_answers(found), *(_tries(way, each) for way, each in found.items())),
+            notes=_notes(next(iter(found.values()))),
+            metrics=metrics,
+        )
+
+    def _search(self, trial: TrialPlan, device: torch.device, most: int | None) -> MaxBatch:
+        from scalestudy.training.config import TrainConfig
+        from scalestudy.training.distributed import Worker
+        from scalestudy.training.loop.memory_fit import LARGEST, find_max_batch
+
+        config = TrainConfig.from_dict(train_config(trial, self._root))
+        worker = Worker(0, 1, device, threads=self._threads)
+        limit = None if self._memory_gib is None else int(self._memory_gib * GIB)
+        try:
+            return find_max_batch(config, worker, limit_bytes=limit, most=most or LARGEST)
+        except ValueError as error:
+            raise request_error(error, "correct the spec") from error
+
+
+def _way(trial: TrialPlan) -> str:
+    """What a trial has of the study's swept parameters that can change its memory, as text."""
+    left_out = {*ITEMS, *IRRELEVANT}
+    swept: dict[str, Any] = {key: value for key, value in trial.params.items() if key not in left_out}
+    return ", ".join(f"{key}={json.dumps(value)}" for key, value in swept.items()) or "the study's"
+
+
+def _answers(found: dict[str, MaxBatch]) -> Table:
+    from scalestudy.training.chapter.measuring import Table
+
+    rows = [(way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in found.items()]
+    header = ("training", "largest batch a worker", "more may fit", "limit, GiB")
+    return Table("Largest batch of one worker, whole steps made", header, tuple(rows))
+
+
+def _tries(way: str, found: MaxBatch) -> Table:
+    from scalestudy.training.chapter.measuring import Table
+
+    rows = [
+        (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes)) for each in found.tries
+    ]
+    return Table(f"What was tried: {way}", ("batch", "outcome", "peak memory, GiB"), tuple(rows))
+
+
+def _gib(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else size_bytes / GIB
+
+
+def _notes(found: MaxBatch) -> tuple[str, ...]:
+    if found.device.startswith("cuda"):
+        kind = "Peak memory is what PyTorch had allocated in that step; the limit is the device's whole memory."
+    else:
+        kind = ("The limit holds for all data of a process of its own (RLIMIT_DATA), with the interpreter's, the "
+                "libraries' and the data set. Peak memory is the process's largest resident set so far.")  # fmt: skip
+    several = ("With several workers a study's batch_size may be num_gpus times as large; each worker then needs one "
+               "more copy of the gradients, for the buckets of DistributedDataParallel.")  # fmt: skip
+    return kind, several, "The largest batch is found to within 1/64: a bit more may fit, and much more does not."

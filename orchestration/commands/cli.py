@@ -1,0 +1,337 @@
+"""The command line: `scalestudy …`, the same as `python -m scalestudy …`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+
+from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.orchestration.base.environment import redacting
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
+from scalestudy.orchestration.base.places import check_not_hidden
+from scalestudy.orchestration.commands import show
+from scalestudy.orchestration.commands.parameters import (
+    Address,
+    AsJson,
+    BenchsSpec,
+    By,
+    DataSet,
+    Device,
+    DoctorsSpec,
+    Experiment,
+    Extended,
+    Folder,
+    Folders,
+    Overrides,
+    Spec,
+    Version,
+)
+
+if TYPE_CHECKING:
+    from scalestudy.orchestration.study.running import StudyResult
+
+
+app = typer.Typer(
+    name="scalestudy",
+    help="How many GPUs, what batch size and what learning rate reach your accuracy soonest and cheapest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@app.callback()
+def _before_any_command(version: Version = False) -> None:
+    pass
+
+
+@app.command()
+def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Check a spec, and print it with every default filled in."""
+    from scalestudy.orchestration.study.ready import check_callables, read_spec
+
+    study = read_spec(spec, set_ or ())
+    check_callables(study)
+    print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study, or FOLDER/NAME; the file is NAME.yaml.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented spec with every key and its default."""
+    from scalestudy.orchestration.commands.folder import write_new_spec
+
+    path = write_new_spec(name)
+    next_step = shlex.join(["scalestudy", "validate", str(path)])
+    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: {next_step}")
+
+
+@app.command()
+def plan(
+    spec: Spec,
+    set_: Overrides = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Workers that a machine has room for; default: this one's.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Machines of the cluster.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show the trials, their order, when each is expected to run, and what they cost; runs nothing."""
+    from scalestudy.experiments.plan.estimate import estimate
+    from scalestudy.experiments.plan.plan import make_plan
+    from scalestudy.orchestration.commands.folder import earlier_trials
+    from scalestudy.orchestration.commands.plan import forecast, machines
+    from scalestudy.orchestration.study.ready import check_callables, logical_cpus, read_spec
+
+    study = read_spec(spec, set_ or ())
+    check_callables(study)
+    planned = make_plan(study)
+    earlier = earlier_trials(study)
+    cost = estimate(planned, earlier)
+    room = machines(study.resources, slots, nodes, logical_cpus(planned, study))
+    expected = forecast(study, planned, earlier, room)
+    if as_json:
+        whole = {**planned.to_dict(), "estimate": cost.to_dict(), "schedule": expected.to_dict()}
+        print(json.dumps(whole, indent=1))
+    else:
+        show.plan(Console(), study, planned, cost, expected)
+
+
+@app.command("inspect")
+def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Show the parameters of the model that a study trains, and the memory they take; trains nothing."""
+    from scalestudy.orchestration.commands.inspect import inspect_study
+
+    variants = inspect_study(spec, set_ or ())
+    if as_json:
+        print(json.dumps([variant.to_dict() for variant in variants], indent=1))
+    else:
+        show.variants(Console(), variants)
+
+
+@app.command()
+def run(
+    spec: Spec = "digits-quick",
+    set_: Overrides = None,
+    address: Address = None,
+    out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
+    extend: Extended = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study, and print the book's table and the answer."""
+    from scalestudy.orchestration.study.study import run_study
+
+    if out is not None and extend is not None:
+        raise RequestError("--out, --extend: name two folders", "give one of the two")
+    view = None if as_json else _view
+    _show_end(run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view), as_json)
+
+
+@app.command()
+def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
+    """Go on with a study that was interrupted; what has ended is not run again."""
+    from scalestudy.orchestration.study.study import resume_study
+
+    _show_end(resume_study(folder, address=address, view=None if as_json else _view), as_json)
+
+
+def _show_end(result: StudyResult, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(show.result_data(result), indent=1))
+    else:
+        show.result(Console(), result)
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def status(folder: Folder, as_json: AsJson = False) -> None:
+    """Say how a study stands, also while another process runs it."""
+    from scalestudy.orchestration.commands.folder import status_lines, status_of
+
+    found = status_of(folder)
+    print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(status_lines(found)))
+
+
+@app.command()
+def submit(
+    spec: Spec,
+    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Of Ray's job server.")],
+    set_: Overrides = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable of the job's environment; NAME: as it is here."),
+    ] = None,
+    max_upload: Annotated[float, typer.Option(min=0, metavar="MB", help="Most that may travel along.")] = 100.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
+) -> None:
+    """Run a study as a job of a Ray cluster; the current folder travels along."""
+    from scalestudy.orchestration.commands.submit import submit_study
+
+    raise typer.Exit(
+        submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait, most_megabytes=max_upload)
+    )
+
+
+def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
+    from scalestudy.orchestration.progress.live import Lines, LiveTable
+
+    console = Console(file=screen)
+    return LiveTable(board, console, waiting) if console.is_terminal else Lines(board, screen)
+
+
+@app.command()
+def report(
+    folder: Folder,
+    include_flagged: Annotated[
+        bool, typer.Option("--include-flagged", help="Fit laws to timings too that were disturbed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a study's summary and report anew, from its records alone."""
+    from scalestudy.orchestration.commands.folder import rebuild_report
+
+    path = rebuild_report(folder, include_flagged=include_flagged)
+    print(json.dumps({"report": str(path)}) if as_json else path)
+
+
+@app.command()
+def recommend(
+    folder: Folder,
+    accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to choose, from a study's records."""
+    from scalestudy.orchestration.commands.folder import advise
+
+    advice, lines = advise(folder, accuracy=accuracy, max_gpus=max_gpus, price=price, by=by)
+    print(json.dumps(advice, indent=1) if as_json else "\n".join(lines))
+
+
+@app.command()
+def compare(folders: Folders, as_json: AsJson = False) -> None:
+    """Show studies side by side: what differs beyond the noise of their seeds."""
+    from scalestudy.orchestration.commands.folder import compare_studies
+
+    found = compare_studies(folders)
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        show.comparison(Console(), found)
+
+
+@app.command()
+def sync(folder: Folder, as_json: AsJson = False) -> None:
+    """Send MLflow what it missed while it was away."""
+    from scalestudy.orchestration.commands.folder import sync_tracking
+
+    sent, uri = sync_tracking(folder)
+    print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} operations sent to {uri}")
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    uri: Annotated[str | None, typer.Option(help="A tracking URI other than `run` would take.")] = None,
+) -> None:
+    """Open MLflow's pages on 127.0.0.1, over the same store as `run`."""
+    from scalestudy.orchestration.commands.ui import serve_ui
+
+    raise typer.Exit(serve_ui(uri, port))
+
+
+@app.command()
+def doctor(
+    spec: DoctorsSpec = "digits-quick",
+    address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Compare a cluster's manifest with what is installed here; nothing else."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what would stop a study here, and say what to do about it; exit 1 when something is broken."""
+    from scalestudy.orchestration.commands.doctor import examine
+    from scalestudy.orchestration.commands.manifests import examine_manifests
+
+    findings = examine_manifests(manifest) if manifest else examine(spec, address)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=1))
+    else:
+        show.findings(Console(), findings)
+    raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
+
+
+@app.command()
+def bench(
+    name: Experiment,
+    spec: BenchsSpec = None,
+    set_: Overrides = None,
+    memory: Annotated[
+        float | None, typer.Option(help="Of max-batch on a CPU: the GiB that a worker may use.", metavar="GIB")
+    ] = None,
+    device: Device = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: what it looks like, not what it takes.")] = False,
+    track: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Keep it as a run of scalestudy-bench.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Run one of the book's execution experiments here, or find the largest batch that a worker's memory takes."""
+    from scalestudy.orchestration.commands.bench import NAME, MaxBatchBench, bench_console, run_bench, show_bench
+
+    runner = MaxBatchBench(spec, set_ or (), memory) if name == NAME else None
+    if runner is None and (spec or set_ or memory is not None):
+        raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {NAME} alone")
+    done = run_bench(name, device=device, quick=quick, tracked=track, runner=runner)
+    if as_json:
+        print(json.dumps(done.to_dict(), indent=1))
+    else:
+        show_bench(bench_console(), done)
+    if done.untracked:
+        raise done.untracked
+
+
+@data_app.command("fetch")
+def fetch(
+    name: DataSet,
+    source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a data set's files where studies look for them; their checksums are verified."""
+    from scalestudy.orchestration.commands.folder import fetch_data
+
+    files, root = fetch_data(name, source)
+    text = f"{len(files)} files written under {root}" if files else f"is there already, under {root}"
+    written = [str(file) for file in files]
+    print(json.dumps({"data": name, "root": str(root), "written": written}) if as_json else f"{name}: {text}")
+
+
+def main() -> None:
+    """The console script. Every error that a user can mend is one message and a documented exit status."""
+    sys.stderr = redacting(sys.stderr)  # of an error that nobody foresaw, the traceback too
+    try:
+        check_not_hidden(Path.cwd())
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
+        app()
+    except (SpecError, StudyError) as error:
+        _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))
+    except KeyboardInterrupt:
+        _complain("stopped", ExitCode.INTERRUPTED)
+
+
+def _complain(message: str, code: ExitCode) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)

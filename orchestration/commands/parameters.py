@@ -1,0 +1,140 @@
+"""Options that commands share, and completion.
+
+It runs anew at every press, so nothing here imports Ray, torch or MLflow, and no more than a folder or two is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from glob import escape, glob
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.commands import parameters
+
+Completion = Callable[[str], list[str]]
+
+STUDY_MARK = "plan.json"
+"""The file by which a study's folder is known."""
+
+
+def specs(incomplete: str) -> list[str]:
+    """Studies of the catalogue, and the YAML files that begin so."""
+    names = [name for name in catalogue() if name.startswith(incomplete)]
+    return [*names, *_files(incomplete, "*.yaml", "*.yml")]
+
+
+def folders(incomplete: str) -> list[str]:
+    """Studies' folders that begin so, or that lie in a folder which does."""
+    return [str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}")]
+
+
+def experiments(incomplete: str) -> list[str]:
+    """What `bench` can run."""
+    from scalestudy.training.chapter import EXPERIMENTS
+
+    return _begun(incomplete, [*EXPERIMENTS, "max-batch"])
+
+
+def data_sets(incomplete: str) -> list[str]:
+    """What `data fetch` can fetch."""
+    from scalestudy.training.data import SOURCES
+
+    return _begun(incomplete, SOURCES)
+
+
+def words(*choices: str) -> Completion:
+    """A completion by fixed words."""
+
+    def choose(incomplete: str) -> list[str]:
+        return _begun(incomplete, choices)
+
+    return choose
+
+
+def _files(incomplete: str, *endings: str) -> list[str]:
+    begun = escape(incomplete)
+    return sorted(file for ending in endings for file in glob(begun + ending))  # noqa: PTH207 - it may be absolute
+
+
+def _begun(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="A spec file, or the name of a study of the catalogue.",
+        autocompletion=parameters.specs,
+    ),
+]
+DoctorsSpec = Annotated[
+    str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.", autocompletion=parameters.specs)
+]
+BenchsSpec = Annotated[
+    str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.", autocompletion=parameters.specs)
+]
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="A study's folder, or its URI, such as s3://….", autocompletion=parameters.folders
+    ),
+]
+Folders = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DIR DIR…", help="Folders of studies; the first is the base.", autocompletion=parameters.folders
+    ),
+]
+Extended = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Add the spec's new points or samples to this study.",
+        autocompletion=parameters.folders,
+    ),
+]
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="async, compile, export, parallel, overlap, allreduce or max-batch.",
+        autocompletion=parameters.experiments,
+    ),
+]
+DataSet = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="mnist, fashion_mnist or cifar10.", autocompletion=parameters.data_sets),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="auto: a running cluster; local: one of its own.", autocompletion=parameters.words("auto", "local")
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=parameters.words("auto", "cpu", "cuda"))]
+By = Annotated[
+    str | None,
+    typer.Option(help="time or cost: what to have least of.", autocompletion=parameters.words("time", "cost")),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value in place of the spec's.")
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from scalestudy import __version__
+
+        typer.echo(f"scalestudy {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]

@@ -1,0 +1,245 @@
+"""What commands print on a terminal: tables and closing words, by Rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.plan import forecast_lines
+
+if TYPE_CHECKING:
+    from scalestudy.experiments.plan.estimate import Estimate
+    from scalestudy.experiments.plan.plan import Plan, TrialPlan
+    from scalestudy.experiments.spec.study_spec import StudySpec
+    from scalestudy.orchestration.commands.doctor_checks import Finding
+    from scalestudy.orchestration.commands.inspect import Variant
+    from scalestudy.orchestration.commands.plan import Forecast
+    from scalestudy.orchestration.study.running import StudyResult
+    from scalestudy.training.loop.memory_fit import ParameterRow
+
+
+TABLE_ROWS = 40
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
+
+
+def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expected: Forecast | None = None) -> None:
+    """The trials in their order, what they cost, and when they are expected to run."""
+    columns(console, *(_planned(planned.trials) if planned.trials else _to_suggest(planned)))
+    bound = "at most " if planned.to_suggest else ""
+    totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
+    console.print(Text(f"{spec.name}: {bound}{totals}"))
+    for line in factorised_lines(planned, cost):
+        console.print(Text(line), soft_wrap=True)
+    if cost.seconds is None or cost.gpu_seconds is None:
+        console.print(Text(f"time: not known before a first run ({cost.why})"))
+    else:
+        text = f"about {cost.seconds:.0f} s one trial at a time, {cost.gpu_seconds:.0f} GPU-seconds, by earlier runs"
+        console.print(Text(f"time: {text}"))
+    for line in forecast_lines(expected) if expected else ():
+        console.print(Text(line), soft_wrap=True)
+
+
+def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
+    """What a factorised study runs, in place of what."""
+    parts, grid = planned.factorised, cost.grid
+    if parts is None or grid is None:
+        return []
+    trainings = f"{len(planned.swept)} trainings with num_gpus {parts.train_on}"
+    count = planned.held_out_trials
+    held_out = f"{count} trial{'' if count == 1 else 's'} of held-out cells and " if count else ""
+    after = f"then, one at a time and not in the schedule, {held_out}{cost.timings} timing runs"
+    spent = "" if grid.gpu_seconds is None else f", {grid.gpu_seconds:.0f} GPU-seconds"
+    whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-epochs{spent}"
+    return [f"factorised: {trainings}, {after}", whole]
+
+
+def _planned(trials: Sequence[TrialPlan]) -> tuple[list[str], list[list[str]]]:
+    names = list(trials[0].params)
+    header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
+    rows = [
+        [
+            str(number),
+            *(str(trial.params[name]) for name in names),
+            f"{trial.batch_size / trial.num_gpus:g}",
+            trial.trial_id,
+        ]
+        for number, trial in enumerate(trials, start=1)
+    ]
+    return header, rows
+
+
+def _to_suggest(planned: Plan) -> tuple[list[str], list[list[str]]]:
+    """What a search chooses from."""
+    space = planned.to_suggest.space if planned.to_suggest else {}
+    return ["parameter", "values"], [[name, values] for name, values in space.items()]
+
+
+def result(console: Console, done: StudyResult) -> None:
+    """The book's table, the answer, and where everything lies."""
+    if done.summary is not None:
+        _answer(console, done.summary)
+    places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
+    for label, place in ((label, place) for label, place in places.items() if place):
+        console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
+    for line in closing_lines(done):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def _answer(console: Console, summary: dict[str, Any]) -> None:
+    from scalestudy.experiments.analysis.text.answer import answer_lines
+
+    table_of(console, summary)
+    console.print()
+    for line in answer_lines(summary):
+        console.print(Text(line, style="bold"), soft_wrap=True)
+    console.print()
+    for failure in summary["failures"] or ():
+        console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
+    console.print(Text(cost_line(summary)), soft_wrap=True)
+
+
+def table_of(console: Console, summary: dict[str, Any]) -> None:
+    """The table in the book's form; of many cells, the best."""
+    from scalestudy.experiments.analysis.text.advice import best_rows, book_table
+
+    header, rows = book_table(summary)
+    columns(console, header, [rows[position] for position in best_rows(summary, TABLE_ROWS)])
+    if len(rows) > TABLE_ROWS:
+        console.print(Text(f"the {TABLE_ROWS} best of {len(rows)} cells; the report has all of them"))
+
+
+def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
+    """Columns flush right, never cut to the width of the terminal."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    aligned = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
+    head, *lines = map(str.rstrip, aligned)
+    console.print(Text(head, style="bold"), soft_wrap=True)
+    if lines:  # at once: line by line, a plan of 10,000 trials would take most of its time here
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def comparison(console: Console, found: dict[str, Any]) -> None:
+    """Studies side by side; of many cells, those that differ most."""
+    from scalestudy.experiments.analysis.answers.comparison import comparison_lines, comparison_table
+
+    columns(console, *comparison_table(found, TABLE_ROWS // 2))
+    left = len(found["cells"]) - TABLE_ROWS // 2
+    if left > 0:
+        console.print(Text(f"{left} more cells differ less; --json has all of them"))
+    console.print()
+    for line in comparison_lines(found):
+        console.print(Text(line), soft_wrap=True)
+
+
+def cost_line(summary: dict[str, Any]) -> str:
+    """`overhead_ratio` and what it is made of, in one line."""
+    cost = summary["cost"]
+    wall, trained, ratio = cost["wall_seconds"], cost["train_seconds"], cost["overhead_ratio"]
+    if isinstance(wall, int | float) and isinstance(ratio, int | float):
+        return f"wall {wall:.1f} s, training {trained:.1f} s, overhead_ratio {ratio:.2f}"
+    return f"training {trained:.1f} s" if isinstance(trained, int | float) else "nothing was trained"
+
+
+def failure_text(failure: dict[str, Any]) -> str:
+    """Trials that failed alike: which, how, on what rank, why."""
+    rank = "" if failure["rank"] is None else f" on rank {failure['rank']}"
+    status = failure["status"].replace("_", " ")
+    return f"{', '.join(failure['trials'])}: {status}{rank}: {failure['message'] or 'no message'}"
+
+
+def closing_lines(done: StudyResult) -> list[str]:
+    """What is left to do after an end that was not a clean one."""
+    lines, place = [], quote(done.address)
+    if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        kept = "kept" if done.summary is None else "kept and in the report"
+        lines.append(f"stopped: the trials that had ended are {kept}; to go on: scalestudy resume {place}")
+    if done.broken:
+        lines.append(f"the sweep broke off: {done.broken.splitlines()[-1]}; see {done.folder / 'driver.log'}")
+        lines.append(f"nothing that was recorded is lost; to go on: scalestudy resume {place}")
+    if done.unsent:
+        why = f" ({done.unsent_reason})" if done.unsent_reason else ""
+        lines.append(f"MLflow missed {done.unsent} operations{why}; when it is back: scalestudy sync {place}")
+    if done.exit_code == ExitCode.SOME_FAILED:
+        lines.append(f"some trials failed; what they printed: {done.folder / 'driver.log'}")
+    return lines
+
+
+def result_data(done: StudyResult) -> dict[str, Any]:
+    """A study's end as plain data, for --json."""
+    return {
+        "folder": str(done.folder),
+        "address": done.address,
+        "report": str(done.report) if done.report else None,
+        "tracking_uri": done.tracking_uri,
+        "exit_code": int(done.exit_code),
+        "broken": done.broken,
+        "unsent": done.unsent,
+        "unsent_reason": done.unsent_reason,
+        "cold_start_seconds": done.cold_starts,
+        "summary": done.summary,
+    }
+
+
+def variants(console: Console, found: Sequence[Variant]) -> None:
+    """Of each model that a study trains: the table of its parameters, and the memory that they take."""
+    for number, variant in enumerate(found):
+        if number:
+            console.print()
+        if variant.params:
+            console.print(Text(" ".join(f"{short_name(key)}={value}" for key, value in variant.params.items())))
+        header = ["name", "shape", "count", "mean", "std", "shared with"]
+        columns(console, header, [_parameter(row) for row in variant.inspection.parameters])
+        for line in inspection_lines(variant):
+            console.print(Text(line), soft_wrap=True)
+
+
+def inspection_lines(variant: Variant) -> list[str]:
+    """What a model's parameters come to: numbers, and bytes on each worker."""
+    found, memory = variant.inspection, variant.inspection.memory
+    trained = [row for row in found.parameters if row.trained]
+    numbers = f"{found.trained_numbers:,} numbers to train in {len(trained)} tensors"
+    frozen = f", {found.frozen_numbers:,} frozen" if found.frozen_numbers else ""
+    buffers = f", {found.buffer_numbers:,} in buffers" if found.buffer_tensors else ""
+    parts = {
+        "parameters": memory.parameters,
+        "gradients": memory.gradients,
+        f"optimizer ({variant.optimizer})": memory.optimizer,
+        "buffers": memory.buffers,
+    }
+    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
+    return [
+        f"{variant.model} for {variant.data}, drawn with seed {variant.seed}: {numbers}{frozen}{buffers}",
+        f"memory on each worker: {told}; {bytes_text(sum(parts.values()))} in all, without activations",
+    ]
+
+
+def bytes_text(size: int) -> str:
+    """A size in bytes, with three digits: `498 kB`, `1.99 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.{3 - len(str(int(size / factor)))}f} {unit}"
+    return f"{size} B"
+
+
+def _parameter(row: ParameterRow) -> list[str]:
+    shape = " × ".join(map(str, row.shape)) or "one number"
+    moments = ["–" if value is None else f"{value:.3g}" for value in (row.mean, row.std)]
+    return [row.name, shape, f"{row.count:,}", *moments, ", ".join(row.shared_with) or "–"]
+
+
+def findings(console: Console, found: Sequence[Finding]) -> None:
+    """The doctor's findings, the remedy under each that has one; a line is never cut, so that it can be copied."""
+    width = max(len(finding.name) for finding in found)
+    for finding in found:
+        mark, style = MARKS[finding.state]
+        line = Text(f"{mark:<6}  ", style=style).append(f"{finding.name:<{width}}  ", style="bold")
+        console.print(line.append(finding.text, style="default"), soft_wrap=True)
+        if finding.remedy:
+            console.print(Text(f"{'':<{width + 10}}→ {finding.remedy}", style="italic"), soft_wrap=True)

@@ -1,0 +1,170 @@
+"""Stage 3, on a cluster: `scalestudy submit` hands a study to Ray's job server, and follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalestudy.experiments.spec.addresses import SHORTEST_SECRET, credentials_in, redacted
+from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
+from scalestudy.orchestration.base.places import PACKAGES, ROOT
+from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
+from scalestudy.orchestration.commands.upload import MOST_MEGABYTES, check_upload
+from scalestudy.orchestration.study.ready import check_callables, read_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A job as Ray's job server is asked for it."""
+
+    entrypoint: str
+    runtime_env: dict[str, Any]
+
+    @property
+    def folders(self) -> list[Path]:
+        """What travels along."""
+        return [Path(each) for each in (self.runtime_env["working_dir"], *self.runtime_env.get("py_modules", ()))]
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values of its variables, which no message may repeat."""
+        values = self.runtime_env.get("env_vars", {}).values()
+        return [value for value in values if len(value) >= SHORTEST_SECRET]
+
+
+def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path) -> Submission:
+    """What runs a study as a job. The current folder travels along, for a user's own modules and the spec lie there,
+    and so do these packages, so that the cluster runs the version that was asked.
+
+    Args:
+        spec: a path in `folder`, or a catalogue name.
+        overrides: as `run` takes them.
+        variables: for the job's environment: `NAME=VALUE`, or `NAME` for the value that it has in this process.
+        folder: what travels along; `.rayignore` says what of it does not.
+
+    Raises RequestError for a spec elsewhere, a variable that is none, and a password that would stand in the job's
+    command, which everybody who sees the cluster's jobs can read.
+    """
+    _check_overrides(overrides)
+    arguments = ["run", _spec_in(spec, folder), *(part for each in overrides for part in ("--set", each))]
+    modules = [] if folder == ROOT else [str(ROOT / package) for package in PACKAGES]
+    env_vars = dict(_variable(each, os.environ) for each in variables)
+    return Submission(
+        entrypoint=shlex.join(["python", "-m", "scalestudy", *arguments]),
+        runtime_env={
+            "working_dir": str(folder),
+            **({"py_modules": modules, "excludes": ["__pycache__"]} if modules else {}),
+            **({"env_vars": env_vars} if env_vars else {}),
+        },
+    )
+
+
+def _spec_in(spec: str, folder: Path) -> str:
+    if spec in catalogue():
+        return spec
+    path = Path(spec).resolve()
+    if not path.is_relative_to(folder):
+        raise RequestError(f"SPEC: {spec}: does not lie in the current folder, which travels with the job",
+                           "copy it here, or type the command where it lies")  # fmt: skip
+    return str(path.relative_to(folder))
+
+
+def _check_overrides(overrides: Iterable[str]) -> None:
+    for override in overrides:
+        if credentials_in(override):
+            problem = f"--set: {redacted(override)}: holds a password, and the job's command line would show it"
+            raise RequestError(problem, "set MLFLOW_TRACKING_URI, and pass it with --env MLFLOW_TRACKING_URI")
+
+
+def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """One of the job's variables. Errors repeat its name alone."""
+    name, equals, value = text.partition("=")
+    if not name.isidentifier():
+        raise RequestError(f"--env: {name}: is not NAME=VALUE or NAME", "write it like --env MLFLOW_TRACKING_PASSWORD")
+    if not equals and name not in environment:
+        raise RequestError(f"--env: {name}: is not set in this environment", f"set it, or write --env {name}=VALUE")
+    return name, value if equals else environment[name]
+
+
+def submit_study(
+    spec: str,
+    overrides: Sequence[str] = (),
+    *,
+    address: str,
+    variables: Sequence[str] = (),
+    wait: bool = True,
+    most_megabytes: float = MOST_MEGABYTES,
+) -> int:
+    """Submits a study as a job and, with `wait`, prints what it prints until its end; returns the exit status.
+
+    Raises SpecError or RequestError for what `run` would refuse and for more than `most_megabytes` to take along,
+    UnreachableError where no job server answers or it refuses the token.
+    """
+    prepare_environment()
+    study = read_spec(spec, overrides)
+    check_callables(study)
+    asked = submission(spec, overrides, variables, Path.cwd())
+    megabytes = check_upload(asked.folders, most_megabytes)
+    client = _client(address)
+    try:
+        job = client.submit_job(entrypoint=asked.entrypoint, runtime_env=asked.runtime_env)
+    except Exception as error:  # the client raises RuntimeError with the server's words
+        said = redacted(_first_line(error), asked.secrets)
+        raise UnreachableError(f"--address: {address}: the job was refused ({said})",
+                               "see the words of the server; nothing was started") from None  # fmt: skip
+    shown = redacted(address)
+    print(f"upload: {megabytes:.1f} MB")
+    print(f"job: {job} at {shown}; to stop it: ray job stop --address {shown} {job}", flush=True)
+    if not wait:
+        return ExitCode.DONE
+    try:
+        asyncio.run(_follow(client, job))
+        return _exit_status(client, job)
+    except KeyboardInterrupt:
+        print(f"the job goes on; its log: ray job logs --address {shown} --follow {job}")
+        return ExitCode.INTERRUPTED
+    except (RuntimeError, OSError) as error:  # the server is gone, or has closed the stream
+        remedy = f"the job may go on; its log: ray job logs --address {shown} --follow {job}"
+        raise UnreachableError(f"--address: {shown}: the job's log broke off ({_first_line(error)})", remedy) from error
+
+
+def _client(address: str) -> Any:
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except AuthenticationError as error:
+        raise UnreachableError(
+            f"--address: {address}: the cluster does not take this token, or wants one ({first_sentence(str(error))})",
+            TOKEN_REMEDY,
+        ) from error
+    except Exception as error:
+        remedy = "start the cluster, correct the address, or set RAY_AUTH_MODE=token with the cluster's token"
+        raise UnreachableError(f"--address: {address}: no job server answers ({_first_line(error)})", remedy) from error
+
+
+async def _follow(client: Any, job: str) -> None:
+    async for lines in client.tail_job_logs(job):
+        print(lines, end="", flush=True)
+
+
+def _exit_status(client: Any, job: str) -> int:
+    """The study's own, where the job server knows it; else whether the job has succeeded."""
+    while (info := client.get_job_info(job)).status in ("PENDING", "RUNNING"):
+        time.sleep(1.0)  # the log may end a little before the job
+    if info.driver_exit_code is not None:
+        return int(info.driver_exit_code)
+    return ExitCode.DONE if info.status == "SUCCEEDED" else ExitCode.SOME_FAILED
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

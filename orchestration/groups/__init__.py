@@ -1,0 +1,1 @@
+"""Imports base, cluster, storage, `experiments/study`, `training`."""

@@ -1,0 +1,1 @@
+"""Imports `analysis/measures` and `plan`; no Ray, no MLflow."""

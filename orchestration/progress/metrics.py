@@ -1,0 +1,87 @@
+"""A running study's progress as Ray metrics, which every node's agent serves to Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalestudy.orchestration.progress.progress import Board
+
+logger = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 5.0
+GAUGES: Mapping[str, str] = {
+    "scalestudy_trials": "Trials by status: waiting, running, or how they ended",
+    "scalestudy_samples_per_second": "Training examples a second, all running trials together, by their last epochs",
+    "scalestudy_busy_workers": "Share of the workers that the cluster has room for that train now",
+    "scalestudy_tracking_backlog": "Journal entries that MLflow has not got yet",
+}
+"""Names and meanings; Prometheus sees them as `ray_scalestudy_trials` and so on, with the tags study and status."""
+
+
+@dataclass(frozen=True)
+class Gauged:
+    """One value of a gauge. status: a tag; "" for gauges without it."""
+
+    name: str
+    value: float
+    status: str = ""
+
+
+def gauged(board: Board, books: Mapping[str, Any] | None, backlog: int) -> list[Gauged]:
+    """What a study's gauges say. books: `WorkerGroups.snapshot`; None where the books are not there."""
+    running = list(board.running.values())
+    statuses = Counter(list(board.statuses.values()))
+    trials = {"waiting": max(0, board.total - len(board.statuses) - len(running)), "running": len(running), **statuses}
+    rates = [rate for each in running if (rate := each.samples_per_second)]
+    return [
+        *(Gauged("scalestudy_trials", count, status) for status, count in trials.items()),
+        Gauged("scalestudy_samples_per_second", sum(rates)),
+        Gauged("scalestudy_busy_workers", busy_share(books)),
+        Gauged("scalestudy_tracking_backlog", backlog),
+    ]
+
+
+def busy_share(books: Mapping[str, Any] | None) -> float:
+    """Workers with a trial over those that the cluster has room for."""
+    if not books or not sum(books["room"].values()):
+        return 0.0
+    busy = sum(sum(group["nodes"].values()) for group in books["groups"] if group["trial"])
+    return float(busy / sum(books["room"].values()))
+
+
+class ProgressMetrics:
+    """Sets the gauges every few seconds, in a thread of its own: `with ProgressMetrics(…): …`."""
+
+    def __init__(
+        self, study_id: str, board: Board, books: Callable[[], Mapping[str, Any] | None], backlog: Callable[[], int]
+    ) -> None:
+        """books: asks for `WorkerGroups.snapshot`. backlog: counts what waits for MLflow."""
+        self._study, self._board, self._books, self._backlog = study_id, board, books, backlog
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def __enter__(self) -> ProgressMetrics:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        from ray.util.metrics import Gauge
+
+        gauges = {name: Gauge(name, description=text, tag_keys=("study", "status")) for name, text in GAUGES.items()}
+        while True:
+            try:
+                for each in gauged(self._board, self._books(), self._backlog()):
+                    gauges[each.name].set(each.value, tags={"study": self._study, "status": each.status})
+            except Exception as error:  # a study does not end for want of its gauges
+                logger.info("no metrics: %s", error)
+            if self._closed.wait(PERIOD_SECONDS):
+                return

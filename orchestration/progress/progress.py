@@ -1,0 +1,140 @@
+"""What a person watching a study wants to know, kept up to date from its events; drawn by `live`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.plan.plan import TrialPlan
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
+    """The last values as bars, a point an epoch; a gap where there is none.
+
+    Bars reach from 0 to 1, or, for values that are no shares, from the smallest that is shown to the largest.
+    """
+    shown = list(values)[-width:]
+    known = [value for value in shown if value is not None]
+    low, high = (0.0, 1.0) if share or not known else (min(known), max(known))
+    return "".join(" " if value is None else _bar(value, low, high) for value in shown)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    height = (value - low) / (high - low) if high > low else 0.5
+    return SPARKS[min(int(max(height, 0.0) * len(SPARKS)), len(SPARKS) - 1)]
+
+
+@dataclass
+class RunningTrial:
+    """A trial that trains now."""
+
+    trial: TrialPlan
+    metric: StudyMetric
+    attempt: int = 1
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[float | None]:
+        """The study's metric by epoch."""
+        return [epoch.get(self.metric.key) for epoch in self.epochs]
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of the last epoch that has it."""
+        rates = [e["samples_per_second"] for e in self.epochs if e["samples_per_second"] is not None]
+        return rates[-1] if rates else None
+
+
+@dataclass
+class Board:
+    """The state of a study as its events tell it."""
+
+    trials: dict[str, TrialPlan]  # those that a search makes come later
+    metric: StudyMetric = ACCURACY
+    expected: int | None = None  # trials of the study; None: those that are known
+    ended_before: int = 0  # by an earlier run of the study
+    started: float = field(default_factory=time.monotonic)
+    running: dict[str, RunningTrial] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended; timing runs are told apart
+    timings: dict[str, str] = field(default_factory=dict)  # timing run → how it ended
+    best: tuple[float, TrialPlan] | None = None
+    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not yet again
+
+    def catch_up(self, past: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Takes the events of the study's earlier runs, (trial id, event) each."""
+        for trial_id, event in past:
+            if trial_id in self.trials:
+                self.take(trial_id, event)
+        self.resting, self.running = self.running, {}
+        self.ended_before = len(self.statuses)
+
+    @property
+    def total(self) -> int:
+        """Trials of the study, those that are still to be suggested included."""
+        known = len(self.trials) - self.total_timings
+        return known if self.expected is None else max(self.expected, known)
+
+    @property
+    def total_timings(self) -> int:
+        """Timing runs of the study; 0 before its trials have ended."""
+        return sum(trial.kind == "timing" for trial in list(self.trials.values()))
+
+    def take(self, trial_id: str, event: dict[str, Any]) -> None:
+        """Brings the board up to date with one event."""
+        trial = self.trials[trial_id]
+        if event["type"] == "running":
+            before = self.running.get(trial_id) or self.resting.pop(trial_id, None)
+            epochs = before.epochs if before else []  # an earlier attempt's epochs are not told again
+            self.running[trial_id] = RunningTrial(trial, self.metric, event["attempt"], epochs)
+        elif event["type"] == "epoch":
+            self._epoch(trial, event["epoch"])
+        elif event["type"] == "ended":
+            self.running.pop(trial_id, None)
+            (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event["status"]
+
+    def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
+        if trial.trial_id in self.running:
+            self.running[trial.trial_id].epochs.append(epoch)
+        value = epoch.get(self.metric.key)
+        if value is not None and (self.best is None or self.metric.better(value, self.best[0])):
+            self.best = (value, trial)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the study began."""
+        return time.monotonic() - self.started
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Time left at the pace so far; None before the first trial has ended."""
+        ended = len(self.statuses) - self.ended_before
+        if not ended:
+            return None
+        return self.elapsed_seconds / ended * (self.total - len(self.statuses))
+
+    def progress(self) -> str:
+        """`7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
+        parts = [f"{len(self.statuses)}/{self.total} trials", f"{clock(self.elapsed_seconds)} elapsed"]
+        left = self.remaining_seconds
+        if left is not None and len(self.statuses) < self.total:
+            parts.append(f"about {clock(left)} left")
+        odd = [status for status in list(self.statuses.values()) if status != "finished"]
+        parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
+        if self.total_timings:
+            parts.append(f"{len(self.timings)}/{self.total_timings} timing runs")
+        if self.best:
+            best = self.metric.named(self.metric.text(self.best[0], 4))
+            parts.append(f"best so far {best} ({self.best[1].run_name})")
+        return " · ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds as 1:05, or hours as 2:03:04."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,1 @@
+"""Imports base, cluster, `experiments/{spec,study}`, `training/checkpoint`."""

@@ -1,0 +1,231 @@
+"""The lock of a study's folder, so that one process at a time runs it.
+
+A file with a heartbeat. A process that was killed leaves it behind: on its own machine that is seen at once, elsewhere
+the lock is stale when its heart has not beaten for a while. So a crash never blocks the next run for long.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.training.checkpoint.byte_store import ByteStore
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 5.0
+STALE_SECONDS = 30.0
+SETTLE_SECONDS = 1.0
+"""After which the writer of a lock in an object store looks whether it is still its own; longer than a write takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a lock. born: when the process began, in the machine's own count; a later process has another."""
+
+    token: str
+    host: str
+    pid: int
+    born: str
+    beat: float
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since its last heartbeat."""
+        return time.time() - self.beat
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has shown life of late, and is not known to be dead."""
+        dead = self.host == socket.gethostname() and _birth(self.pid) != self.born
+        return not dead and self.silent_seconds < STALE_SECONDS
+
+
+def read_lock(file: Path) -> Holder | None:
+    """Who holds a lock, or held it last; None where nobody does. A torn file is nobody's."""
+    return StudyLock(file).holder()
+
+
+def lock_of(folder: StudyFolder) -> StudyLock:
+    """The lock of a study: in its folder, or where it is kept."""
+    from scalestudy.orchestration.storage.mirror import store_of
+
+    name = folder.lock_file.name
+    return StoreLock(store_of(folder), name, folder.address) if folder.mirror else StudyLock(folder.lock_file)
+
+
+class StudyLock:
+    """Held while a study runs: `with StudyLock(file): …`.
+
+    Attributes:
+        lost: called when another process has taken the lock, this one having been away for too long.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.lost: Callable[[], None] = lambda: None
+        self._file, self._where = file, str(file.parent)
+        self._token = uuid.uuid4().hex
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lock", daemon=True)
+
+    def __enter__(self) -> StudyLock:
+        """Takes it. Raises RequestError when another process that lives holds it."""
+        self._refuse_if_held(self.holder())
+        try:
+            self._take()
+        except FileExistsError:
+            raise RequestError(f"DIR: {self._where}: another process has just taken it", "wait for it") from None
+        except OSError as error:
+            problem = f"storage: {self._where}: can't be locked ({error.strerror or error})"
+            raise UnreachableError(problem, "free some space, or make the folder writable") from error
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._released.set()
+        self._thread.join()
+        if self._is_ours():
+            self._remove()
+
+    def holder(self) -> Holder | None:
+        """Who holds it, or held it last; None where nobody does. A torn text is nobody's."""
+        try:
+            return Holder(**json.loads(self._read()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def check(self) -> bool:
+        """Whether the lock is still held; calls `lost` if another process has taken it.
+
+        To be asked before a word that only the holder may say: the heartbeat asks every few seconds, and a short study
+        may have come to its end in between.
+        """
+        if self._is_ours():
+            return True
+        logger.error("the lock of %s was taken by another process", self._where)
+        self.lost()
+        return False
+
+    def _refuse_if_held(self, holder: Holder | None) -> None:
+        if holder and holder.is_alive:
+            who = f"process {holder.pid} on {holder.host} (seen {holder.silent_seconds:.0f} s ago)"
+            raise RequestError(f"DIR: {self._where}: is run by {who}", "wait for its end, or stop it")
+
+    def _read(self) -> str:
+        return self._file.read_text(encoding="utf-8")
+
+    def _take(self) -> None:
+        """Raises FileExistsError where another process has just taken it."""
+        aside = self._aside()
+        self._take_stale_away(aside)
+        try:
+            aside.write_text(self._text(), encoding="utf-8")
+            os.link(aside, self._file)  # whole from the start, and never over another's
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def _renew(self) -> None:
+        aside = self._aside()
+        aside.write_text(self._text(), encoding="utf-8")
+        aside.replace(self._file)
+
+    def _remove(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def _take_stale_away(self, aside: Path) -> None:
+        """Of several that see a stale lock, one takes it away; who takes a fresh one by mistake gives it back."""
+        with suppress(FileNotFoundError):
+            self._file.rename(aside)
+            taken = read_lock(aside)
+            if taken and taken.is_alive:
+                with suppress(FileExistsError):
+                    os.link(aside, self._file)
+                aside.unlink()
+                self._refuse_if_held(taken)
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT_SECONDS):
+            if not self.check():
+                return
+            try:
+                self._renew()
+            except OSError as error:  # a full disk: the study has other ways to notice
+                logger.warning("%s: no heartbeat: %s", self._where, error)
+
+    def _aside(self) -> Path:
+        return self._file.with_suffix(f".{self._token}")
+
+    def _is_ours(self) -> bool:
+        """Whether the file names this holder; one that can't be read for the moment tells nothing."""
+        try:
+            return str(json.loads(self._read())["token"]) == self._token
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
+        except OSError:
+            return True
+
+    def _text(self) -> str:
+        pid = os.getpid()
+        holder = Holder(token=self._token, host=socket.gethostname(), pid=pid, born=_birth(pid), beat=time.time())
+        return json.dumps(asdict(holder))
+
+
+class StoreLock(StudyLock):
+    """The lock of a study that is kept in an object store, as an object with a heartbeat.
+
+    No write there fails because another was first. So who has written its name waits, and holds the lock if the name
+    still stands: of two that saw it free, the later writer does.
+    """
+
+    def __init__(self, store: ByteStore, name: str, where: str) -> None:
+        """where: what messages call the study."""
+        super().__init__(Path(name))
+        self._store, self._name, self._where = store, name, where
+
+    def _read(self) -> str:
+        return self._store.read(self._name).decode("utf-8")
+
+    def _take(self) -> None:
+        self._renew()
+        time.sleep(SETTLE_SECONDS)
+        if not self._is_ours():
+            raise FileExistsError(self._name)
+
+    def _renew(self) -> None:
+        self._store.write(self._name, self._text().encode("utf-8"))
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # a store that is gone: the lock will be stale
+            self._store.delete(self._name)
+
+
+def _birth(pid: int) -> str:
+    """When a process of this machine began, as the kernel counts; empty for one that does not live."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if stat[0] == "Z" else stat[19]
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return ""
+    try:  # a system without /proc
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        return "alive"
+    return "alive"

@@ -1,0 +1,230 @@
+"""A study that is kept in an object store, and its working copy on this machine.
+
+What runs or reads a study works on a folder of this machine. Of a study that is kept under a URI that folder is a copy
+below `$SCALESTUDY_HOME`: `work` for what runs it, `read` for what looks at it, which must not disturb the other, and
+`seen` for what a new plan learns from it. All that counts is written to the store first, and an object is there when
+its upload is complete, so that what is interrupted leaves nothing that reads as whole. Checkpoints and models are in
+the store alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from scalestudy.experiments.spec.addresses import child, parent_and_name, redacted, uri_problem
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
+from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.cluster.checks import ask_nodes
+from scalestudy.orchestration.cluster.connection import Cluster
+from scalestudy.orchestration.storage.byte_store import ArrowByteStore, Stamp, storage_reason
+
+Use = Literal["work", "read", "seen"]
+NOT_COPIED = ("checkpoints/", "logs/", "driver.log", "lock", "probe-")
+"""How the names start of what a copy does not get: what is in use there, what is large, and what is no record."""
+AT_ONCE = 16  # objects that are fetched at a time
+
+
+class StoreMirror:
+    """A study's objects. See `scalestudy.experiments.study.folder.Mirror`."""
+
+    def __init__(self, address: str) -> None:
+        """Raises RequestError for an address that can't be right, UnreachableError where nothing answers."""
+        self._address = address
+        self.store = open_store(address)
+
+    @property
+    def address(self) -> str:
+        """Of the study."""
+        return self._address
+
+    def write(self, name: str, data: bytes) -> None:
+        """See Mirror."""
+        self.store.write(name, data)
+
+    def create(self, name: str, data: bytes) -> None:
+        """See Mirror."""
+        self.store.create(name, data)
+
+    def delete(self, name: str) -> None:
+        """See Mirror."""
+        self.store.delete(name)
+
+
+def open_store(uri: str, field: str = "storage") -> ArrowByteStore:
+    """The store at a URI. Raises as StoreMirror does; field: what the errors call it."""
+    if problem := uri_problem(uri):
+        raise RequestError(f"{field}: {redacted(uri)}: {problem[0]}", problem[1])
+    return ArrowByteStore(uri)
+
+
+def mirrored(address: str, use: Use) -> StudyFolder:
+    """The copy of a study on this machine as it is; it need not be there. Raises as StoreMirror does."""
+    _, name = parent_and_name(address)
+    digest = hashlib.sha256(address.encode("utf-8")).hexdigest()[:8]
+    return StudyFolder(home() / use / f"{name}-{digest}", StoreMirror(address))
+
+
+def fetch(folder: StudyFolder) -> StudyFolder:
+    """Brings a study's records here, and takes away from the copy what the store has not.
+
+    Raises RequestError where the address is not a study's, UnreachableError where the store does not answer.
+    """
+    check_study(folder)
+    with answering(folder.address, "read"):
+        _copy(store_of(folder), folder.path)
+    return folder
+
+
+def check_study(folder: StudyFolder) -> StudyFolder:
+    """The same. Raises as `fetch`."""
+    store = store_of(folder)
+    with answering(folder.address, "read"):
+        try:
+            store.read(folder.plan_file.name)
+        except FileNotFoundError:
+            if not store.has_top():
+                raise OSError("no such bucket") from None
+            problem = f"DIR: {folder.address}: is not a study's folder (it has no plan.json)"
+            raise RequestError(problem, "name one under the study's `storage`") from None
+    return folder
+
+
+def plans_and_trials(storage: str) -> list[StudyFolder]:
+    """Copies of the studies under a URI, with no more than their plans and ended trials; none where it does not answer.
+
+    Raises RequestError for an address that can't be right.
+    """
+    folders: list[StudyFolder] = []
+    with suppress(OSError, UnreachableError):
+        for name in open_store(storage).folders():
+            folder = mirrored(child(storage, name), "seen")
+            _copy(store_of(folder), folder.path, lambda name: name in ("plan.json", "trials.jsonl"))
+            folders.append(folder)
+    return folders
+
+
+def store_of(folder: StudyFolder) -> ArrowByteStore:
+    """Where a mirrored study is kept."""
+    assert isinstance(folder.mirror, StoreMirror)
+    return folder.mirror.store
+
+
+def _copy(store: ArrowByteStore, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
+    stamps = {name: stamp for name, stamp in store.stamps().items() if _is_record(name) and wanted(name)}
+    known = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    for name in known.keys() - stamps.keys():
+        if _is_record(name):
+            known[name].unlink(missing_ok=True)
+    stale = [name for name, stamp in stamps.items() if name not in known or _stamp(known[name]) != stamp]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda name: _copy_file(store, name, path / name, stamps[name]), stale))
+
+
+def _copy_file(store: ArrowByteStore, name: str, file: Path, stamp: Stamp) -> None:
+    """Written aside and renamed: another process may fill the same copy."""
+    with suppress(FileNotFoundError):  # the study goes on, and has deleted it
+        data = store.read(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f".{file.name}.{uuid4().hex}")
+        aside.write_bytes(data)
+        os.utime(aside, ns=(stamp.changed, stamp.changed))
+        aside.replace(file)
+
+
+def _stamp(file: Path) -> Stamp:
+    found = file.stat()
+    return Stamp(found.st_size, found.st_mtime_ns)
+
+
+def _is_record(name: str) -> bool:
+    return not name.startswith(NOT_COPIED)
+
+
+def clear(folder: StudyFolder) -> None:
+    """Takes a study away, here and there, whatever it is; best effort."""
+    shutil.rmtree(folder.path, ignore_errors=True)
+    with suppress(OSError):
+        store_of(folder).clear()
+
+
+def is_free(address: str) -> bool:
+    """Whether nothing is kept under a URI. Raises as `check_writable`."""
+    with answering(address, "read"):
+        return not open_store(address).names()
+
+
+def check_writable(address: str) -> None:
+    """Raises UnreachableError where a study could not be written: an object is, and taken away again."""
+    store, name = open_store(address), f"probe-{uuid4().hex}"
+    with answering(address, "written"):
+        store.write(name, b"probe")
+        store.delete(name)
+
+
+@contextmanager
+def answering(address: str, done: str) -> Iterator[None]:
+    """A store that fails becomes an UnreachableError; done: what it was to be, such as "read"."""
+    try:
+        yield
+    except OSError as error:
+        keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if address.startswith("s3:") else "the credentials"
+        remedy = f"make the bucket, correct the address, or set {keys} in the environment"
+        raise UnreachableError(f"storage: {address}: can't be {done} ({storage_reason(error)})", remedy) from error
+
+
+def check_nodes(address: str, cluster: Cluster) -> None:
+    """Raises UnreachableError where a node can't read what the driver has written, or can't write.
+
+    The nodes of a cluster that this process has started have its network and its environment.
+    """
+    if cluster.started_here:
+        return
+    store, name = open_store(address), f"probe-{uuid4().hex}"
+    with answering(address, "written"):
+        store.write(name, name.encode())
+    try:
+        told = _asked(address, name, [node.node_id for node in cluster.nodes])
+    finally:
+        with suppress(OSError):
+            store.delete(name)
+    bad = sorted(f"{node.host} ({reason})" for node, reason in zip(cluster.nodes, told, strict=True) if reason)
+    if bad:
+        remedy = "give every node the bucket's credentials: by the environment of `ray start`, or `submit --env`"
+        raise UnreachableError(f"storage: {address}: is out of reach on {', '.join(bad)}", remedy)
+
+
+def _asked(address: str, name: str, node_ids: list[str]) -> list[str]:
+    import ray
+
+    reaches = ray.remote(num_cpus=0)(_reaches)
+    tasks: list[Any] = [
+        reaches.options(label_selector={"ray.io/node-id": node}).remote(address, name, f"{name}-{number}")
+        for number, node in enumerate(node_ids)
+    ]
+    return [str(each) for each in ask_nodes(tasks)]
+
+
+def _reaches(address: str, name: str, own: str) -> str:
+    """Why a node can't use the store; empty where it can."""
+    try:
+        store = open_store(address)
+        if store.read(name) != name.encode():
+            return "it holds something else"
+        store.write(own, b"probe")
+        store.delete(own)
+    except FileNotFoundError:
+        return "it is not the same there"
+    except OSError as error:
+        return storage_reason(error)
+    except StudyError as error:
+        return error.problem
+    return ""

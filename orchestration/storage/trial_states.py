@@ -1,0 +1,115 @@
+"""What a trial's training leaves in storage – checkpoints, and a model that may be the best."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from scalestudy.experiments.spec.addresses import is_uri, parent_and_name
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.storage.byte_store import ArrowByteStore, open_byte_store
+
+logger = logging.getLogger(__name__)
+
+
+class TrialStates(Protocol):
+    """The states of a study's trials, by their ids. What can't be deleted stays: that costs no more than room."""
+
+    def has_model(self, trial_id: str) -> bool:
+        """Whether a trial's model is kept. Raises OSError where the storage fails."""
+
+    def forget_checkpoints(self, trial_id: str) -> None:
+        """An ended trial does not go on; of what its training left, the model may be wanted."""
+
+    def forget(self, trial_id: str) -> None:
+        """Neither checkpoints nor model are wanted any more."""
+
+
+def states_of(folder: StudyFolder) -> TrialStates:
+    """Those of a study, in its folder or where it is kept."""
+    return StoredStates(folder) if folder.mirror else LocalStates(folder)
+
+
+class LocalStates:
+    """In the study's folder. See TrialStates."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+
+    def has_model(self, trial_id: str) -> bool:
+        """See TrialStates."""
+        return self._folder.model_file(trial_id).exists()
+
+    def forget_checkpoints(self, trial_id: str) -> None:
+        """See TrialStates."""
+        folder = self._folder.checkpoints(trial_id)
+        for left in folder.glob("*/"):
+            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            folder.rmdir()  # unless the model is in it
+
+    def forget(self, trial_id: str) -> None:
+        """See TrialStates."""
+        shutil.rmtree(self._folder.checkpoints(trial_id), ignore_errors=True)
+
+
+class StoredStates:
+    """In an object store, where the workers put them. See TrialStates."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+
+    def has_model(self, trial_id: str) -> bool:
+        """See TrialStates."""
+        name = self._folder.model_file(trial_id).name
+        return name in self._store(trial_id).names(name)
+
+    def forget_checkpoints(self, trial_id: str) -> None:
+        """See TrialStates."""
+        self._clear(trial_id, keep=self._folder.model_file(trial_id).name)
+
+    def forget(self, trial_id: str) -> None:
+        """See TrialStates."""
+        self._clear(trial_id)
+
+    def _store(self, trial_id: str) -> ArrowByteStore:
+        return ArrowByteStore(self._folder.place_of(self._folder.checkpoints(trial_id)))
+
+    def _clear(self, trial_id: str, keep: str | None = None) -> None:
+        try:
+            self._store(trial_id).clear(keep)
+        except OSError as error:
+            logger.warning("the checkpoints of %s are still there: %s", trial_id, error)
+
+
+@contextmanager
+def written_to(where: str) -> Iterator[Path]:
+    """A file to be written that comes to lie there, at a path or a URI; nothing does where the block raises.
+
+    Raises OSError where the storage fails.
+    """
+    if not is_uri(where):
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
+        yield Path(where)
+        return
+    place, name = parent_and_name(where)
+    with tempfile.TemporaryDirectory(prefix="scalestudy-") as aside:
+        yield Path(aside, name)
+        open_byte_store(place).write(name, Path(aside, name).read_bytes())
+
+
+@contextmanager
+def read_from(where: str) -> Iterator[Path]:
+    """A file of this machine with what lies there, at a path or a URI. Raises OSError where the storage fails."""
+    if not is_uri(where):
+        yield Path(where)
+        return
+    place, name = parent_and_name(where)
+    with tempfile.TemporaryDirectory(prefix="scalestudy-") as aside:
+        Path(aside, name).write_bytes(open_byte_store(place).read(name))
+        yield Path(aside, name)

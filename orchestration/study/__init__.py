@@ -1,0 +1,1 @@
+"""Imports all rooms above."""

@@ -1,0 +1,55 @@
+"""Commands that work on its folder, and on the folder of data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scalestudy.experiments.spec.addresses import is_uri
+from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.storage.lock import StudyLock, lock_of
+from scalestudy.orchestration.study.ready import read_spec, request_error
+from scalestudy.orchestration.tracking.recorder import History, complete_trials
+
+
+def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
+    """A study's folder; of one that is kept under a URI, the copy here, brought up to date. use: what for.
+
+    Raises RequestError for another folder, UnreachableError where what is under the URI can't be read.
+    """
+    if is_uri(path):
+        copy = mirror.fetch(mirror.mirrored(str(path), use))
+        with readable(copy):
+            complete_trials(copy, History.of(Journal(copy.journal_folder).entries()))
+        return copy
+    folder = StudyFolder(Path(path))
+    if not folder.plan_file.exists():
+        raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one under `runs`")
+    return folder
+
+
+def lock_study(path: str | Path) -> StudyLock:
+    """The lock of the study in a folder, or under a URI. Raises RequestError where there is none."""
+    return lock_of(mirror.check_study(mirror.mirrored(str(path), "work")) if is_uri(path) else open_folder(path))
+
+
+def spec_of(folder: StudyFolder) -> StudySpec:
+    """The resolved spec that a study ran with."""
+    return read_spec(folder.spec_file)
+
+
+@contextmanager
+def readable(folder: StudyFolder) -> Iterator[None]:
+    """What can't be read in a study's folder becomes a RequestError."""
+    try:
+        yield
+    except SpecError:
+        raise  # says it better: file, line and field
+    except (OSError, ValueError, KeyError) as error:
+        raise request_error(error, "restore the file, or run the study again", f"DIR: {folder.address}") from error

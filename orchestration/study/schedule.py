@@ -1,0 +1,257 @@
+"""Stage 2 for the eye: when each trial of a plan will run, by the engine's own decision function. Pure.
+
+Trials are handed in as Tune does it, in the plan's order and so many at a time; `leases.decide` grants, starts and
+evicts and `leases.ahead` starts early, as they will in the run, while a clock jumps from one end to the next. So the
+rule stands in one place, and the schedule lives here and not in `experiments`, which may not know the engine. What the
+simulation can't know: failures, trials that a scheduler stops early, and that several groups that start at once slow
+each other down.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from scalestudy.experiments.spec.sections import Resources
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.placement import Action, Grant, GroupView, Request, Start, ahead, decide
+
+Rule = Literal["exclusive", "packed", "packed, then timed"]
+
+
+def timing_rule(resources: Resources, device: str) -> Rule:
+    """How a study's trials share a machine: one at a time; side by side where they fit; or side by side, and after
+    that each kind of step timed by a run that has its machine to itself (docs/concepts.md: Timed alone).
+
+    device: "cpu" or "cuda", what the workers get.
+    """
+    if resources.exclusive == "auto":
+        return "exclusive" if device == "cpu" else "packed, then timed"
+    return "exclusive" if resources.exclusive else "packed"
+
+
+def trainings_rule(resources: Resources, device: str, *, factorised: bool) -> Rule:
+    """How the trials of a study's sweep share a machine. Of a factorised study nobody looks at how long its trainings
+    took, so that they run side by side also on a CPU, unless the spec forces the one or the other."""
+    if factorised and resources.exclusive is not True:
+        return "packed, then timed"
+    return timing_rule(resources, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A trial to be scheduled: its workers, and how long it trains (seconds, or units when nothing was measured)."""
+
+    trial_id: str
+    num_workers: int
+    duration: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What the engine adds, in seconds: medians of docs/results/engine.md, two cores."""
+
+    start: float = 7.0  # from a group's order to its workers being ready
+    stop: float = 1.5  # from the word to end to its room being free
+    trial: float = 0.1  # a trial in a warm group, beyond its training
+
+
+NO_COSTS = Costs(start=0.0, stop=0.0, trial=0.0)
+"""For schedules in units, of which nobody knows how many seconds they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What the trials run on, and the engine's rules there."""
+
+    nodes: tuple[Node, ...]
+    exclusive: bool
+    trials_per_group: int
+
+    @property
+    def slots(self) -> int:
+        """Workers that run at a time."""
+        return sum(node.slots for node in self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpan:
+    """When a trial runs, and in which group."""
+
+    trial_id: str
+    group_id: str
+    start: float
+    end: float
+
+
+@dataclass(kw_only=True)
+class GroupSpan:
+    """A group's life: ordered, ready, told to end (None: lives to the end), and how many trials it has served."""
+
+    group_id: str
+    num_workers: int
+    ordered: float
+    ready: float
+    stopped: float | None = None
+    served: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When everything runs, in one unit: seconds, or what the durations were given in.
+
+    makespan: from the first order to the last trial's end. work: trials' durations times workers, summed. lower_bound:
+    no schedule of these trials in this room is shorter, starts left out. evictions: groups that end to make room.
+    """
+
+    trials: tuple[TrialSpan, ...]
+    groups: tuple[GroupSpan, ...]
+    makespan: float
+    work: float
+    lower_bound: float
+    evictions: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return {
+            "makespan": self.makespan,
+            "work": self.work,
+            "lower_bound": self.lower_bound,
+            "group_starts": len(self.groups),
+            "evictions": self.evictions,
+            "groups": [asdict(group) for group in self.groups],
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
+
+def concurrency(sizes: Sequence[int], room: Room) -> int:
+    """Trials at a time: one a machine when they have it to themselves, else as many as the smallest ones fit."""
+    usable = [node for node in room.nodes if node.slots]
+    if room.exclusive:
+        return len({node.machine for node in usable})
+    return max(1, room.slots // min(sizes))
+
+
+def lower_bound(works: Sequence[Work], room: Room) -> float:
+    """No schedule is shorter: not than the longest trial, the work over the room, or the trials that exclude others."""
+    if not works:
+        return 0.0
+    longest = max(work.duration for work in works)
+    shared = sum(work.duration * work.num_workers for work in works) / room.slots
+    alone = sum(work.duration for work in works if 2 * work.num_workers > room.slots)
+    machines = len({node.machine for node in room.nodes if node.slots})
+    one_a_machine = sum(work.duration for work in works) / machines if room.exclusive else 0.0
+    return max(longest, shared, alone, one_a_machine)
+
+
+def simulate(works: Sequence[Work], room: Room, costs: Costs = NO_COSTS) -> Schedule:
+    """Runs the trials in their order, on paper. Raises ValueError for a trial that the room can never take."""
+    largest = max((work.num_workers for work in works), default=0)
+    if largest > room.slots:
+        raise ValueError(f"num_gpus: {largest}: there is room for {room.slots} workers at a time")
+    run = _Run(works=works, room=room, costs=costs)
+    run.go()
+    return Schedule(
+        trials=tuple(run.spans),
+        groups=tuple(run.groups.values()),
+        makespan=max((span.end for span in run.spans), default=0.0),
+        work=sum(work.duration * work.num_workers for work in works),
+        lower_bound=lower_bound(works, room),
+        evictions=run.evictions,
+    )
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """A simulation under way; times in the durations' unit."""
+
+    works: Sequence[Work]
+    room: Room
+    costs: Costs
+    now: float = 0.0
+    waiting: list[Request] = field(default_factory=list)
+    views: dict[str, GroupView] = field(default_factory=dict)  # groups that hold room
+    groups: dict[str, GroupSpan] = field(default_factory=dict)
+    spans: list[TrialSpan] = field(default_factory=list)
+    evictions: int = 0
+    submitted: int = 0
+    changes: list[tuple[float, int, str]] = field(default_factory=list)  # heap of (time, number, group that changes)
+    numbered: int = 0
+    sizes_ahead: list[int] = field(default_factory=list)  # that have had no group, in the plan's order
+
+    def go(self) -> None:
+        """Jumps from one moment at which groups change to the next until every trial has ended."""
+        self.durations = {work.trial_id: work.duration for work in self.works}
+        self.sizes_ahead = list(dict.fromkeys(work.num_workers for work in self.works))
+        for _ in range(concurrency([work.num_workers for work in self.works], self.room) if self.works else 0):
+            self._submit()
+        self._act()
+        while self.changes:
+            self.now = self.changes[0][0]
+            while self.changes and self.changes[0][0] == self.now:
+                self._change(heapq.heappop(self.changes)[-1])
+            self._act()
+
+    def _submit(self) -> None:
+        """Hands the next trial of the plan to the engine, as Tune does when one has ended."""
+        if self.submitted < len(self.works):
+            work = self.works[self.submitted]
+            self.waiting.append(Request(trial_id=work.trial_id, num_workers=work.num_workers))
+            self.submitted += 1
+
+    def _act(self) -> None:
+        for action in decide(self.room.nodes, [*self.views.values()], self.waiting, exclusive=self.room.exclusive):
+            self._carry_out(action)
+        if not self.waiting and self.sizes_ahead:
+            views = [*self.views.values()]
+            if start := ahead(self.room.nodes, views, self.sizes_ahead, exclusive=self.room.exclusive):
+                self._start(start)
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Grant):
+            self._grant(action)
+        elif isinstance(action, Start):
+            self._start(action)
+        else:
+            self._stop(action.group_id)
+
+    def _grant(self, action: Grant) -> None:
+        self.waiting = [request for request in self.waiting if request.trial_id != action.trial_id]
+        end = self.now + self.costs.trial + self.durations[action.trial_id]
+        self.spans.append(TrialSpan(trial_id=action.trial_id, group_id=action.group_id, start=self.now, end=end))
+        self.groups[action.group_id].served += 1
+        self._becomes(action.group_id, "leased", until=end)
+
+    def _start(self, action: Start) -> None:
+        group_id = f"group-{len(self.groups) + 1}-of-{action.num_workers}"
+        ready = self.now + self.costs.start
+        size = action.num_workers
+        self.sizes_ahead = [other for other in self.sizes_ahead if other != size]
+        self.groups[group_id] = GroupSpan(group_id=group_id, num_workers=size, ordered=self.now, ready=ready)
+        self.views[group_id] = GroupView(
+            group_id=group_id, num_workers=action.num_workers, state="starting", slots=action.slots
+        )
+        self._becomes(group_id, "starting", until=ready)
+
+    def _stop(self, group_id: str) -> None:
+        self.evictions += not self.views[group_id].exhausted
+        self.groups[group_id].stopped = self.now
+        self._becomes(group_id, "stopping", until=self.now + self.costs.stop)
+
+    def _becomes(self, group_id: str, state: Any, *, until: float) -> None:
+        self.views[group_id] = replace(self.views[group_id], state=state)
+        self.numbered += 1
+        heapq.heappush(self.changes, (until, self.numbered, group_id))
+
+    def _change(self, group_id: str) -> None:
+        """A group is ready, has trained its trial, or is gone."""
+        view = self.views[group_id]
+        if view.state == "stopping":
+            del self.views[group_id]
+            return
+        if view.state == "leased":
+            self._submit()
+        exhausted = self.groups[group_id].served >= self.room.trials_per_group
+        self.views[group_id] = replace(view, state="idle", exhausted=exhausted)

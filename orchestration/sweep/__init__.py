@@ -1,0 +1,1 @@
+"""Imports base, groups, `experiments/{spec,plan,analysis}`."""

@@ -1,0 +1,299 @@
+"""Which trial is next: planned, random, TPE.
+
+A `Search` is the same for every method: planned trials in their order, or points that TPE suggests while the study
+runs. It is told what becomes of its trials; told the events of earlier runs in their order, it stands where they
+stood, so that a resumed study goes on as an undisturbed one would have.
+
+The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
+is not run again. Told again what an earlier run was given and what came of it, in that order, the search stands where
+that one stood, and suggests what it would have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from scalestudy.experiments.analysis.answers.objective import Objective, Score
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, point_trials
+from scalestudy.experiments.spec.search_space import Cell, Space
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.asha import Rungs
+
+Event = Mapping[str, Any]
+Past = Sequence[tuple[str, Event]]
+"""(trial id, event) of earlier runs of the study, in the order in which they came."""
+
+NOT_AN_END = "stopped"
+"""Kind of the error of a trial that ended because the study did: a later run takes it up."""
+
+
+class Suggestion(NamedTuple):
+    """The next trial. point: number of the point that it is of, from 1; None: it was planned from the start."""
+
+    trial: TrialPlan
+    point: int | None = None
+
+
+class Source(Protocol):
+    """Where trials come from."""
+
+    def next(self) -> Suggestion | None:
+        """The next trial; None: there are no more."""
+        ...
+
+    def was_suggested(self, trial: TrialPlan, point: int) -> None:
+        """An earlier run was given this trial."""
+        ...
+
+    def ended(self, trial_id: str, record: Event) -> None:
+        """A trial has ended, in this run or an earlier one; record: as in trials.jsonl."""
+        ...
+
+
+class PlannedTrials:
+    """The trials of a plan, in its order."""
+
+    def __init__(self, trials: Iterable[TrialPlan]) -> None:
+        self._left = {trial.trial_id: trial for trial in trials}
+
+    def next(self) -> Suggestion | None:
+        """The first trial that was not given and has not ended."""
+        first = next(iter(self._left), None)
+        return None if first is None else Suggestion(self._left.pop(first))
+
+    def was_suggested(self, trial: TrialPlan, point: int) -> None:
+        """Nothing to learn: the plan has them all."""
+
+    def ended(self, trial_id: str, record: Event) -> None:
+        """The trial is not given again."""
+        self._left.pop(trial_id, None)
+
+
+class Search:
+    """Gives the sweep its trials and learns from their events.
+
+    rungs: decides which trials stop early; None: none does.
+    """
+
+    def __init__(self, source: Source, rungs: Rungs | None = None) -> None:
+        self.rungs = rungs
+        self._source = source
+        self._open: dict[str, list[Any]] = {}
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Search:
+        """Runs a plan's trials, each to its end."""
+        return cls(PlannedTrials(plan.trials))
+
+    def next(self) -> Suggestion | None:
+        """The next trial to run; None: there are no more."""
+        return self._source.next()
+
+    def learn(self, past: Past) -> None:
+        """Takes the events of earlier runs, which must come before anything else."""
+        for trial_id, event in past:
+            if event["type"] == "suggested":
+                self._source.was_suggested(TrialPlan(**event["trial"]), event["point"])
+                continue
+            if event["type"] == "epoch" and self.rungs:
+                self.rungs.stops(trial_id, event["epoch"])
+            self.take(trial_id, event)
+
+    def take(self, trial_id: str, event: Event) -> None:
+        """Takes an event of a trial that runs; those that it does not learn from leave it as it was."""
+        if is_end(event):
+            self._open.pop(trial_id, None)
+            self._source.ended(trial_id, event)
+        elif event["type"] == "epoch" and self.rungs:
+            self._open.setdefault(trial_id, []).append(event["epoch"])
+
+    def cut_short(self) -> dict[str, list[Any]]:
+        """Trials that are to stop and have not ended, as after a cut between the two: their epochs so far."""
+        stopped = self.rungs.stopped if self.rungs else {}
+        return {
+            trial_id: [epoch for epoch in epochs if epoch["epoch"] <= stopped[trial_id]]
+            for trial_id, epochs in self._open.items()
+            if trial_id in stopped
+        }
+
+
+def is_end(event: Event) -> bool:
+    """Whether an event is a trial's last one; a trial that was ended because the study stops is not at its end."""
+    if event["type"] == "ended":
+        return (event.get("error") or {}).get("kind") != NOT_AN_END
+    return bool(event["type"] == "lost")
+
+
+def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
+    """The search that a spec asks for, as it stands after the events of earlier runs.
+
+    A search serves one sweep: after a sweep that broke off, make another from the events so far.
+    """
+
+    metric = StudyMetric.of(spec.workload)
+    source: Source = SuggestedPoints(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
+    search = Search(source, Rungs.of(spec, metric) if spec.search.scheduler == "asha" else None)
+    search.learn(past)
+    return search
+
+
+logger = logging.getLogger(__name__)
+
+OBJECTIVE = "objective"
+
+
+@dataclass
+class _Point:
+    """A point that runs or has run. asks: numbers under which it was suggested and not yet scored. adopted: the
+    search has not suggested it, an earlier run of the study had it."""
+
+    trials: dict[str, TrialPlan]
+    asks: list[int] = field(default_factory=list)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    score: Score | None = None
+    adopted: bool = False
+
+
+class SuggestedPoints:
+    """Asks TPE for points, so many as the spec has samples, and hands out their trials."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._objective = Objective.of(spec)
+        self._tpe = Tpe(Space.of(spec.sweep), self._objective.mode, spec.search.seed)
+        self._asked: list[_Point] = []
+        self._point_of: dict[str, _Point] = {}  # by trial
+        self._left: dict[str, Suggestion] = {}
+
+    def next(self) -> Suggestion | None:
+        """A trial of a point that was suggested and has not run; of the next point where there is none."""
+        while not self._left and len(self._asked) < self._spec.search.samples:
+            self._ask()
+        first = next(iter(self._left), None)
+        return None if first is None else self._left.pop(first)
+
+    def was_suggested(self, trial: TrialPlan, point: int) -> None:
+        """An earlier run was given this trial: the search is asked for as many points, and the trial is handed out
+        again unless it has ended."""
+        while len(self._asked) < point:
+            self._ask()
+        if trial.trial_id not in self._point_of:
+            self._adopt(trial, point)
+        self._left[trial.trial_id] = Suggestion(trial)
+
+    def ended(self, trial_id: str, record: Event) -> None:
+        """Scores the trial's point when it is the last of its seeds."""
+        self._left.pop(trial_id, None)
+        point = self._point_of.get(trial_id)
+        if point is None or point.score:
+            return
+        point.records[trial_id] = {**record, "params": point.trials[trial_id].params}
+        if len(point.records) == len(point.trials):
+            point.score = self._objective.score(point.records.values())
+            self._tell(point)
+
+    def _ask(self) -> None:
+        number = len(self._asked) + 1
+        trials = {trial.trial_id: trial for trial in point_trials(self._spec, self._tpe.suggest(number))}
+        point = self._point_of.get(next(iter(trials)))
+        if point is None:
+            point = self._enter(_Point(trials), number)
+        self._asked.append(point)
+        point.asks.append(number)
+        self._tell(point)
+
+    def _enter(self, point: _Point, number: int) -> _Point:
+        for trial_id, trial in point.trials.items():
+            self._point_of[trial_id] = point
+            self._left[trial_id] = Suggestion(trial, number)
+        return point
+
+    def _tell(self, point: _Point) -> None:
+        """Scores every suggestion of a point that was waiting for it."""
+        if point.score is None:
+            return
+        if point.adopted:
+            self._tpe.add(next(iter(point.trials.values())).cell, point.score)
+            point.adopted = False
+        for number in point.asks:
+            self._tpe.tell(number, point.score)
+        point.asks.clear()
+
+    def _adopt(self, trial: TrialPlan, number: int) -> None:
+        """Takes in a point that an earlier run had and that this search would not have suggested."""
+        logger.warning(
+            "point %d is not the one that was suggested before (another Optuna?); going on from both", number
+        )
+        replaced = self._asked[number - 1]
+        if replaced.asks == [number]:
+            for trial_id in replaced.trials:
+                self._left.pop(trial_id, None)
+                self._point_of.pop(trial_id, None)
+            self._tpe.forget(number)
+        trials = {each.trial_id: each for each in point_trials(self._spec, trial.cell)}
+        self._asked[number - 1] = self._enter(_Point(trials, adopted=True), number)
+
+
+class Tpe:
+    """Optuna's tree-structured Parzen estimator over a space, behind Tune's OptunaSearch.
+
+    A choice is categorical; of two equal spaces and seeds the same points come, if the same scores are told.
+    """
+
+    def __init__(self, space: Space, mode: str, seed: int) -> None:
+        from optuna.samplers import TPESampler
+        from ray.tune.search.optuna import OptunaSearch
+
+        self._space = space
+        # multivariate and constant_liar are Optuna 5's defaults, named because the sequence depends on them
+        sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
+        self._search = OptunaSearch(_distributions(space), metric=OBJECTIVE, mode=mode, sampler=sampler)
+
+    def suggest(self, number: int) -> Cell:
+        """The next point, to be told of by this number."""
+        found = self._search.suggest(str(number))
+        options = [found.get(_name(choice), 0) for choice in self._space.choices]
+        return self._space.cell(options, {key: each.tidy(found[key]) for key, each in self._space.ranges.items()})
+
+    def tell(self, number: int, score: Score) -> None:
+        """What came of a point. One without a value is a pruned trial of Optuna's, which it ranks below all others
+        and learns from."""
+        name = str(number)
+        if score.progress is not None:
+            self._search.on_trial_result(name, {OBJECTIVE: score.progress, "training_iteration": 1})
+        self._search.on_trial_complete(name, None if score.value is None else {OBJECTIVE: score.value})
+
+    def forget(self, number: int) -> None:
+        """Nothing will come of a point: a failed trial of Optuna's, which it leaves out."""
+        self._search.on_trial_complete(str(number), error=True)
+
+    def add(self, cell: Cell, score: Score) -> None:
+        """Teaches the search a point that it has not suggested."""
+        params = {key: cell[key] for key in self._space.ranges}
+        for choice in self._space.choices:
+            if len(choice) > 1:
+                params[_name(choice)] = next(n for n, option in enumerate(choice) if option.items() <= cell.items())
+        steps = None if score.progress is None else [score.progress]
+        self._search.add_evaluated_point(params, score.value, pruned=score.value is None, intermediate_values=steps)
+
+
+def _name(choice: tuple[Cell, ...]) -> str:
+    """The parameter that a choice sets."""
+    return next(iter(choice[0]), "points")
+
+
+def _distributions(space: Space) -> dict[str, Any]:
+    """The space as Optuna has it; a choice by the number of its option, so that any value can be one."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found: dict[str, Any] = {
+        _name(choice): CategoricalDistribution(range(len(choice))) for choice in space.choices if len(choice) > 1
+    }
+    for key, values in space.ranges.items():
+        kind: Any = IntDistribution if values.whole else FloatDistribution
+        found[key] = kind(values.low, values.high, log=values.kind == "log_uniform")
+    return found

@@ -1,0 +1,1 @@
+"""Imports base, cluster (ports), storage, groups (events, record, failures), `experiments`."""

@@ -1,0 +1,30 @@
+"""Stage 5, training loop: the execution experiments of Dive into Deep Learning's "Computational Performance".
+
+Each module has `run(device, *, quick=False) -> Experiment`. Nothing here imports torch, so that names can be listed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+EXPERIMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "async": "scalestudy.training.chapter.asynchronous",
+        "compile": "scalestudy.training.chapter.compilation",
+        "export": "scalestudy.training.chapter.exporting",
+        "parallel": "scalestudy.training.chapter.parallelism",
+        "overlap": "scalestudy.training.chapter.overlapping",
+        "allreduce": "scalestudy.training.chapter.summing",
+    }
+)
+"""Name -> module with a `run`."""
+
+
+def find_experiment(name: str) -> Callable[..., Any]:
+    """The `run` of that experiment. Raises ValueError if there is none of that name."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"bench: {name!r} is not known; choose one of {', '.join(EXPERIMENTS)}")
+    return importlib.import_module(EXPERIMENTS[name]).run

@@ -1,0 +1,107 @@
+"""Device, precision, memory count: the device protocol.
+
+bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, the rest where it is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    import torch
+
+
+Precision = Callable[[], AbstractContextManager[object]]
+"""Makes the context that a forward pass runs in."""
+
+
+def make_precision(name: str, device: torch.device) -> Precision:
+    """The context of `fp32` or `bf16` on the device. Raises ValueError if the device has no bfloat16."""
+    if name == "fp32":
+        return nullcontext
+    if not has_bfloat16(device):
+        raise ValueError(f"precision: bf16 is not there on this device ({device}); choose fp32")
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 (a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def start_memory_count(device: torch.device) -> None:
+    """Let the trial start from a clean allocator: cached blocks freed, the peak forgotten (CUDA only)."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """CUDA: most bytes allocated since start_memory_count. CPU: the process's largest resident set, ever."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:
+    """This worker's device and the group's backend: nccl if all devices are GPUs, else gloo.
+
+    `kind` (auto, cpu, cuda) holds for all workers alike; `devices` names one a worker, by rank. Raises ValueError.
+    """
+    if devices is not None and kind != "auto":
+        raise ValueError(
+            f"device: {kind} and devices {','.join(devices)} say the same thing twice; give one of the two"
+        )
+    if devices is not None:
+        return _listed_device(devices)
+    import torch
+
+    if kind not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device: {kind!r} is not known; choose auto, cpu or cuda")
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu"), "gloo"
+    return _cuda(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
+
+
+def _listed_device(devices: Sequence[str]) -> tuple[torch.device, str]:
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if len(devices) != world_size:
+        raise ValueError(f"devices: {','.join(devices)} names {len(devices)}, but there are {world_size} workers; name "
+                         "one a worker")  # fmt: skip
+    chosen = [_parse(name) for name in devices]
+    all_cuda = all(device.type == "cuda" for device in chosen)
+    distinct = len(set(chosen)) == len(chosen)
+    mine = chosen[rank]
+    return _cuda(mine.index or 0) if mine.type == "cuda" else mine, "nccl" if all_cuda and distinct else "gloo"
+
+
+def _parse(name: str) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"devices: {name!r} is not a device; write cpu, cuda or cuda:1")
+    return torch.device("cpu") if device.type == "cpu" else torch.device("cuda", device.index or 0)
+
+
+def _cuda(index: int) -> torch.device:
+    import torch
+
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device: no CUDA device {index} among {count}; start fewer workers, or choose cpu")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

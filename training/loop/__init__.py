@@ -1,0 +1,1 @@
+"""Imports the ground floor, models, data, gradient_sync."""

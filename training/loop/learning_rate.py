@@ -1,0 +1,181 @@
+"""The learning rate of each update, from rule, warm-up and schedule (docs/formulas.md §2).
+
+S = batch_size / base_batch_size. Rates are pure functions of the progress, the number of updates made (AdaScale: the
+sum of their gains), so that a training taken up at any step goes on with the same rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalestudy.training.batches import steps_per_epoch as count_steps
+from scalestudy.training.config import TrainConfig
+
+ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; as the next two, PyTorch's defaults
+ONE_CYCLE_START = 25.0  # peak / first rate
+ONE_CYCLE_END = 1e4  # first / last rate
+LEAST_TRACE_COV = 1e-6  # AdaScale's gain is defined where some variance is left
+MEMORY_SCALE = 1000.0  # AdaScale's averages forget a share S / 1000 a step
+
+
+def scaled_rate(rule: str, learning_rate: float, scale: float) -> float:
+    """The rate that the rule makes of the nominal one at S = `scale`; AdaScale's own factor, its gain, comes later."""
+    factors = {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale), "adascale": 1.0}
+    return learning_rate * factors[rule]
+
+
+def cosine_factor(progress: float, steps: float) -> float:
+    """Half a cosine wave: 1 at progress 0, 0 from `steps` on."""
+    return (1 + math.cos(math.pi * min(progress / steps, 1.0))) / 2
+
+
+def one_cycle_factor(progress: float, steps: float) -> float:
+    """Share of the peak at `progress` of `steps`: cosine waves from 1/25 up to 1, then down to 1/250,000.
+
+    Smith and Topin 2018 (arXiv 1708.07120), in the form of torch.optim.lr_scheduler.OneCycleLR with its defaults:
+    the peak is reached at 0.3 · steps - 1, the end at steps - 1. The momentum stays as it is.
+    """
+    first, last = 1 / ONE_CYCLE_START, 1 / (ONE_CYCLE_START * ONE_CYCLE_END)
+    end = steps - 1
+    peak = ONE_CYCLE_RISE * steps - 1
+    if progress <= peak:
+        return 1 + (first - 1) * cosine_factor(progress, peak)
+    return last + (1 - last) * cosine_factor(progress - peak, end - peak)
+
+
+def gain(sq_norm: float, trace_cov: float, base_batch_size: int, scale: float) -> float:
+    """AdaScale's r (Johnson et al. 2020, arXiv 2007.05105) from |G|² and tr Σ: between 1 and S, in either order.
+
+    r = (σ² + μ²) / (σ²/S + μ²) with σ² = tr Σ / B0, μ² = |G|²: 1 where there is no noise, S where there is only noise.
+    """
+    variance = max(trace_cov, LEAST_TRACE_COV) / base_batch_size
+    square = max(sq_norm, 0.0)
+    exact = (variance + square) / (variance / scale + square)
+    return min(max(exact, min(1.0, scale)), max(1.0, scale))  # rounding may leave the range by a bit
+
+
+class GainEstimator:
+    """AdaScale's gain from noisy estimates of |G|² and tr Σ, one a step, through moving averages of both.
+
+    A step's estimates keep max(0, 1 - S/1000) of their weight a step later. The averages are weighted means of what
+    has come so far; rejected: the first estimate as the start, which alone would rule some 1000/S steps.
+    """
+
+    def __init__(self, base_batch_size: int, scale: float) -> None:
+        self.base_batch_size = base_batch_size
+        self.scale = scale
+        self._keep = max(0.0, 1 - scale / MEMORY_SCALE)
+        self._weight = self._sq_norm = self._trace_cov = 0.0
+
+    @property
+    def gain(self) -> float:
+        """r after the estimates so far. Raises ValueError before the first."""
+        if not self._weight:
+            raise ValueError("lr_rule: adascale has no estimate of the gradient's noise yet; train with the hook "
+                             "scalestudy.training.loop.noise_scale.AdaScale")  # fmt: skip
+        return gain(self._sq_norm / self._weight, self._trace_cov / self._weight, self.base_batch_size, self.scale)
+
+    def update(self, sq_norm: float, trace_cov: float) -> None:
+        """Take in one step's estimates; those that are not finite are left out."""
+        if math.isfinite(sq_norm) and math.isfinite(trace_cov):  # a square may overflow where its norm does not
+            self._weight = self._keep * self._weight + 1
+            self._sq_norm = self._keep * self._sq_norm + sq_norm
+            self._trace_cov = self._keep * self._trace_cov + trace_cov
+
+    def state(self) -> dict[str, float]:
+        """Plain numbers for a checkpoint."""
+        return {"weight": self._weight, "sq_norm": self._sq_norm, "trace_cov": self._trace_cov}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from another estimator's `state`."""
+        self._weight, self._sq_norm, self._trace_cov = state["weight"], state["sq_norm"], state["trace_cov"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatePlan:
+    """The rate at any progress, before AdaScale's gain."""
+
+    first: float | None  # rate of the warm-up's first update; None: it rises from 0, and the first is 1/warm_up of peak
+    peak: float  # rate after the warm-up, from which the schedule falls
+    warm_up: int  # updates over which the rate rises; 0: none
+    steps: int  # progress at the training's end
+    schedule: str  # constant | cosine | one_cycle
+
+    def at(self, progress: float) -> float:
+        """The rate of the update that follows `progress`."""
+        if progress < self.warm_up:
+            return self._rising(progress)
+        steps = max(self.steps - self.warm_up, 1)
+        return self.peak * self._falling(progress - self.warm_up, steps)
+
+    def _rising(self, progress: float) -> float:
+        if self.first is None:
+            return self.peak * (progress + 1) / self.warm_up
+        return self.first + (self.peak - self.first) * progress / self.warm_up
+
+    def _falling(self, progress: float, steps: int) -> float:
+        if self.schedule == "cosine":
+            return cosine_factor(progress, steps)
+        return one_cycle_factor(progress, steps) if self.schedule == "one_cycle" else 1.0
+
+
+class LearningRate:
+    """What the loop asks before each update (`rate`) and tells after it (`advance`)."""
+
+    def __init__(self, plan: RatePlan, estimator: GainEstimator | None = None) -> None:
+        self._plan = plan
+        self.estimator = estimator  # of AdaScale, unless S is 1; None: the gain is always 1
+        self.progress = 0.0
+
+    @property
+    def gain(self) -> float:
+        """How many updates at the base batch size the coming one counts for."""
+        return 1.0 if self.estimator is None else self.estimator.gain
+
+    def rate(self) -> float:
+        """The effective learning rate of the coming update."""
+        return self.gain * self._plan.at(self.progress)
+
+    def advance(self) -> None:
+        """The update is made."""
+        self.progress += self.gain
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for a checkpoint, the same on every rank."""
+        return {"progress": self.progress, "estimator": self.estimator and self.estimator.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from the `state` of a training of the same config."""
+        self.progress = state["progress"]
+        if self.estimator is not None:
+            self.estimator.load_state(state["estimator"])
+
+
+def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> LearningRate:
+    """The config's rates for epochs of `samples` examples in `steps_per_epoch` updates.
+
+    Warm-up: with `linear` and S > 1 from the nominal rate to S times it (Goyal et al. 2017, arXiv 1706.02677), so
+    that update i (from 0) of W has η0 + (S - 1)·η0·i/W; in every other case from 0, update i having (i + 1)/W of the
+    rule's rate. The schedule covers the updates after it. AdaScale's schedules cover the progress that the same
+    epochs would make at the base batch size; as its gain seldom reaches S, they may end before their last value.
+    """
+    scale = config.batch_size / config.base_batch_size
+    peak = scaled_rate(config.lr_rule, config.learning_rate, scale)
+    adascale = config.lr_rule == "adascale"
+    base_steps = count_steps(samples, config.base_batch_size)
+    plan = RatePlan(
+        first=config.learning_rate if config.lr_rule == "linear" and scale > 1 else None,
+        peak=peak,
+        warm_up=warm_up_updates(config.warmup_epochs, steps_per_epoch),
+        steps=config.epochs * (base_steps if adascale else steps_per_epoch),
+        schedule=config.schedule,
+    )
+    return LearningRate(plan, GainEstimator(config.base_batch_size, scale) if adascale and scale != 1 else None)
+
+
+def warm_up_updates(warmup_epochs: float, steps_per_epoch: int) -> int:
+    """W, the nearest whole number of updates; at least 1 where there is a warm-up at all."""
+    return max(round(warmup_epochs * steps_per_epoch), 1) if warmup_epochs else 0

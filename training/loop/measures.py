@@ -1,0 +1,218 @@
+"""Stopwatches, phases, CPU and GPU use.
+
+An epoch's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
+line (CUDA events; on a CPU the clock), read when the epoch has ended, so that no step waits for its measurement.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from scalestudy.training.device import peak_memory_bytes
+from scalestudy.training.distributed import synchronise_device
+
+SAMPLING_INTERVAL = 4  # one step in so many, on average, has its phases timed
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and fall in with no period
+FEWEST_TIMED_STEPS = 5  # fewer than these, in an epoch that has more, give no samples_per_second
+
+Mark = float | torch.cuda.Event
+
+
+class EpochStopwatch:
+    """The seconds of an epoch's steps, and those of its steps after the warm-up."""
+
+    def __init__(self, device: torch.device, warm_up_end: int, samples: int = 0) -> None:
+        """`warm_up_end`: index of the epoch's first timed step; `samples`: what this rank has trained of it already."""
+        self._device = device
+        self._warm_up_end = warm_up_end
+        self._start = self._warm = self._now()
+        self._samples_at_warm = samples
+
+    def step_starts(self, step: int, samples: int) -> None:
+        """Before each step (from 0), with the examples that this rank has trained in the epoch."""
+        if step == self._warm_up_end and step > 0:
+            self._warm = self._now()
+            self._samples_at_warm = samples
+
+    def seconds(self) -> float:
+        """Those of the steps so far."""
+        return self._now() - self._start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done meanwhile."""
+        before = self._now()
+        yield
+        away = self._now() - before
+        self._start += away
+        self._warm += away
+
+    def stop(self, steps: int, samples: int) -> tuple[float, float, int]:
+        """(train_seconds, timed_seconds, timed_samples) after `steps` steps over `samples` examples of this rank."""
+        now = self._now()
+        if steps <= self._warm_up_end:
+            return now - self._start, 0.0, 0
+        return now - self._start, now - self._warm, samples - self._samples_at_warm
+
+    def _now(self) -> float:
+        synchronise_device(self._device)
+        return time.perf_counter()
+
+
+def warm_up_end(warm_up_steps: int, steps: int, epoch: int, first: tuple[int, int] = (1, 0)) -> int:
+    """Index, in this epoch of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
+
+    `first`: the epoch (from 1) and step (from 0) at which this process began: a resumed training is cold again.
+    """
+    first_epoch, first_step = first
+    begins = first_step if epoch == first_epoch else 0
+    made_before = max((epoch - first_epoch) * steps - first_step, 0)
+    return min(begins + max(warm_up_steps - made_before, 0), steps)
+
+
+def enough_timed_steps(steps: int, timed_steps: int) -> bool:
+    """Whether so many timed steps of an epoch's `steps` are enough for a rate: five, or all of a shorter epoch."""
+    return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
+
+
+def is_sampled(step: int, steps: int) -> bool:
+    """Whether the phases of a step (from 0) are timed, in an epoch of `steps`: a quarter of them, with no period.
+
+    A fixed stride would meet the averages of local SGD always or never. In a short epoch it is every other step. A
+    trial's cold first step is left out where there are others.
+    """
+    if steps < 4 * SAMPLING_INTERVAL:
+        return step % 2 == 1 or steps == 1
+    return step * GOLDEN_RATIO % 1.0 > 1.0 - 1.0 / SAMPLING_INTERVAL
+
+
+class PhaseTimer:
+    """Splits sampled steps into phases: each `mark(phase)` ends the phase that began at the mark before it."""
+
+    def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
+        """`parameters`: those whose gradients are watched in backward; `steps`: those of the epoch."""
+        self._on_cuda = device.type == "cuda"
+        self._parameters = parameters
+        self._steps = steps
+        self._marks: list[tuple[str | None, Mark]] = []
+        self._sampled = False
+        self._last_gradient: Mark | None = None
+
+    def step_starts(self, step: int) -> None:
+        """Begin a step (from 0); decides whether its phases are timed."""
+        self._sampled = is_sampled(step, self._steps)
+        self._last_gradient = None
+        if self._sampled:
+            self._marks.append((None, self._mark()))
+
+    def mark(self, phase: str) -> None:
+        """The phase has just ended."""
+        if self._sampled:
+            self._marks.append((phase, self._mark()))
+
+    def mark_last_gradient(self, phase: str) -> None:
+        """The phase ended when the last local gradient of `backward` was ready, which may be some time ago."""
+        if self._sampled:
+            self._marks.append((phase, self._last_gradient or self._mark()))
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around backward: notes when the last gradient of this worker is ready.
+
+        With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
+        """
+        if not self._sampled:
+            yield
+            return
+        handles = [parameter.register_hook(self._gradient_ready) for parameter in self._parameters]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
+        """Each phase's seconds in the epoch: its share of the sampled steps, times the epoch's train_seconds.
+
+        Call it after a device synchronisation.
+        """
+        sums: defaultdict[str, float] = defaultdict(float)
+        for (_, earlier), (phase, later) in itertools.pairwise(self._marks):
+            if phase is not None:
+                sums[phase] += _seconds_between(earlier, later)
+        total = sum(sums.values())
+        return defaultdict(float, {phase: seconds / total * train_seconds for phase, seconds in sums.items() if total})
+
+    def _gradient_ready(self, gradient: torch.Tensor) -> None:
+        self._last_gradient = self._mark()
+
+    def _mark(self) -> Mark:
+        if not self._on_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _seconds_between(earlier: Mark, later: Mark) -> float:
+    if isinstance(earlier, torch.cuda.Event) and isinstance(later, torch.cuda.Event):
+        return earlier.elapsed_time(later) / 1000
+    assert isinstance(earlier, float) and isinstance(later, float)  # noqa: PT018 - tells mypy that marks are of a kind
+    return later - earlier
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a stretch of time: mean cores busy, bytes resident at its end, share of the GPU busy at its end (NaN: no GPU,
+    no nvidia-ml-py, which `scalestudy[gpu]` brings, or none that tells)."""
+
+    cpu_cores: float
+    resident_bytes: float
+    gpu_share: float
+
+
+class UsageMeter:
+    """Measures this process from one question to the next, evaluation and waiting included."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._has_nvml = device.type == "cuda"
+        self._since = (time.perf_counter(), time.process_time())
+
+    def since_last(self) -> Usage:
+        """Since the last question, or since it was made."""
+        (wall, cpu), now = self._since, (time.perf_counter(), time.process_time())
+        self._since = now
+        seconds = now[0] - wall
+        cores = (now[1] - cpu) / seconds if seconds > 0 else math.nan
+        return Usage(cores, resident_bytes(), self._gpu_share())
+
+    def _gpu_share(self) -> float:
+        """By NVML, over its last sample period (up to a second)."""
+        if not self._has_nvml:
+            return math.nan
+        try:
+            return torch.cuda.utilization(self._device) / 100
+        except Exception:  # no nvidia-ml-py, no driver; NVML's own errors, as on a part of a GPU, have no other base
+            self._has_nvml = False
+            return math.nan
+
+
+def resident_bytes() -> float:
+    """Memory that this process holds now; where the system does not tell, the most that it has held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return peak_memory_bytes(torch.device("cpu"))
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,5 @@
-"""Stages 1, 2, 8 and 9: the study spec, its plan, the analysis of its trials, and the report.
+"""Spec, plan, study folder, analysis and report: pure Python, no Ray, no torch, no MLflow.
 
-Everything here is pure: no Ray, no torch, no MLflow. A report can be rebuilt from a study's folder alone.
+A report can be rebuilt from a study's folder alone. Of `training` only its
+configuration is imported, which loads no torch.
 """

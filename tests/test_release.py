@@ -9,8 +9,9 @@ from zipfile import ZipFile
 
 import pytest
 
-import scalestudy
+import scalestudy as package
 from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.base.places import FROM_A_FOLDER
 from tests.support.project_files import copy_project, project_files
 from tests.support.releases import (
     PACKAGES,
@@ -26,6 +27,7 @@ INFO = f"scalestudy-{PROJECT['version']}.dist-info"
 VALIDATE_ALL = """
 import sys, scalestudy.orchestration.commands.cli
 from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.base.places import FROM_A_FOLDER
 for name in catalogue():
     scalestudy.orchestration.commands.cli.app(["validate", name], standalone_mode=False)
 print(orchestration.__file__)
@@ -113,11 +115,10 @@ def test_the_changelogs_newest_version_is_the_projects():
 def test_the_command_line_tells_its_version(tmp_path):
     told = scalestudy("--version", cwd=tmp_path)
     assert (told.returncode, told.stdout) == (0, f"scalestudy {PROJECT['version']}\n")
-    assert orchestration.__version__ == PROJECT["version"]
+    assert package.__version__ == PROJECT["version"]
 
 
 def test_a_folder_that_is_not_installed_has_no_version(tmp_path):
-    (tmp_path / "orchestration").mkdir()
-    shutil.copy(REPOSITORY / "orchestration" / "__init__.py", tmp_path / "orchestration")
-    code = "import orchestration; print(scalestudy.orchestration.__version__)"
-    assert done(sys.executable, "-S", "-c", code, cwd=tmp_path) == f"{scalestudy.orchestration.FROM_A_FOLDER}\n"
+    shutil.copytree(REPOSITORY / "scalestudy", tmp_path / "scalestudy", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import scalestudy; print(scalestudy.__version__)"
+    assert done(sys.executable, "-S", "-c", code, cwd=tmp_path) == f"{FROM_A_FOLDER}\n"

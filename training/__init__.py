@@ -1,1 +1,4 @@
-"""Stage 5, training loop: data-parallel training with PyTorch alone (importing this package imports no torch)."""
+"""Data-parallel training with PyTorch alone: no Ray, no MLflow. Importing this package imports no torch.
+
+The files beside the rooms are the ground floor: they import no room. `arguments` and `__main__` are the way in.
+"""

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: `torchrun … -m scalestudy.training` or `python -m scalestudy.training` trains one config, without Ray.
+"""`torchrun … -m scalestudy.training` or `python -m scalestudy.training` trains one config, without Ray.
 
 Rank 0 prints one JSON line an epoch, the record that trials.jsonl has of it, and a last line with the result.
 """

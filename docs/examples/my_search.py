@@ -3,8 +3,8 @@
 import itertools
 import random
 
-from scalestudy.experiments.plan.plan import TrialPlan, point_trials
 from scalestudy.experiments.analysis.answers.objective import Objective
+from scalestudy.experiments.plan.plan import TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Space, cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.sweep.search import Event, Suggestion
@@ -17,8 +17,8 @@ Place = tuple[int, ...]
 
 
 class BesideTheBest:
-    """An `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always answers with what is
-    known, and never waits; None would end the sweep. `search.samples` bounds the points.
+    """A `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always answers with
+    what is known, and never waits; None would end the sweep. `search.samples` bounds the points.
     """
 
     def __init__(self, spec: StudySpec) -> None:

@@ -190,7 +190,7 @@ def _value_text(value: Any) -> str:
 
 
 def make_plan(spec: Any) -> Plan:
-    """The trials of a spec (`scalestudy.experiments.spec.study_spec.StudySpec`): by num_gpus, then as the grid runs or as they were drawn.
+    """The trials of a StudySpec: by num_gpus, then as the grid runs or as they were drawn.
 
     The grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and
     the seed fastest. Trials of one num_gpus stand together, so that worker groups are seldom exchanged. TPE has none

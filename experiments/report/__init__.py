@@ -1,4 +1,7 @@
-"""Stage 9, report: `report.html`, `summary.json` and the figures, rebuilt from a study's folder alone."""
+"""`report.html`, `summary.json` and the figures, rebuilt from a study's folder alone.
+
+Imports all of experiments.
+"""
 
 import gc
 import json

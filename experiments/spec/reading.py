@@ -25,7 +25,7 @@ from scalestudy.experiments.spec.errors import (
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
 
-STUDIES = Path(__file__).parent / "studies"
+STUDIES = Path(__file__).parents[1] / "studies"
 
 
 def catalogue() -> list[str]:
@@ -216,7 +216,7 @@ def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int 
     return data
 
 
-TEMPLATE = Path(__file__).with_name("template.yaml")
+TEMPLATE = Path(__file__).parents[1] / "template.yaml"
 PLACEHOLDER = "NAME"
 BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
 """What the template names."""

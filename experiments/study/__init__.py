@@ -1,1 +1,4 @@
-"""Imports spec, plan."""
+"""A study's folder and its journal.
+
+Imports spec and plan.
+"""

@@ -1,1 +1,4 @@
-"""Imports `experiments/spec/addresses` and no other room."""
+"""What every command needs first: how it can end, what the process sets, and where it reads.
+
+Imports `experiments.spec.addresses` and no other room.
+"""

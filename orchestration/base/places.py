@@ -1,10 +1,12 @@
-"""What it reads: home, base folder, the package's folder."""
+"""Where this process reads: the home folder, the folder of relative paths, the package's own folder and version."""
 
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
+import scalestudy
 from scalestudy.orchestration.base.errors import RequestError
 
 
@@ -33,19 +35,34 @@ def nearest(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if is_there(each))
 
 
-PACKAGES = ("orchestration", "training", "experiments")
-ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(scalestudy.__file__).parent
+"""The folder of the package. In a clone it holds links, so it is never resolved: a resolved path leads out of it."""
+
+ROOT = PACKAGE.parent
 """The repository, or an environment's site-packages."""
 
 
 def check_not_hidden(folder: Path) -> None:
-    """Raises RequestError where modules of the current folder, in which Ray's workers look first, have our names.
+    """Raises RequestError where the current folder, in which Ray's workers look first, has a module of our name.
 
     A folder without `__init__.py`, of data or results, may have any name: Python prefers a package.
     """
-    if folder.resolve() == ROOT:
+    if folder.resolve() == ROOT.resolve():
         return
-    for path in (path for name in PACKAGES for path in (folder / f"{name}.py", folder / name / "__init__.py")):
+    for path in (folder / "scalestudy.py", folder / "scalestudy" / "__init__.py"):
         if is_there(path):
-            problem = f"{path}: would be imported in place of scalestudy's own module"
-            raise RequestError(problem, "rename it, or type the command in another folder")
+            raise RequestError(
+                f"{path}: hides scalestudy's own module", "rename it, or run the command in another folder"
+            )
+
+
+FROM_A_FOLDER = "0+unknown"
+"""The version where the package is not installed but lies in a folder, as on a cluster where a job took it."""
+
+
+def version() -> str:
+    """The version of the installed package, or FROM_A_FOLDER."""
+    try:
+        return metadata.version("scalestudy")
+    except metadata.PackageNotFoundError:
+        return FROM_A_FOLDER

@@ -15,7 +15,7 @@ from scalestudy.experiments.spec.addresses import SHORTEST_SECRET, credentials_i
 from scalestudy.experiments.spec.reading import catalogue
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
-from scalestudy.orchestration.base.places import PACKAGES, ROOT
+from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
 from scalestudy.orchestration.commands.upload import MOST_MEGABYTES, check_upload
 from scalestudy.orchestration.study.ready import check_callables, read_spec
@@ -42,7 +42,7 @@ class Submission:
 
 def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path) -> Submission:
     """What runs a study as a job. The current folder travels along, for a user's own modules and the spec lie there,
-    and so do these packages, so that the cluster runs the version that was asked.
+    and so does this package, so that the cluster runs the version that was asked.
 
     Args:
         spec: a path in `folder`, or a catalogue name.
@@ -55,7 +55,7 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
     """
     _check_overrides(overrides)
     arguments = ["run", _spec_in(spec, folder), *(part for each in overrides for part in ("--set", each))]
-    modules = [] if folder == ROOT else [str(ROOT / package) for package in PACKAGES]
+    modules = [] if folder == ROOT else [str(PACKAGE)]
     env_vars = dict(_variable(each, os.environ) for each in variables)
     return Submission(
         entrypoint=shlex.join(["python", "-m", "scalestudy", *arguments]),

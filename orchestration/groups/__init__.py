@@ -1,1 +1,4 @@
-"""Imports base, cluster, storage, `experiments/study`, `training`."""
+"""Warm worker groups: the pool that hands trials to them, and what runs in each Ray Train worker.
+
+Imports base, cluster, storage, `experiments.study` and `training`. The pool knows neither Tune nor MLflow.
+"""

@@ -1,1 +1,4 @@
-"""Imports `analysis/measures` and `plan`; no Ray, no MLflow."""
+"""What a running study shows: its state folded from events, the live table, the log, Prometheus metrics.
+
+Imports base, groups (events), `experiments.plan` and `experiments.analysis.measures`; neither Ray Tune nor MLflow.
+"""

@@ -148,7 +148,7 @@ def _row(running: RunningTrial) -> tuple[str, str, str, str, str]:
     )
 
 
-OURS = ("orchestration", "training", "experiments")
+OURS = ("scalestudy",)
 logger = logging.getLogger(__name__)
 
 

@@ -1,1 +1,4 @@
-"""Imports base, cluster, `experiments/{spec,study}`, `training/checkpoint`."""
+"""Where a study's files lie: object stores and their local copy, checkpoints, models, and the lock.
+
+Imports base, cluster, `experiments.{spec,study}` and `training.checkpoint`.
+"""

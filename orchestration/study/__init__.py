@@ -1,1 +1,4 @@
-"""Imports all rooms above."""
+"""One study from spec to report: opened, checked, run, resumed.
+
+Imports all rooms above but commands.
+"""

@@ -1,1 +1,4 @@
-"""Imports base, groups, `experiments/{spec,plan,analysis}`."""
+"""The sweep: which trial is next, which is stopped early, and how Ray Tune runs them through the pool.
+
+Imports base, groups and `experiments.{spec,plan,analysis}`. The only room with Tune and Optuna.
+"""

@@ -1,1 +1,5 @@
-"""Imports base, cluster (ports), storage, groups (events, record, failures), `experiments`."""
+"""What is written down: the journal's recorder, and the thread that brings the journal to MLflow.
+
+Imports base, cluster, storage, groups (events, records, failures) and `experiments`; never sweep.
+The only room with MLflow.
+"""

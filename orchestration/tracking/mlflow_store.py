@@ -231,8 +231,6 @@ def _neighbours(operations: Sequence[Operation]) -> list[list[Operation]]:
     return groups
 
 
-Operation = dict[str, Any]
-
 LONGEST_TAG = 1_000
 """Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")

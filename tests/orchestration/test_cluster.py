@@ -94,8 +94,10 @@ def test_one_node_needs_no_shared_storage(tmp_path):
 
 
 def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
-    code = "from scalestudy.orchestration.base.environment import prepare_environment as p; p(); " \
-           "from scalestudy.orchestration.cluster.connection import connect; connect('local', num_cpus=1).disconnect()"  # fmt: skip
+    code = (
+        "from scalestudy.orchestration.base.environment import prepare_environment as p; p(); "
+        "from scalestudy.orchestration.cluster.connection import connect; connect('local', num_cpus=1).disconnect()"
+    )
     home = environment(HOME=str(tmp_path), RAY_AUTH_MODE="token")
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         home.pop(name, None)

@@ -33,7 +33,8 @@ def run(tmp_path, code):
     """Runs code in a process of its own, in a folder that only it writes to: (stdout, stderr, files)."""
     work = tmp_path / "work"
     work.mkdir()
-    source = "import os, subprocess, sys\nfrom pathlib import Path\nfrom scalestudy.orchestration.base.environment import Output\n"
+    source = "import os, subprocess, sys\nfrom pathlib import Path\n"
+    source += "from scalestudy.orchestration.base.environment import Output\n"
     code = source + textwrap.dedent(code)
     project = str(Path(__file__).parents[2])
     settings = {**os.environ, "PYTHONPATH": project, "TMPDIR": str(work)}

@@ -1,37 +1,50 @@
-"""A folder whose modules have the names of ours: told before one of them is imported in place of ours."""
+"""A folder with modules of our name is told; one with modules named like our folders is a user's own."""
 
 import pytest
 
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.base.places import PACKAGES, check_not_hidden
+from scalestudy.orchestration.base.places import check_not_hidden
 from tests.support.studies import REPOSITORY, left_behind, scalestudy
 
+MODEL = """
+import torch
 
-@pytest.mark.parametrize("package", PACKAGES)
-@pytest.mark.parametrize("file", ["{}.py", "{}/__init__.py"])
-def test_a_module_that_would_hide_ours_is_named(tmp_path, package, file):
-    hiding = tmp_path / file.format(package)
+def build(num_classes, in_channels):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(num_classes))
+"""
+
+
+@pytest.mark.parametrize("file", ["scalestudy.py", "scalestudy/__init__.py"])
+def test_a_module_that_would_hide_ours_is_named(tmp_path, file):
+    hiding = tmp_path / file
     hiding.parent.mkdir(exist_ok=True)
     hiding.write_text("")
-    with pytest.raises(RequestError, match=f"{hiding}: would be imported in place"):
+    with pytest.raises(RequestError, match=f"{hiding}: hides scalestudy's own module"):
         check_not_hidden(tmp_path)
 
 
 def test_a_folder_without_modules_may_have_any_name(tmp_path):
-    (tmp_path / "training" / "images").mkdir(parents=True)
-    (tmp_path / "experiments.md").write_text("")
+    (tmp_path / "scalestudy" / "runs").mkdir(parents=True)
     check_not_hidden(tmp_path)
     check_not_hidden(REPOSITORY)
-    done = scalestudy("validate", "digits-quick", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+
+
+def test_a_user_may_have_modules_named_like_our_folders(tmp_path):
+    (tmp_path / "training.py").write_text(MODEL)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "orchestration.py").write_text("raise SystemExit('imported')")
+    inspected = scalestudy("inspect", "digits-quick", "--set", "workload.model=training:build", cwd=tmp_path)
+    assert (inspected.returncode, inspected.stderr) == (0, "")
+    assert "Linear" in inspected.stdout
 
 
 def test_the_command_line_refuses(tmp_path):
-    (tmp_path / "training.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "scalestudy.py").write_text("raise SystemExit('imported')")
     done = scalestudy("plan", "digits-quick", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"{tmp_path / 'training.py'}: would be imported in place of scalestudy's own module; "
-        "rename it, or type the command in another folder\n"
+        f"{tmp_path / 'scalestudy.py'}: hides scalestudy's own module; "
+        "rename it, or run the command in another folder\n"
     )
-    assert left_behind(tmp_path) == ["training.py"]
+    assert left_behind(tmp_path) == ["scalestudy.py"]

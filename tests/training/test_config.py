@@ -72,7 +72,8 @@ def test_importing_config_registry_records_and_data_imports_no_torch() -> None:
     import sys
 
     code = (
-        "import sys, training, scalestudy.training.config, scalestudy.training.registry, scalestudy.training.records, scalestudy.training.batches, scalestudy.training.data\n"
+        "import sys, scalestudy.training.config, scalestudy.training.registry, scalestudy.training.records\n"
+        "import scalestudy.training.batches, scalestudy.training.data\n"
         "scalestudy.training.data.require('digits')\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -1,6 +1,8 @@
-"""Stage 5, training loop: the execution experiments of Dive into Deep Learning's "Computational Performance".
+"""The execution experiments of Dive into Deep Learning's "Computational Performance", by name.
 
 Each module has `run(device, *, quick=False) -> Experiment`. Nothing here imports torch, so that names can be listed.
+
+Imports the ground floor and models; nothing in training imports it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ loaded = time.perf_counter()
 inputs = torch.load(sys.argv[2], weights_only=True)
 outputs = [program.module()(each) for each in inputs]
 torch.save(outputs, sys.argv[3])
-ours = sorted(name for name in sys.modules if name.partition(".")[0] == "training")
+ours = sorted(name for name in sys.modules if name.partition(".")[0] == "scalestudy")
 print(json.dumps({"load_seconds": loaded - started, "ours": ours, "threads": torch.get_num_threads()}))
 """
 """Another process: no module of ours, the program's file, the inputs; writes the outputs. As many threads as here: with

@@ -1,1 +1,4 @@
-"""Stage 5, training loop: checkpoints as bytes under names, with a manifest that is written last."""
+"""Checkpoints as bytes under names, with a manifest that is written last.
+
+Imports the ground floor and loop (its hooks).
+"""

@@ -96,9 +96,9 @@ class Manifest:
     parts: tuple[PartSummary, ...]
 
     def __post_init__(self) -> None:
-        for field, least in {"number": 0, "world_size": 1, "epoch": 0, "step": 0}.items():
-            if getattr(self, field) < least:
-                raise ValueError(f"{field}: {getattr(self, field)} is too small; give at least {least}")
+        for name, least in {"number": 0, "world_size": 1, "epoch": 0, "step": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {getattr(self, name)} is too small; give at least {least}")
         self._check_parts([part.name for part in self.parts])
 
     def _check_parts(self, names: list[str]) -> None:

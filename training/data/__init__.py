@@ -1,4 +1,4 @@
-"""Where data sets lie; require and fetch.
+"""Data sets: where their files lie, and how their examples reach the device. Imports the ground floor.
 
 A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
 targets. `require` says, cheaply and before anything starts, whether its files are there, and `fetch` puts them there.
@@ -6,7 +6,6 @@ targets. `require` says, cheaply and before anything starts, whether its files a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

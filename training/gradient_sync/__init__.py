@@ -1,4 +1,7 @@
-"""Stage 5, training loop: how the gradients of all workers become one sum; a strategy a class."""
+"""How the gradients of all workers become one sum; a strategy by name.
+
+Imports the ground floor.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SAMPLING_INTERVAL = 8  # one step in so many is measured
-SAMPLED_OFFSET = 1  # of the interval; not a trial's cold first step, nor one whose phases are timed (scalestudy.training.loop.measures)
+SAMPLED_OFFSET = 1  # of the interval; not a trial's cold first step, nor one whose phases are timed (loop.measures)
 
 
 class NoiseEstimate(NamedTuple):

@@ -1,4 +1,7 @@
-"""A model by name, drawn from the seed."""
+"""A model by name, drawn from the seed; the built-in models and their initialisation.
+
+Imports the ground floor.
+"""
 
 from __future__ import annotations
 

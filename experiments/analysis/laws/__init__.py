@@ -1,2 +1,4 @@
-"""Stage 8, analysis: the laws of docs/formulas.md §2–5 as pure mathematics: arrays in, small records out, and no word
-of studies."""
+"""The laws of docs/formulas.md as pure mathematics: arrays in, small records out, no word of studies.
+
+Imports NumPy and SciPy only.
+"""

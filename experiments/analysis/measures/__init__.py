@@ -1,1 +1,4 @@
-"""Imports spec, plan, laws."""
+"""What trials measured: records, cells, targets, speed-up, and what several seeds say.
+
+Imports spec, plan and laws.
+"""

@@ -1,1 +1,4 @@
-"""Imports measures, plan."""
+"""The summary as sentences.
+
+Imports plan and measures.
+"""

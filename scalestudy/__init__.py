@@ -1,8 +1,8 @@
 """How many GPUs, what batch size and what learning rate reach your accuracy soonest and cheapest.
 
 `run_study` and `resume_study` are the Python way in. They are imported on first use, because Ray unpickles functions
-from the modules of this package inside processes that must start fast. `orchestration`, `training` and `experiments` are
-links to the folders beside this one.
+from the modules of this package inside processes that must start fast. `orchestration`, `training` and `experiments`
+are links to the folders beside this one.
 """
 
 from __future__ import annotations

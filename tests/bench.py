@@ -5,8 +5,7 @@
 3. Failures and tracking (`tests.bench_failures`): a killed worker, metrics to MLflow.
 4. ASHA against the full grid (`tests.bench_search`).
 5. A large study's plan and report (`tests.bench_report`).
-6. A study against PostgreSQL and S3 (`tests.bench_tracking`), where Debian's PostgreSQL is installed; what `submit`
-   uploads (`tests.bench_upload`).
+6. A study against PostgreSQL and S3 (`tests.bench_tracking`), where Debian's PostgreSQL is installed.
 7. What the analysis finds of laws that are known (`tests.bench_laws`, `tests.bench_batch_law`,
    `tests.bench_choice`).
 8. A factorised study against its grid (`tests.bench_factorised`).
@@ -36,7 +35,6 @@ from tests import (
     bench_search,
     bench_sync,
     bench_tracking,
-    bench_upload,
 )
 from tests.bench_training import tables
 from tests.support.tables import print_parts, table
@@ -48,7 +46,6 @@ PARTS = {
     **bench_search.PARTS,
     **bench_report.PARTS,
     **(bench_tracking.PARTS if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else {}),
-    **bench_upload.PARTS,
     **bench_laws.PARTS,
     **bench_batch_law.PARTS,
     **bench_choice.PARTS,

@@ -17,8 +17,8 @@ Place = tuple[int, ...]
 
 
 class BesideTheBest:
-    """A `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always answers with
-    what is known, and never waits; None would end the sweep. `search.samples` bounds the points.
+    """A `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always
+    answers with what is known, and never waits; None would end the sweep. `search.samples` bounds the points.
     """
 
     def __init__(self, spec: StudySpec) -> None:

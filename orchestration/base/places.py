@@ -6,7 +6,6 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-import scalestudy
 from scalestudy.orchestration.base.errors import RequestError
 
 
@@ -35,7 +34,7 @@ def nearest(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if is_there(each))
 
 
-PACKAGE = Path(scalestudy.__file__).parent
+PACKAGE = Path(__file__).parents[2]
 """The folder of the package. In a clone it holds links, so it is never resolved: a resolved path leads out of it."""
 
 ROOT = PACKAGE.parent

@@ -172,15 +172,12 @@ def submit(
         list[str] | None,
         typer.Option("--env", metavar="NAME[=VALUE]", help="A variable of the job's environment; NAME: as it is here."),
     ] = None,
-    max_upload: Annotated[float, typer.Option(min=0, metavar="MB", help="Most that may travel along.")] = 100.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
 ) -> None:
     """Run a study as a job of a Ray cluster; the current folder travels along."""
     from scalestudy.orchestration.commands.submit import submit_study
 
-    raise typer.Exit(
-        submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait, most_megabytes=max_upload)
-    )
+    raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
 
 
 def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
@@ -257,17 +254,12 @@ def ui(
 def doctor(
     spec: DoctorsSpec = "digits-quick",
     address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
-    manifest: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Compare a cluster's manifest with what is installed here; nothing else."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for what would stop a study here, and say what to do about it; exit 1 when something is broken."""
     from scalestudy.orchestration.commands.doctor import examine
-    from scalestudy.orchestration.commands.manifests import examine_manifests
 
-    findings = examine_manifests(manifest) if manifest else examine(spec, address)
+    findings = examine(spec, address)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
     else:

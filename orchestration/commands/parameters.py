@@ -129,9 +129,9 @@ Overrides = Annotated[
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from scalestudy import __version__
+        from scalestudy.orchestration.base.places import version as package_version
 
-        typer.echo(f"scalestudy {__version__}")
+        typer.echo(f"scalestudy {package_version()}")
         raise typer.Exit
 
 

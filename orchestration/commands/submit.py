@@ -17,7 +17,6 @@ from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
-from scalestudy.orchestration.commands.upload import MOST_MEGABYTES, check_upload
 from scalestudy.orchestration.study.ready import check_callables, read_spec
 
 
@@ -27,11 +26,6 @@ class Submission:
 
     entrypoint: str
     runtime_env: dict[str, Any]
-
-    @property
-    def folders(self) -> list[Path]:
-        """What travels along."""
-        return [Path(each) for each in (self.runtime_env["working_dir"], *self.runtime_env.get("py_modules", ()))]
 
     @property
     def secrets(self) -> list[str]:
@@ -101,18 +95,16 @@ def submit_study(
     address: str,
     variables: Sequence[str] = (),
     wait: bool = True,
-    most_megabytes: float = MOST_MEGABYTES,
 ) -> int:
     """Submits a study as a job and, with `wait`, prints what it prints until its end; returns the exit status.
 
-    Raises SpecError or RequestError for what `run` would refuse and for more than `most_megabytes` to take along,
-    UnreachableError where no job server answers or it refuses the token.
+    Raises SpecError or RequestError for what `run` would refuse, UnreachableError where no job server answers or it
+    refuses the token or the job.
     """
     prepare_environment()
     study = read_spec(spec, overrides)
     check_callables(study)
     asked = submission(spec, overrides, variables, Path.cwd())
-    megabytes = check_upload(asked.folders, most_megabytes)
     client = _client(address)
     try:
         job = client.submit_job(entrypoint=asked.entrypoint, runtime_env=asked.runtime_env)
@@ -121,7 +113,6 @@ def submit_study(
         raise UnreachableError(f"--address: {address}: the job was refused ({said})",
                                "see the words of the server; nothing was started") from None  # fmt: skip
     shown = redacted(address)
-    print(f"upload: {megabytes:.1f} MB")
     print(f"job: {job} at {shown}; to stop it: ray job stop --address {shown} {job}", flush=True)
     if not wait:
         return ExitCode.DONE

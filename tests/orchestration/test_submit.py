@@ -15,9 +15,7 @@ def test_a_spec_in_the_current_folder_travels_with_it(tmp_path):
     assert asked.entrypoint == ("python -m scalestudy run specs/study.yaml --set train.epochs=1 --set 'name=a b'")
     assert asked.runtime_env["working_dir"] == str(tmp_path)
     assert asked.runtime_env["env_vars"] == {"A": "1", "B": "x=y"}
-    assert asked.runtime_env["py_modules"] == [
-        str(REPOSITORY / package) for package in ("orchestration", "training", "experiments")
-    ]
+    assert asked.runtime_env["py_modules"] == [str(REPOSITORY / "scalestudy")]
 
 
 def test_from_the_repository_itself_nothing_travels_twice():
@@ -127,18 +125,6 @@ def test_an_interrupt_shows_no_password(monkeypatch, capsys):
     printed = "".join(capsys.readouterr())
     assert "the job goes on; its log: ray job logs --address http://ann:***@head:8265 --follow raysubmit_1" in printed
     assert "hunter2" not in printed
-
-
-def test_too_much_to_take_along_is_refused_before_the_server_is_asked(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "images.bin").write_bytes(bytes(3_000_000))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match=r"\d\.\d MB would travel .* more than 3 MB \(data/ 3\.0 MB\)") as refused:
-        submit_study("digits-quick", address="http://127.0.0.1:9", most_megabytes=3)
-    assert str(tmp_path / ".rayignore") in refused.value.remedy
-    (tmp_path / ".rayignore").write_text("data/\n")
-    with pytest.raises(UnreachableError, match="no job server answers"):
-        submit_study("digits-quick", address="http://127.0.0.1:9", most_megabytes=3)
 
 
 def test_without_waiting_the_log_is_not_followed(monkeypatch, capsys):

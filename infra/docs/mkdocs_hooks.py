@@ -1,8 +1,8 @@
 """What `mkdocs build` does beyond MkDocs: pages from outside docs/, and links that hold on GitHub and on the site.
 
 In the repository a page links to what lies beside it: `../infra/README.md`, `../training/loop/train.py`. The site has
-docs/ at its root. So the pages of infra/ and CONTRIBUTING.md are added under their own paths, every other file that some page
-links to becomes a page that shows it, under `source/`, and links are turned round as pages are read.
+docs/ at its root. So the pages of infra/ and CONTRIBUTING.md are added under their own paths, every other file that
+some page links to becomes a page that shows it, under `source/`, and links are turned round as pages are read.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""Do all nodes have our packages and our storage."""
+"""Asks every node of a cluster whether it has our packages and sees our storage."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.cluster.nodes import ClusterNode
+
+PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
+"""What a worker computes with; MLflow is the driver's alone."""
+ANSWER_SECONDS = 60.0
+MISSING = "not installed"
 
 
 def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
@@ -19,7 +24,8 @@ def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
     probe = folder / f".probe-{uuid.uuid4().hex}"
     probe.write_text(probe.name, encoding="utf-8")
     try:
-        blind = [node.host for node, seen in zip(nodes, _seen_by(probe, nodes), strict=True) if not seen]
+        answers = ask_nodes(nodes, _reads, str(probe), probe.name)
+        blind = [node.host for node, seen in zip(nodes, answers, strict=True) if not seen]
     finally:
         probe.unlink()
     if blind:
@@ -29,22 +35,14 @@ def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
         )
 
 
-def _seen_by(probe: Path, nodes: Sequence[ClusterNode]) -> list[bool]:
+def ask_nodes(nodes: Sequence[ClusterNode], function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What the function returns on each node. Raises UnreachableError where an answer does not come."""
     import ray
 
-    reads = ray.remote(num_cpus=0)(_reads)
-    tasks = [
-        reads.options(label_selector={"ray.io/node-id": node.node_id}).remote(str(probe), probe.name) for node in nodes
-    ]
-    return ask_nodes(tasks)
-
-
-def ask_nodes(tasks: Sequence[Any], seconds: float = 60.0) -> list[Any]:
-    """The answers of one task on each node. Raises UnreachableError where one does not come."""
-    import ray
-
+    task = ray.remote(num_cpus=0, max_retries=0)(function)
+    asked = [task.options(label_selector={"ray.io/node-id": node.node_id}).remote(*arguments) for node in nodes]
     try:
-        return list(ray.get(list(tasks), timeout=seconds))
+        return list(ray.get(asked, timeout=ANSWER_SECONDS))
     except ray.exceptions.RayError as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         problem = f"--address: a node of the cluster does not answer ({said})"
@@ -56,12 +54,6 @@ def _reads(path: str, text: str) -> bool:
         return Path(path).read_text(encoding="utf-8") == text
     except OSError:
         return False
-
-
-PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
-"""What a worker computes with; MLflow is the driver's alone."""
-ANSWER_SECONDS = 60.0
-MISSING = "not installed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +71,10 @@ def check_versions(nodes: Sequence[ClusterNode]) -> None:
 
     A task on each node looks, in the job's own environment: what a runtime env brings along counts.
     """
-    there = zip(_names(nodes), _versions_on(nodes), strict=True)
-    found = differences(_versions(PACKAGES), dict(there))
+    hosts = [node.host for node in nodes]
+    names = [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
+    versions = _versions()
+    found = differences(versions(PACKAGES), dict(zip(names, ask_nodes(nodes, versions, PACKAGES), strict=True)))
     if found:
         listed = "; ".join(f"{each.node}: {each.package} {each.there}, here {each.here}" for each in found)
         raise RequestError(
@@ -110,27 +104,7 @@ def _counts(package: str, version: str) -> str:
     return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
 
 
-def _names(nodes: Sequence[ClusterNode]) -> list[str]:
-    """Host names; several raylets on one machine are told apart by their ids."""
-    hosts = [node.host for node in nodes]
-    return [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
-
-
-def _versions_on(nodes: Sequence[ClusterNode]) -> list[dict[str, str]]:
-    import ray
-
-    task = ray.remote(num_cpus=0)(_probe())
-    tasks = [
-        task.options(label_selector={"ray.io/node-id": node.node_id}, max_retries=0).remote(PACKAGES) for node in nodes
-    ]
-    return ask_nodes(tasks, ANSWER_SECONDS)
-
-
-def _versions(packages: Sequence[str]) -> dict[str, str]:
-    return dict(_probe()(packages))
-
-
-def _probe() -> Any:
+def _versions() -> Callable[[Sequence[str]], dict[str, str]]:
     """A function that Ray sends along whole: a node that lacks this package must be able to run it too."""
 
     def versions(packages: Sequence[str]) -> dict[str, str]:

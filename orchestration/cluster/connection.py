@@ -1,4 +1,4 @@
-"""The Ray cluster that a study runs on, what fits on it, and who can read its storage."""
+"""Starts, joins and leaves the Ray cluster that a study runs on."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from typing import Any
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
+from scalestudy.orchestration.cluster.ray_private import noted_cluster_address, read_loopback_variable
 
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's variable: with 0 a cluster takes 127.0.0.1 for its address, as it does by itself on macOS and Windows, and
-listens nowhere else. `--node-ip-address=127.0.0.1` would not do: Ray puts the network's address in its place."""
+"""Ray's variable. With 0 a cluster has the address 127.0.0.1, as on macOS and Windows, and listens nowhere else.
+`--node-ip-address=127.0.0.1` does not help: Ray puts the network's address in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A connected cluster, with the nodes that a study may count on; `home` is its own temporary folder when this
-    process has started it and will end it, and `variables` what it was started with, in this process's environment."""
+    """A connected cluster, with the nodes that a study may count on.
+
+    home: its temporary folder, where this process has started it and will end it. variables: what was set for it in
+    this process's environment.
+    """
 
     address: str
     nodes: tuple[ClusterNode, ...]
@@ -79,18 +83,18 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
 def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     """Starts a cluster on this machine, in a temporary folder of its own.
 
-    Ray Train's helpers look for "the" cluster by a note in Ray's temporary folder. In the common one it may name
-    another cluster, alive or dead: they would ask that one whether our group still lives, and take the group down. For
-    the same reason the dashboard, which is not started, has a port of its own: Ray notes 8265 for it all the same, and
-    there another cluster's may answer.
-    Its ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
+    Ray Train's helpers find "the" cluster by a note in Ray's temporary folder. In the common folder the note may name
+    another cluster. The helpers would ask that one whether our group lives, and take the group down.
+    The dashboard is not started, but Ray notes a port for it. At 8265 another cluster's dashboard may answer, so it
+    gets a port of its own.
+    All ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
     """
     import ray
 
     home = Path(tempfile.mkdtemp(prefix="scalestudy-"))  # short: sockets lie under it, and their paths are bounded
     variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
     os.environ.update(variables)
-    _read_loopback_only()
+    read_loopback_variable(LOOPBACK_ONLY)
     token = token_file()
     ours = token.is_file()
     try:
@@ -109,10 +113,10 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
 
 
 def _forget(home: Path, variables: tuple[str, ...]) -> None:
-    """Takes away what a cluster of this machine has left: its folder, and what it was started with."""
+    """Removes what a cluster of this machine has left: its folder and its variables."""
     for name in variables:
         os.environ.pop(name, None)
-    _read_loopback_only()
+    read_loopback_variable(LOOPBACK_ONLY)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -121,24 +125,14 @@ def token_file() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
 
 
-def _read_loopback_only() -> None:
-    """Ray reads the variable once, when it is imported."""
-    from ray._private import ray_constants
-
-    by_itself = not ray_constants.IS_WINDOWS_OR_OSX
-    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(LOOPBACK_ONLY, by_itself)
-
-
 def _finds_cluster() -> bool:
     """Whether Ray would find a running cluster by itself.
 
-    It goes by a note that a killed cluster leaves behind, so what the note names must answer too.
+    Ray goes by a note, which a killed cluster leaves behind. So what the note names must answer too.
     """
-    from ray._private.services import canonicalize_bootstrap_address
-
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"] != "local"
-    host, _, port = (canonicalize_bootstrap_address(None) or "").rpartition(":")
+    host, _, port = (noted_cluster_address() or "").rpartition(":")
     return bool(host) and port.isdigit() and can_connect(host, int(port))
 
 
@@ -161,7 +155,7 @@ TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AU
 
 
 def first_sentence(text: str) -> str:
-    """What Ray says first, of a text that may go on for long."""
+    """The first sentence of what Ray says; its messages may be long."""
     return (text.strip().splitlines() or ["no answer"])[0].partition(". ")[0][:300]
 
 

@@ -1,8 +1,4 @@
-"""A node, its room, the device, what fits.
-
-A *slot* is room for one worker. Requests are served in the order in which they came, so that a large trial is not
-starved by small ones: a request that must wait holds back the room that it waits for.
-"""
+"""The nodes of a cluster, and how many workers fit on each. A *slot* is room for one worker."""
 
 from __future__ import annotations
 
@@ -11,14 +7,15 @@ from dataclasses import dataclass
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.cluster.ray_private import draining_node_ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """A node of the cluster and the number of workers that it has room for.
 
-    Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A node that drains is
-    to go soon, and has no room; workers may still be on it.
+    Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A draining node has no
+    room, but workers may still be on it.
     """
 
     node_id: str
@@ -28,15 +25,15 @@ class Node:
 
     @property
     def machine(self) -> str:
-        """What nodes that disturb each other have in common."""
+        """Nodes with the same machine disturb each other's timings."""
         return self.host or self.node_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterNode:
-    """A machine (or a raylet that stands for one): its id and what Ray may give away there.
+    """A machine, or a raylet that stands for one: its id and what Ray may give away there.
 
-    draining: it is to go soon, as a spot machine that is taken back; Ray starts nothing new on it.
+    draining: the node goes soon, like a spot machine that is taken back. Ray starts nothing new on it.
     """
 
     node_id: str
@@ -47,14 +44,10 @@ class ClusterNode:
 
 
 def alive_nodes() -> tuple[ClusterNode, ...]:
-    """The nodes of the connected cluster, as Ray's head sees them now.
-
-    Which of them drain is asked as Ray Train and Ray Serve do it: there is no public call.
-    """
+    """The nodes of the connected cluster, as Ray's head sees them now."""
     import ray
-    from ray._private.state import state
 
-    draining = state.get_draining_nodes()
+    draining = draining_node_ids()
     return tuple(
         ClusterNode(
             node_id=node["NodeID"],
@@ -76,16 +69,14 @@ def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
 
 
 def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> list[Node]:
-    """How many workers each node has room for when it is empty; one that drains has none."""
-    return [
-        Node(
-            node_id=node.node_id,
-            slots=_fit(node, device, cpus_per_worker, gpus_per_worker),
-            host=node.host,
-            draining=node.draining,
-        )
-        for node in nodes
-    ]
+    """How many workers each node has room for when it is empty. A draining node has none."""
+
+    def fit(node: ClusterNode) -> int:
+        by_cpu = 0 if node.draining else int(node.cpus // cpus_per_worker)
+        # 1 // 0.2 is 4, so the quotient is rounded up a little
+        return min(by_cpu, int(node.gpus / gpus_per_worker + 1e-6)) if device == "cuda" else by_cpu
+
+    return [Node(node_id=node.node_id, slots=fit(node), host=node.host, draining=node.draining) for node in nodes]
 
 
 def place(resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode]) -> tuple[str, list[Node]]:
@@ -102,11 +93,6 @@ def place(resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNod
     )
     check_capacity(sizes, room, device=device)
     return device, room
-
-
-def _fit(node: ClusterNode, device: str, cpus: int, gpus: float) -> int:
-    by_cpu = 0 if node.draining else int(node.cpus // cpus)
-    return min(by_cpu, int(node.gpus / gpus + 1e-6)) if device == "cuda" else by_cpu  # 1 // 0.2 is 4
 
 
 def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str) -> None:

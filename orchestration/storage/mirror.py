@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
 from scalestudy.experiments.spec.addresses import child, parent_and_name, redacted, uri_problem
@@ -192,7 +192,7 @@ def check_nodes(address: str, cluster: Cluster) -> None:
     with answering(address, "written"):
         store.write(name, name.encode())
     try:
-        told = _asked(address, name, [node.node_id for node in cluster.nodes])
+        told = ask_nodes(cluster.nodes, _reaches, address, name)
     finally:
         with suppress(OSError):
             store.delete(name)
@@ -202,19 +202,9 @@ def check_nodes(address: str, cluster: Cluster) -> None:
         raise UnreachableError(f"storage: {address}: is out of reach on {', '.join(bad)}", remedy)
 
 
-def _asked(address: str, name: str, node_ids: list[str]) -> list[str]:
-    import ray
-
-    reaches = ray.remote(num_cpus=0)(_reaches)
-    tasks: list[Any] = [
-        reaches.options(label_selector={"ray.io/node-id": node}).remote(address, name, f"{name}-{number}")
-        for number, node in enumerate(node_ids)
-    ]
-    return [str(each) for each in ask_nodes(tasks)]
-
-
-def _reaches(address: str, name: str, own: str) -> str:
+def _reaches(address: str, name: str) -> str:
     """Why a node can't use the store; empty where it can."""
+    own = f"{name}-{uuid4().hex}"
     try:
         store = open_store(address)
         if store.read(name) != name.encode():

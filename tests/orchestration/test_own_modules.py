@@ -1,5 +1,9 @@
 """A folder with modules of our name is told; one with modules named like our folders is a user's own."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from scalestudy.orchestration.base.errors import RequestError
@@ -34,14 +38,16 @@ def test_a_user_may_have_modules_named_like_our_folders(tmp_path):
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "orchestration.py").write_text("raise SystemExit('imported')")
-    inspected = scalestudy("inspect", "digits-quick", "--set", "workload.model=training:build", cwd=tmp_path)
+    own_model = ("--set", "workload.model=training:build", "--set", "workload.model_args={}")
+    inspected = scalestudy("inspect", "digits-quick", *own_model, cwd=tmp_path)
     assert (inspected.returncode, inspected.stderr) == (0, "")
     assert "Linear" in inspected.stdout
 
 
 def test_the_command_line_refuses(tmp_path):
     (tmp_path / "scalestudy.py").write_text("raise SystemExit('imported')")
-    done = scalestudy("plan", "digits-quick", cwd=tmp_path)
+    command = Path(sys.executable).with_name("scalestudy")  # `python -m scalestudy` would run the user's file
+    done = subprocess.run([command, "plan", "digits-quick"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"{tmp_path / 'scalestudy.py'}: hides scalestudy's own module; "

@@ -43,7 +43,8 @@ def test_what_the_driver_has_no_version_of_is_not_compared():
 
 
 def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
-    monkeypatch.setattr(checks, "_versions_on", lambda nodes: [{**checks._versions(PACKAGES), "torch": "1.0"}])
+    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
     with pytest.raises(RequestError, match=r"gpu-box: torch 1\.0, here 2\.") as caught:
         check_versions([ClusterNode(node_id="n", host="gpu-box", cpus=1, gpus=0)])
     assert caught.value.exit_code == ExitCode.BAD_REQUEST
@@ -51,16 +52,19 @@ def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
 
 
 def test_this_process_has_all_packages():
-    assert checks._versions(PACKAGES).keys() == {"python", *PACKAGES}
+    assert checks._versions()(PACKAGES).keys() == {"python", *PACKAGES}
 
 
 def test_what_is_sent_to_the_nodes_does_not_need_this_package(monkeypatch):
-    sent = cloudpickle.dumps(checks._probe())
-    for name in ("orchestration", "scalestudy.orchestration.cluster.checks"):
+    sent = cloudpickle.dumps(checks._versions())
+    for name in ("scalestudy.orchestration", "scalestudy.orchestration.cluster.checks"):
         monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
     assert pickle.loads(sent)(["no-such-package"]).keys() == {"python"}
 
 
-def test_raylets_on_one_machine_are_told_apart():
+def test_raylets_on_one_machine_are_told_apart(monkeypatch):
     nodes = [ClusterNode(node_id=name * 20, host=host, cpus=1, gpus=0) for name, host in ("ax", "bx", "cy")]
-    assert checks._names(nodes) == ["x (aaaaaaaa)", "x (bbbbbbbb)", "y"]
+    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
+    with pytest.raises(RequestError, match=r"x \(aaaaaaaa\): torch .*x \(bbbbbbbb\): torch .*y: torch"):
+        check_versions(nodes)

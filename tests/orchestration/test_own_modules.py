@@ -42,7 +42,7 @@ def test_a_user_may_have_modules_named_like_our_folders(tmp_path):
     own_model = ("--set", "workload.model=training:build", "--set", "workload.model_args={}")
     inspected = scalestudy("inspect", "digits-quick", *own_model, cwd=tmp_path)
     assert (inspected.returncode, inspected.stderr) == (0, "")
-    assert "Linear" in inspected.stdout
+    assert "1.36 kB in all" in inspected.stdout
 
 
 def test_the_command_line_refuses(tmp_path):

@@ -1,11 +1,11 @@
-"""`bench`: chapter experiments and the largest batch."""
+"""`scalestudy bench`: the chapter's execution experiments, and the largest batch that a worker's memory takes."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -67,45 +67,31 @@ def run_bench(
     Raises RequestError for an unknown name or device, and what check_reachable raises, before anything is measured. A
     store that is lost meanwhile costs the run, not the result: see `untracked`.
     """
+    from scalestudy.training.chapter import find_experiment
+    from scalestudy.training.chapter.measuring import find_device, machine
+
     prepare_environment()
     address = resolve_address(None) if tracked else None
-    experiment_of, place = runner or _find_by_name(name), _find_device(device)
-    if address:
-        check_reachable(address)
-    from scalestudy.training.chapter.measuring import machine
-
-    said = machine(place)
-    done = Benched(experiment_of(place, quick=quick), said, quick)
-    return _keep(done, address) if address else done
-
-
-def _find_by_name(name: str) -> Runner:
-    from scalestudy.training.chapter import find_experiment
-
     try:
-        return find_experiment(name)
+        experiment_of = runner or find_experiment(name)
     except ValueError as error:
         raise request_error(error, "scalestudy bench --help names them") from error
-
-
-def _find_device(name: str) -> Any:
-    from scalestudy.training.chapter.measuring import find_device
-
     try:
-        return find_device(name)
+        place = find_device(device)
     except ValueError as error:
         raise request_error(error, "choose auto, cpu or cuda") from error
-
-
-def _keep(done: Benched, address: TrackingAddress) -> Benched:
-    """The same with its MLflow run, or with the reason why there is none."""
+    if address:
+        check_reachable(address)
+    found_machine = machine(place)
+    done = Benched(experiment_of(place, quick=quick), found_machine, quick)
+    if address is None:
+        return done
     try:
-        run_id = _log(done, address)
+        return replace(done, tracking_uri=address.shown, run_id=_log(done, address))
     except Exception as error:  # MLflow raises its own, SQLAlchemy's and requests' errors
         problem = f"tracking.uri: {address.shown}: the run could not be kept ({type(error).__name__})"
-        lost = UnreachableError(problem, "the results above are complete; correct MLFLOW_TRACKING_URI and run it again")
-        return Benched(done.experiment, done.machine, done.quick, untracked=lost)
-    return Benched(done.experiment, done.machine, done.quick, address.shown, run_id)
+        remedy = "the results above are complete; correct MLFLOW_TRACKING_URI and run it again"
+        return replace(done, untracked=UnreachableError(problem, remedy))
 
 
 def _log(done: Benched, address: TrackingAddress) -> str:
@@ -278,8 +264,12 @@ def _notes(found: MaxBatch) -> tuple[str, ...]:
     if found.device.startswith("cuda"):
         kind = "Peak memory is what PyTorch had allocated in that step; the limit is the device's whole memory."
     else:
-        kind = ("The limit holds for all data of a process of its own (RLIMIT_DATA), with the interpreter's, the "
-                "libraries' and the data set. Peak memory is the process's largest resident set so far.")  # fmt: skip
-    several = ("With several workers a study's batch_size may be num_gpus times as large; each worker then needs one "
-               "more copy of the gradients, for the buckets of DistributedDataParallel.")  # fmt: skip
+        kind = (
+            "The limit holds for all data of a process of its own (RLIMIT_DATA), with the interpreter's, the "
+            "libraries' and the data set. Peak memory is the process's largest resident set so far."
+        )
+    several = (
+        "With several workers a study's batch_size may be num_gpus times as large; each worker then needs one "
+        "more copy of the gradients, for the buckets of DistributedDataParallel."
+    )
     return kind, several, "The largest batch is found to within 1/64: a bit more may fit, and much more does not."

@@ -1,7 +1,7 @@
-"""`scalestudy doctor`: looks for what would stop a study on this machine, and says what to do about it.
+"""`scalestudy doctor`: finds what would stop a study on this machine, and says what to do about it.
 
-A check yields findings; `checks_of` lists them in the order in which they are shown. `machine_checks` and
-`network_checks` have those of this machine; those that ask what a study would ask are here.
+A check yields findings. `checks_of` lists the checks in the order in which their findings are shown. Those that ask
+what a study asks are here; those of the machine and its network are in `doctor_checks`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import StudyError
 from scalestudy.orchestration.commands import doctor_checks as machine
-from scalestudy.orchestration.commands.doctor_checks import Finding, look_at_network
+from scalestudy.orchestration.commands.doctor_checks import Finding, check_network
 
 __all__ = ["Finding", "examine"]
 
@@ -35,13 +35,13 @@ def examine(source: str, address: str | None) -> list[Finding]:
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
     """The checks, each with the name of its finding where it says no more than that a study would be refused."""
     return [
-        ("packages", machine.look_at_packages),
-        ("torchvision", machine.look_at_torch),
-        ("disk", lambda: machine.look_at_disks(_folder_of(spec))),
-        ("/dev/shm", machine.look_at_shared_memory),
-        ("open files", machine.look_at_files),
-        ("Ray token", lambda: machine.look_at_token(address)),
-        ("network", lambda: look_at_network(address)),
+        ("packages", machine.check_packages),
+        ("torchvision", machine.check_torch),
+        ("disk", lambda: machine.check_disks(_folder_of(spec))),
+        ("/dev/shm", machine.check_shared_memory),
+        ("open files", machine.check_files),
+        ("Ray token", lambda: machine.check_token(address)),
+        ("network", lambda: check_network(address)),
         ("data", lambda: _data(spec)),
         ("storage", lambda: _storage(spec)),
         ("tracking", lambda: _tracking(spec)),

@@ -1,4 +1,7 @@
-"""Each check of machine and network: facts to finding."""
+"""The doctor's checks of the machine and its network.
+
+A function `check_…` reads the facts; a pure function makes a finding of them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ FEW_FILES, TOO_FEW_FILES = 4_096, 1_024
 """Ray raises a soft limit below the first to the hard one, and warns where that is not enough."""
 
 
-def look_at_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[Finding]:
     """What is installed."""
     yield Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
     for name in SUPPORTED:
@@ -71,7 +74,7 @@ def look_at_packages() -> Iterator[Finding]:
         )
 
 
-def look_at_torch() -> Iterator[Finding]:
+def check_torch() -> Iterator[Finding]:
     """torchvision must be the one made for this torch, and able to import beside it; then the devices."""
     problem = ""
     try:
@@ -106,7 +109,7 @@ def pair(torch: str, torchvision: str, wanted: str, problem: str) -> Iterator[Fi
         yield Finding("torchvision", "broken", f"can't be imported beside torch {torch or '(none)'}: {problem}", remedy)
 
 
-def look_at_disks(storage: Path | None) -> Iterator[Finding]:
+def check_disks(storage: Path | None) -> Iterator[Finding]:
     """Room for the study, and for Ray's own files. storage: the studies' folder; None: not on a disk."""
     places = {
         "disk": storage or base_folder(),
@@ -131,7 +134,7 @@ def disk(name: str, place: str, free: int, total: int) -> Finding:
     return Finding(name, "ok", text)
 
 
-def look_at_shared_memory() -> Iterator[Finding]:
+def check_shared_memory() -> Iterator[Finding]:
     """Ray keeps its objects there; a container often has 64 MB."""
     place = Path("/dev/shm")
     if place.exists():
@@ -148,7 +151,7 @@ def shared_memory(size: int) -> Finding:
     return Finding("/dev/shm", "note" if small else "ok", text, remedy)
 
 
-def look_at_files() -> Iterator[Finding]:
+def check_files() -> Iterator[Finding]:
     """How many files a process may have open."""
     yield files(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
@@ -163,7 +166,7 @@ def files(soft: int, hard: int) -> Finding:
     return Finding("open files", state, f"up to {count}: {what} for Ray's processes and their connections", remedy)  # type: ignore[arg-type]
 
 
-def look_at_token(address: str | None) -> Iterator[Finding]:
+def check_token(address: str | None) -> Iterator[Finding]:
     """Ray's authentication. address: of a cluster that is to be used; None: this machine."""
     file = token_file()
     mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
@@ -247,15 +250,21 @@ print(on_ranks(2, sum_of_ranks, backend=sys.argv[1]))
 """
 
 
-def look_at_network(address: str | None) -> Iterator[Finding]:
+def check_network(address: str | None) -> Iterator[Finding]:
     """Interfaces, the name of this machine, and two processes that sum a number. address: as for `token`."""
     interfaces = [name for _, name in socket.if_nameindex()]
     named = list(named_interfaces(os.environ, interfaces))
     yield from named
     named_address = address or os.environ.get("RAY_ADDRESS")
-    yield host(socket.gethostname(), _address_of(socket.gethostname()), bool(os.environ.get(VARIABLES[0])),
-               bool(named_address) and named_address != "local")  # fmt: skip
-    for backend in () if named else _backends():
+    elsewhere = bool(named_address) and named_address != "local"
+    yield host(socket.gethostname(), _address_of(socket.gethostname()), bool(os.environ.get(VARIABLES[0])), elsewhere)
+    if named:
+        return
+    try:
+        import torch
+    except (ImportError, OSError):
+        return  # `check_torch` says so
+    for backend in ("gloo", "nccl") if torch.cuda.device_count() > 1 else ("gloo",):
         yield meeting(backend)
 
 
@@ -269,14 +278,12 @@ def named_interfaces(environment: Mapping[str, str], interfaces: Sequence[str]) 
         mark, names = (value[0], value[1:]) if value[:1] in ("^", "=") else ("", value)
         wanted = [name.strip() for name in names.split(",") if name.strip()]
         exact = variable.startswith("GLOO") or mark == "="
-        missing = [name for name in wanted if not any(_fits(name, each, exact) for each in interfaces)]
+        missing = [
+            name for name in wanted if not any(each == name if exact else each.startswith(name) for each in interfaces)
+        ]
         if missing and mark != "^" and (exact or len(missing) == len(wanted)):
             text = f"{variable} names {', '.join(missing)}, and this machine has {', '.join(interfaces)}"
             yield Finding("network", "broken", text, f"unset {variable}, or name an interface that every node has")
-
-
-def _fits(name: str, interface: str, exact: bool) -> bool:
-    return interface == name if exact else interface.startswith(name)
 
 
 def host(name: str, address: str | None, interface_named: bool, elsewhere: bool) -> Finding:
@@ -304,22 +311,17 @@ def _address_of(name: str) -> str | None:
         return None
 
 
-def _backends() -> list[str]:
-    """gloo, and NCCL where two GPUs are there to meet."""
-    try:
-        import torch
-    except (ImportError, OSError):
-        return []  # said already
-    return ["gloo", "nccl"] if torch.cuda.device_count() > 1 else ["gloo"]
-
-
 def meeting(backend: str, seconds: float = MEETING_SECONDS) -> Finding:
     """Two processes of this machine that meet and sum a number, as a trial's workers do at every step."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, backend],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         said, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

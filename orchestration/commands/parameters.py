@@ -1,6 +1,6 @@
-"""Options that commands share, and completion.
+"""The arguments and options that commands share, and how a shell completes them.
 
-It runs anew at every press, so nothing here imports Ray, torch or MLflow, and no more than a folder or two is read.
+Completion runs anew at every key, so nothing here imports Ray, torch or MLflow, or reads more than a folder or two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from scalestudy.experiments.spec.reading import catalogue
-from scalestudy.orchestration.commands import parameters
+from scalestudy.orchestration.base.places import version as package_version
 
 Completion = Callable[[str], list[str]]
 
@@ -69,33 +69,29 @@ Spec = Annotated[
     typer.Argument(
         metavar="SPEC",
         help="A spec file, or the name of a study of the catalogue.",
-        autocompletion=parameters.specs,
+        autocompletion=specs,
     ),
 ]
 DoctorsSpec = Annotated[
-    str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.", autocompletion=parameters.specs)
+    str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.", autocompletion=specs)
 ]
 BenchsSpec = Annotated[
-    str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.", autocompletion=parameters.specs)
+    str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.", autocompletion=specs)
 ]
 Folder = Annotated[
     str,
-    typer.Argument(
-        metavar="DIR", help="A study's folder, or its URI, such as s3://….", autocompletion=parameters.folders
-    ),
+    typer.Argument(metavar="DIR", help="A study's folder, or its URI, such as s3://….", autocompletion=folders),
 ]
 Folders = Annotated[
     list[str],
-    typer.Argument(
-        metavar="DIR DIR…", help="Folders of studies; the first is the base.", autocompletion=parameters.folders
-    ),
+    typer.Argument(metavar="DIR DIR…", help="Folders of studies; the first is the base.", autocompletion=folders),
 ]
 Extended = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
         help="Add the spec's new points or samples to this study.",
-        autocompletion=parameters.folders,
+        autocompletion=folders,
     ),
 ]
 Experiment = Annotated[
@@ -103,23 +99,21 @@ Experiment = Annotated[
     typer.Argument(
         metavar="NAME",
         help="async, compile, export, parallel, overlap, allreduce or max-batch.",
-        autocompletion=parameters.experiments,
+        autocompletion=experiments,
     ),
 ]
 DataSet = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="mnist, fashion_mnist or cifar10.", autocompletion=parameters.data_sets),
+    typer.Argument(metavar="NAME", help="mnist, fashion_mnist or cifar10.", autocompletion=data_sets),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(
-        help="auto: a running cluster; local: one of its own.", autocompletion=parameters.words("auto", "local")
-    ),
+    typer.Option(help="auto: a running cluster; local: one of its own.", autocompletion=words("auto", "local")),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=parameters.words("auto", "cpu", "cuda"))]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=words("auto", "cpu", "cuda"))]
 By = Annotated[
     str | None,
-    typer.Option(help="time or cost: what to have least of.", autocompletion=parameters.words("time", "cost")),
+    typer.Option(help="time or cost: what to have least of.", autocompletion=words("time", "cost")),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 Overrides = Annotated[
@@ -129,8 +123,6 @@ Overrides = Annotated[
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from scalestudy.orchestration.base.places import version as package_version
-
         typer.echo(f"scalestudy {package_version()}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""`plan`: what a study will take, as bars."""
+"""`scalestudy plan`: when each trial of a study is expected to run, as bars."""
 
 from __future__ import annotations
 
@@ -163,32 +163,27 @@ def bar(group: GroupSpan, spans: Sequence[TrialSpan], makespan: float, width: in
         now = (index + 0.5) / width * makespan
         while position < len(ordered) and ordered[position].end <= now:
             position += 1
-        busy = position < len(ordered) and ordered[position].start <= now
-        letters.append(_letter(group, now, stopped, busy=busy))
+        if not group.ordered <= now <= stopped:
+            letters.append(ABSENT)
+        elif now < group.ready:
+            letters.append(STARTING)
+        else:
+            busy = position < len(ordered) and ordered[position].start <= now
+            letters.append(BUSY if busy else IDLE)
     return "".join(letters)
-
-
-def _letter(group: GroupSpan, now: float, stopped: float, *, busy: bool) -> str:
-    if not group.ordered <= now <= stopped:
-        return ABSENT
-    if now < group.ready:
-        return STARTING
-    return BUSY if busy else IDLE
 
 
 def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
     slots = " + ".join(str(node.slots) for node in forecast.room.nodes)
     rule = "one trial at a time on a machine" if forecast.room.exclusive else "trials side by side where they fit"
     starts = f"{len(schedule.groups)} group starts, {schedule.evictions} of them ended early to make room"
-    return [f"schedule: {_times(forecast, schedule)}", f"with room for {slots} workers, {rule}: {starts}"]
-
-
-def _times(forecast: Forecast, schedule: Schedule) -> str:
     most = "at most, for trials may be stopped early: " if forecast.at_most else ""
     if forecast.unit == "seconds":
         bound = duration_text(schedule.lower_bound)
-        return f"{most}about {duration_text(schedule.makespan)}; {bound} were every group started for nothing"
-    return f"{most}{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
+        times = f"about {duration_text(schedule.makespan)}; {bound} were every group started for nothing"
+    else:
+        times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
+    return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}"]
 
 
 def duration_text(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Stage 3, on a cluster: `scalestudy submit` hands a study to Ray's job server, and follows it."""
+"""`scalestudy submit`: hands a study to Ray's job server, and follows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,10 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
     Raises RequestError for a spec elsewhere, a variable that is none, and a password that would stand in the job's
     command, which everybody who sees the cluster's jobs can read.
     """
-    _check_overrides(overrides)
+    for override in overrides:
+        if credentials_in(override):
+            problem = f"--set: {redacted(override)}: holds a password, and the job's command line would show it"
+            raise RequestError(problem, "set MLFLOW_TRACKING_URI, and pass it with --env MLFLOW_TRACKING_URI")
     arguments = ["run", _spec_in(spec, folder), *(part for each in overrides for part in ("--set", each))]
     modules = [] if folder == ROOT else [str(PACKAGE)]
     env_vars = dict(_variable(each, os.environ) for each in variables)
@@ -66,16 +69,11 @@ def _spec_in(spec: str, folder: Path) -> str:
         return spec
     path = Path(spec).resolve()
     if not path.is_relative_to(folder):
-        raise RequestError(f"SPEC: {spec}: does not lie in the current folder, which travels with the job",
-                           "copy it here, or type the command where it lies")  # fmt: skip
+        raise RequestError(
+            f"SPEC: {spec}: does not lie in the current folder, which travels with the job",
+            "copy it here, or run the command where it lies",
+        )
     return str(path.relative_to(folder))
-
-
-def _check_overrides(overrides: Iterable[str]) -> None:
-    for override in overrides:
-        if credentials_in(override):
-            problem = f"--set: {redacted(override)}: holds a password, and the job's command line would show it"
-            raise RequestError(problem, "set MLFLOW_TRACKING_URI, and pass it with --env MLFLOW_TRACKING_URI")
 
 
 def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -110,8 +108,9 @@ def submit_study(
         job = client.submit_job(entrypoint=asked.entrypoint, runtime_env=asked.runtime_env)
     except Exception as error:  # the client raises RuntimeError with the server's words
         said = redacted(_first_line(error), asked.secrets)
-        raise UnreachableError(f"--address: {address}: the job was refused ({said})",
-                               "see the words of the server; nothing was started") from None  # fmt: skip
+        raise UnreachableError(
+            f"--address: {address}: the job was refused ({said})", "see the words of the server; nothing was started"
+        ) from None
     shown = redacted(address)
     print(f"job: {job} at {shown}; to stop it: ray job stop --address {shown} {job}", flush=True)
     if not wait:

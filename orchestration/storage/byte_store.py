@@ -102,8 +102,9 @@ class ArrowByteStore:
     def stamps(self) -> dict[str, Stamp]:
         """All names, each with what shows a change."""
         found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
-        stamps = {self._name(info.path): Stamp(info.size, info.mtime_ns or 0)
-                  for info in found if info.type == FileType.File}  # fmt: skip
+        stamps = {
+            self._name(info.path): Stamp(info.size, info.mtime_ns or 0) for info in found if info.type == FileType.File
+        }
         return {name: stamps[name] for name in sorted_names(list(stamps), "")}
 
     def has_top(self) -> bool:

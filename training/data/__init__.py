@@ -6,7 +6,6 @@ targets. `require` says, cheaply and before anything starts, whether its files a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -45,5 +44,5 @@ def fetch(name: str, root: str | Path | None = None, source: str | Path | None =
     """
     check_name(name, DATASETS)
     if name not in SOURCES:
-        raise DataError(f"data: {name!r} needs no files; nothing to fetch (choose one of {', '.join(SOURCES)})")
+        raise DataError(f"data: {name!r} needs no files", f"nothing to fetch (choose one of {', '.join(SOURCES)})")
     return SOURCES[name].fetch(Path(root or default_root()), Path(source) if source else None)

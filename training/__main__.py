@@ -11,21 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from scalestudy.training.arguments import become_many, has_to_become_many, make_config, make_parser
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
 from scalestudy.training.device import choose_device
-from scalestudy.training.exceptions import is_lost_peer, is_out_of_memory
-
-if TYPE_CHECKING:
-    from scalestudy.training.checkpoint.hook import Checkpoints
-    from scalestudy.training.distributed import Worker
-    from scalestudy.training.loop.hooks import Hook
-    from scalestudy.training.loop.train import TrainResult
-    from scalestudy.training.records import EpochRecord
-
+from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_memory
 
 BAD_INPUT = 2  # exit codes
 LOST_PEER = 1
@@ -38,103 +30,96 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
+    rank, is_alone = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1") == "1"
     try:
         config = make_config(options)
         require(config.data, config.data_root)
-        _check_save_model(options.save_model)
+        if options.save_model is not None and rank == "0":
+            _check_save_model(options.save_model)
         if has_to_become_many(options.devices):
             return become_many(len(options.devices), given)
-        result = _train(config, options)
-        _finish(result, options)
+        _train(config, options)
     except ValueError as error:
-        return _refuse(error)
+        from scalestudy.training.distributed import is_first_to_say
+
+        if is_first_to_say(str(error)):  # one message, although all ranks may meet the same error
+            place = "" if is_alone else f" on rank {rank}"
+            sys.stderr.write(f"python -m scalestudy.training: error{place}: {error}\n")
+        return BAD_INPUT
     except Exception as error:
-        return _end_early(error)
+        if is_out_of_memory(error):  # a result
+            _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
+            return 0
+        if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
+            _warn(f"rank {rank} ends: another worker has ended before it")
+            return LOST_PEER
+        raise
     return 0
 
 
-def _check_save_model(path: Path | None) -> None:
-    """Raise ValueError if rank 0, which alone writes there, could not: before the training, not after it."""
-    if path is None or not _is_first_rank():
-        return
+def _check_save_model(path: Path) -> None:
+    """Raise InputError before the training, not after it, if the file can't be written."""
     if not path.parent.is_dir():
-        raise ValueError(f"save_model: {path}: there is no folder {path.parent}; make it, or choose another file")
+        raise InputError(f"save_model: {path}: there is no folder {path.parent}", "make it, or choose another file")
     if path.is_dir():
-        raise ValueError(f"save_model: {path}: it is a folder; name a file in it")
+        raise InputError(f"save_model: {path}: it is a folder", "name a file in it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ValueError(f"save_model: {path}: folder {path.parent} can't be written; choose another file")
+        raise InputError(f"save_model: {path}: folder {path.parent} can't be written", "choose another file")
 
 
-def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
-    from scalestudy.training.distributed import start_process_group, stop_process_group
-    from scalestudy.training.loop.train import train
+def _train(config: TrainConfig, options: argparse.Namespace) -> None:
+    """Train and, on rank 0, print an epoch at a time and then the result, and save the model."""
+    import torch  # after the cheap checks
 
-    worker, backend = _worker(options)
-    start_process_group(worker.rank, worker.world_size, backend=backend, timeout_seconds=options.timeout_seconds)
-    try:
-        checkpoints = _checkpoints(options)
-        hooks = _hooks(options, checkpoints)
-        picked = checkpoints.find(config, worker) if checkpoints else None
-        return train(config, worker, hooks=hooks, on_epoch=_print_record, picked=picked)
-    finally:
-        stop_process_group()
-
-
-def _worker(options: argparse.Namespace) -> tuple[Worker, str]:
-    """This process's place, from torchrun's environment (alone without it), and its backend. Raises ValueError."""
-    import torch
-
-    from scalestudy.training.distributed import Worker
-
-    device, backend = choose_device(options.device, options.devices)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = max(1, torch.get_num_threads() // here) if options.threads is None else options.threads
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    return Worker(rank=rank, world_size=world_size, device=device, threads=threads), backend
-
-
-def _checkpoints(options: argparse.Namespace) -> Checkpoints | None:
     from scalestudy.training.checkpoint.byte_store import LocalByteStore
     from scalestudy.training.checkpoint.hook import Checkpoints
-
-    if options.checkpoints is None:
-        return None
-    for name in ("checkpoint_every", "checkpoint_every_steps"):
-        if getattr(options, name) < 0:
-            raise ValueError(f"{name}: {getattr(options, name)} is not valid; choose at least 0")
-    return Checkpoints(
-        LocalByteStore(options.checkpoints),
-        every_epochs=options.checkpoint_every,
-        every_steps=options.checkpoint_every_steps,
-        say=_warn,
-    )
-
-
-def _hooks(options: argparse.Namespace, checkpoints: Checkpoints | None) -> list[Hook]:
-    """Checkpoints come first, so that the others start from what was restored."""
+    from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
     from scalestudy.training.loop.noise_scale import NoiseScale
-
-    return [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
-
-
-def _finish(result: TrainResult, options: argparse.Namespace) -> None:
-    """Rank 0 prints the last line, then saves the model: the result is not lost if that fails."""
+    from scalestudy.training.loop.train import train
     from scalestudy.training.records import noise_scale_of
     from scalestudy.training.state import save_state
 
-    if not _is_first_rank():
+    device, backend = choose_device(options.device, options.devices)
+    workers_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = max(1, torch.get_num_threads() // workers_here) if options.threads is None else options.threads
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    worker = Worker(rank=rank, world_size=world_size, device=device, threads=threads)
+    start_process_group(rank, world_size, backend=backend, timeout_seconds=options.timeout_seconds)
+    try:
+        checkpoints = None
+        if options.checkpoints is not None:
+            for name in ("checkpoint_every", "checkpoint_every_steps"):
+                if getattr(options, name) < 0:
+                    raise InputError(f"{name}: {getattr(options, name)} is not valid", "choose at least 0")
+            checkpoints = Checkpoints(
+                LocalByteStore(options.checkpoints),
+                every_epochs=options.checkpoint_every,
+                every_steps=options.checkpoint_every_steps,
+                say=_warn,
+            )
+        # checkpoints come first, so that the other hooks start from what was restored
+        hooks = [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
+        picked = checkpoints.find(config, worker) if checkpoints else None
+        result = train(
+            config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), picked=picked
+        )
+    finally:
+        stop_process_group()
+    if rank != 0:
         return
-    name = options.metric.rpartition(":")[2]
-    last = result.records[-1].to_dict()[f"test_{name}"] if result.records else None
-    noise = noise_scale_of(record.to_dict() for record in result.records)
-    _print_line({"status": result.status, f"last_test_{name}": last, "train_seconds": result.train_seconds,
-                 "message": result.message, "noise_scale": noise, "details": dict(result.details)})  # fmt: skip
-    if options.save_model is not None:
+    metric = f"test_{config.metric.rpartition(':')[2]}"
+    _print_line(
+        {
+            "status": result.status,
+            f"last_{metric}": result.records[-1].to_dict()[metric] if result.records else None,
+            "train_seconds": result.train_seconds,
+            "message": result.message,
+            "noise_scale": noise_scale_of(record.to_dict() for record in result.records),
+            "details": dict(result.details),
+        }
+    )
+    if options.save_model is not None:  # after the line: the result is not lost if this fails
         save_state(result.model, options.save_model)
-
-
-def _print_record(record: EpochRecord) -> None:
-    _print_line(record.to_dict())
 
 
 def _print_line(content: dict[str, Any]) -> None:
@@ -146,34 +131,5 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"python -m scalestudy.training: {message}\n")
 
 
-def _refuse(error: ValueError) -> int:
-    """One message: from the rank that met the error, and from the first one if many met the same."""
-    from scalestudy.training.distributed import is_first_to_say
-
-    if is_first_to_say(str(error)):
-        place = f" on rank {os.environ.get('RANK', '0')}" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        sys.stderr.write(f"python -m scalestudy.training: error{place}: {error}\n")
-    return BAD_INPUT
-
-
-def _end_early(error: Exception) -> int:
-    """Out of memory is a result; a lost worker says itself why; anything else is the user's code, and passes."""
-    if is_out_of_memory(error):
-        _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
-        return 0
-    if os.environ.get("WORLD_SIZE", "1") != "1" and is_lost_peer(error):
-        _warn(f"rank {os.environ.get('RANK', '0')} ends: another worker has ended before it")
-        return LOST_PEER
-    raise error
-
-
-def _is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _run() -> NoReturn:
-    sys.exit(main())
-
-
 if __name__ == "__main__":
-    _run()
+    sys.exit(main())

@@ -51,15 +51,14 @@ def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def require_shares(weights: Sequence[float]) -> None:
-    """Raise ValueError for weights that look like shares of 1, fractions none of which is above 1, and are not.
+def wrong_sum(weights: Sequence[float]) -> float | None:
+    """The sum of weights that look like shares of 1 (fractions, none above 1) and sum to something else; else None.
 
-    Such a list is mostly a slip of the pen, which proportions would hide.
+    Such a list is most often a slip, which proportions would hide.
     """
+    total = math.fsum(weights)
     are_shares = max(weights) <= 1 and any(0 < weight < 1 for weight in weights)
-    if are_shares and abs(math.fsum(weights) - 1) > SUM_TOLERANCE:
-        raise ValueError(f"shards: {list(weights)} sum to {math.fsum(weights):g}, not 1; give shares that sum to 1, or "
-                         "whole numbers such as [3, 1]")  # fmt: skip
+    return total if are_shares and abs(total - 1) > SUM_TOLERANCE else None
 
 
 def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, int]:

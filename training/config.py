@@ -1,221 +1,466 @@
-"""Every train key once: type, default, check, help."""
+"""Every train key once: type, default, check, help.
+
+A key is a field of a frozen dataclass: its type says what kind of value it takes, `knob` its default, limits and
+meaning. Specs, the command line, the template of a spec and the table in the docs all read the same `keys`.
+
+From here come the `train` section of a spec, the options of `python -m scalestudy.training`, the `train` section of a new spec,
+the table of keys in the docs, and the config of a trial. This file loads neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
-from scalestudy.training.batches import even_weights, require_shares, shard_sizes
-from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS, check_name
+from scalestudy.training.batches import even_weights, wrong_sum
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, INEXACT_SYNCS, LOSSES, METRICS, MODELS, has_path_form
+
+LARGEST = 2**31 - 1
+"""The largest whole number that a key of `train` takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """What a field says beside its type and default."""
+
+    help: str  # its meaning, after the choices: `how the rate follows the batch size`
+    least: float | None = None  # the smallest value
+    above: float | None = None  # every value is greater
+    below: float | None = None  # every value is smaller
+    most: float | None = None  # the largest value
+    names: Mapping[str, str] | None = None  # its built-in names; package.module:callable is taken too
+    unset: str = ""  # what None stands for
+    read: Callable[[Any], Any] | None = None  # the value that is kept; raises InputError(what is wrong, remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A field of a configuration. kind: the type of its values beside the choices; None: the choices are all."""
+
+    name: str
+    kind: Any
+    choices: tuple[Any, ...]
+    is_optional: bool  # whether None is a value
+    field: dataclasses.Field[Any]
+    knob: Knob
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
+
+    @property
+    def is_section(self) -> bool:
+        """Whether its value is a configuration with keys of its own."""
+        return isinstance(self.kind, type) and issubclass(self.kind, Knobs)
+
+    @property
+    def default(self) -> Any:
+        """Its default; None where it is required."""
+        if self.field.default_factory is not dataclasses.MISSING:
+            return self.field.default_factory()
+        return None if self.is_required else self.field.default
+
+    def read(self, value: Any) -> Any:
+        """The value as a config keeps it: a whole number as a float where floats are asked for.
+
+        Raises InputError(what is wrong, remedy) for a value that the key does not take.
+        """
+        if (value is None and self.is_optional) or _is_one_of(value, self.choices):
+            return value
+        if self.knob.read is not None:
+            return self.knob.read(value)
+        if self.kind is None:
+            listed = either(text_of(choice) for choice in self.choices)
+            guess = did_you_mean(value, [choice for choice in self.choices if isinstance(choice, str)])
+            raise InputError(f"is not {listed}", f"{guess}choose {listed}")
+        if self.kind is bool and not isinstance(value, bool):
+            raise InputError("is not true or false", "write true or false without quotes")
+        if self.kind is str:
+            _require_text(value, self.knob.names)
+        if self.kind is int and type(value) is not int:
+            raise InputError("is not a whole number", "write a whole number without quotes or a point, such as 2")
+        if self.kind is float:
+            value = _read_float(value)
+        if self.kind in (int, float):
+            self._require_range(value)
+        if self.kind is Mapping and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+            raise InputError("is not a mapping of names to values", "write keys and values, `key: value`")
+        if self.is_section and not isinstance(value, self.kind):
+            raise InputError("is not a mapping", "write keys and values, `key: value`")
+        return value
+
+    def from_plain(self, value: Any) -> Any:
+        """The value of plain data: a list as a tuple, a mapping as its section. Raises KnobError for a section."""
+        if self.kind is tuple and isinstance(value, list):
+            return tuple(value)
+        return self.kind.from_dict(value) if self.is_section and isinstance(value, Mapping) else value
+
+    def _require_range(self, value: float) -> None:
+        knob = self.knob
+        if knob.least is not None and value < knob.least:
+            raise InputError("is too small", f"use at least {knob.least:.10g}")
+        if knob.above is not None and value <= knob.above:
+            raise InputError("is too small", f"it must be greater than {knob.above:g}")
+        if knob.below is not None and value >= knob.below:
+            raise InputError("is too large", f"it must be less than {knob.below:g}")
+        if knob.most is not None and value > knob.most:
+            raise InputError("is too large", f"use at most {knob.most:.10g}")
+
+
+class _Absent:
+    """In place of the value of a key that is missing; a class, so that a copy in another process is the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobProblem:
+    """One thing wrong with a configuration. field: dotted path. what: a phrase that follows the value."""
+
+    field: str
+    value: Any = _Absent
+    what: str
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        """All but the remedy: `optimizer.momentum: 2 is too large`."""
+        value = "" if self.value is _Absent else f"{_plain(self.value)!r} "
+        return f"{self.field}: {value}{self.what}"
+
+
+class KnobError(InputError):
+    """A configuration that can't be used. Carries every problem found; its text has a line for each."""
+
+    def __init__(self, problems: Sequence[KnobProblem]) -> None:
+        *others, last = problems
+        lines = [f"{problem.text}; {problem.remedy}" for problem in others]
+        super().__init__("\n".join([*lines, last.text]), last.remedy)
+        self.problems = tuple(problems)
+        self.args = (self.problems,)  # what pickle hands back to __init__
+
+
+def knob(
+    default: Any = dataclasses.MISSING, help: str = "", *, factory: Any = dataclasses.MISSING, **limits: Any
+) -> Any:
+    """A field of a configuration: its default (or the factory of one), its meaning, and the limits of a `Knob`."""
+    return dataclasses.field(default=default, default_factory=factory, metadata={"knob": Knob(help=help, **limits)})
+
+
+class Knobs:
+    """The base of a configuration: checks every key when it is made, and reads and writes plain data."""
+
+    PREFIX: ClassVar[str] = ""
+    """Before the names of its keys in messages, such as `optimizer.`."""
+
+    def __post_init__(self) -> None:
+        """Puts every value as its key reads it. Raises KnobError with all problems."""
+        problems: list[KnobProblem] = []
+        for key in keys(type(self)):
+            value = getattr(self, key.name)
+            try:
+                object.__setattr__(self, key.name, key.read(value))
+            except InputError as error:
+                field = f"{self.PREFIX}{key.name}"
+                problems.append(KnobProblem(field=field, value=value, what=error.what, remedy=error.remedy))
+        if problems:
+            raise KnobError(problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, safe for JSON; `from_dict` gives an equal config."""
+        return {key.name: _plain(getattr(self, key.name)) for key in keys(type(self))}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """The config behind `to_dict`'s data. Raises KnobError with all problems, unknown and missing keys too."""
+        known = {key.name: key for key in keys(cls)}
+        values: dict[str, Any] = {}
+        problems: list[KnobProblem] = []
+        for name, value in plain.items():
+            field = f"{cls.PREFIX}{name}"
+            if name not in known:
+                remedy = f"{did_you_mean(name, known)}the keys here are {', '.join(sorted(known))}"
+                problems.append(
+                    KnobProblem(field=field, value=value, what="stands under an unknown key", remedy=remedy)
+                )
+                continue
+            try:
+                values[name] = known[name].read(known[name].from_plain(value))
+            except KnobError as error:
+                problems += error.problems
+            except InputError as error:
+                problems.append(KnobProblem(field=field, value=value, what=error.what, remedy=error.remedy))
+        for name, key in known.items():
+            if key.is_required and name not in plain:
+                problems.append(KnobProblem(field=f"{cls.PREFIX}{name}", what="is missing", remedy=f"add `{name}: …`"))
+        if problems:
+            raise KnobError(problems)
+        return cls(**values)
+
+
+def keys(config: type[Knobs]) -> tuple[Key, ...]:
+    """The keys of a configuration, in the order of its fields."""
+    return _keys(typing.cast(Any, config))
+
+
+@functools.cache
+def _keys(config: Any) -> tuple[Key, ...]:
+    annotations = typing.get_type_hints(config)
+    found = []
+    for field in dataclasses.fields(config):
+        options = [annotations[field.name]]
+        if typing.get_origin(options[0]) in (typing.Union, types.UnionType):
+            options = list(typing.get_args(options[0]))
+        choices = [
+            choice for option in options if typing.get_origin(option) is Literal for choice in typing.get_args(option)
+        ]
+        kinds = [typing.get_origin(option) or option for option in options]
+        kinds = [kind for kind in kinds if kind not in (Literal, type(None))]
+        found.append(
+            Key(
+                name=field.name,
+                kind=kinds[0] if kinds else None,
+                choices=tuple(choices),
+                is_optional=type(None) in options,
+                field=field,
+                knob=field.metadata["knob"],
+            )
+        )
+    return tuple(found)
 
 
 def is_number(value: object) -> bool:
     """Whether the value is a finite int or float, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def number(value: Any) -> float:
-    """The value, or NaN, for which every comparison is false."""
-    return value if is_number(value) else math.nan
-
-
-def require_number(name: str, value: object, valid: bool, expected: str) -> None:
-    """`valid` says whether the number is in its range, which `expected` tells in words."""
-    if not valid:
-        raise ValueError(f"{name}: {value!r} is not valid; choose a finite number, {expected}")
-
-
-def require_integer(name: str, value: object, least: int) -> None:
-    """A whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}: {value!r} is not valid; choose a whole number, at least {least}")
-
-
-def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """One of the choices, type and all (true is not 1)."""
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
-        named = ", ".join(str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices)
-        raise ValueError(f"{name}: {value!r} is not known; choose one of {named}")
-
-
-def require_name(name: str, value: object, table: Mapping[str, str]) -> None:
-    """A name of the table, or an import path."""
-    if not isinstance(value, str):
-        raise ValueError(f"{name}: {value!r} is not a name; choose one of {', '.join(table)}")
     try:
-        check_name(value, table)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
-def require_mapping(name: str, value: object) -> None:
-    """A mapping whose keys are strings."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{name}: {value!r} is not a mapping of names to values; correct it")
+def did_you_mean(wrong: object, names: Collection[str]) -> str:
+    """`did you mean "x"? ` where a known name is close to the wrong one, else nothing."""
+    close = difflib.get_close_matches(str(wrong)[:100], list(names), n=1, cutoff=0.6)
+    return f'did you mean "{close[0]}"? ' if close else ""
 
 
-def require_keys(what: str, plain: Mapping[str, Any], cls: Any) -> None:
-    """Every field of the dataclass that has no default, and none that it has not."""
-    fields = {entry.name: entry for entry in dataclasses.fields(cls)}
-    unknown = sorted(set(plain) - set(fields))
-    missing = [
-        name
-        for name, entry in fields.items()
-        if name not in plain and entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-    ]
-    if unknown or missing:
-        raise ValueError(f"{what}: unknown keys {unknown}, missing keys {missing}; known keys: {', '.join(fields)}")
+def either(words: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-LR_RULES = ("none", "linear", "sqrt", "adascale")
-SCHEDULES = ("constant", "cosine", "one_cycle")
-PRECISIONS = ("fp32", "bf16")
-AUGMENTATIONS = ("none", "crop_flip")
+def text_of(value: Any) -> str:
+    """A choice or a default as YAML and the command line have it: `false`, `null`, `sgd`."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_one_of(value: object, choices: Iterable[object]) -> bool:
+    """Type and all: true is not 1."""
+    return any(type(value) is type(choice) and value == choice for choice in choices)
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError("is not a number", "write a number without quotes, such as 0.1")
+    if not is_number(value):
+        raise InputError("is not a finite number", "write a finite number, such as 0.1")
+    return float(value)
+
+
+def _require_text(value: Any, names: Mapping[str, str] | None) -> None:
+    if not isinstance(value, str):
+        raise InputError("is not text", "write text; put quotes around what looks like a number")
+    if not value.strip():
+        raise InputError("is empty", "write a value, or remove the key")
+    if names is not None and value not in names and not has_path_form(value):
+        remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
+        raise InputError("is not built in", remedy)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Knobs):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read_shards(value: Any) -> tuple[float, ...]:
+    """The weights of the workers. Fractions that do not sum to 1 are refused: most often they are a slip."""
+    remedy = "write even, speed, or one weight a worker, such as [3, 1]"
+    is_list = isinstance(value, tuple) and all(is_number(weight) and weight >= 0 for weight in value)
+    if not is_list or not any(value):
+        raise InputError("is not even, speed or a list of weights", remedy)
+    total = wrong_sum(value)
+    if total is not None:
+        raise InputError(f"sum to {total:g}, not 1", "give shares that sum to 1, or whole numbers such as [3, 1]")
+    return tuple(float(weight) for weight in value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """The rule that turns gradients into an update. Raises ValueError with field, value and remedy."""
+class OptimizerConfig(Knobs):
+    """The rule that turns gradients into an update. Raises KnobError with field, value and remedy."""
 
-    name: str = "sgd"  # sgd | adam | adamw
-    momentum: float = 0.0  # of sgd, in [0, 1); adam and adamw keep PyTorch's betas (0.9, 0.999)
-    weight_decay: float = 0.0  # L2 penalty (sgd, adam) or decoupled decay (adamw); 0: none
+    PREFIX = "optimizer."
 
-    def __post_init__(self) -> None:
-        require_choice("optimizer.name", self.name, OPTIMIZERS)
-        require_number("optimizer.momentum", self.momentum, 0 <= number(self.momentum) < 1, "in [0, 1)")
-        require_number("optimizer.weight_decay", self.weight_decay, number(self.weight_decay) >= 0, "at least 0")
-        if self.name != "sgd" and self.momentum:
-            raise ValueError(f"optimizer.momentum: {self.momentum} has no effect with {self.name}; set it to 0")
+    name: Literal["sgd", "adam", "adamw"] = knob("sgd", "the rule that turns gradients into an update")
+    momentum: float = knob(0.0, "of sgd; adam and adamw keep PyTorch's betas", least=0, below=1)
+    weight_decay: float = knob(0.0, "of the loss in sgd and adam, of the parameters themselves in adamw", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """One training, for any world size. Raises ValueError with field, value and remedy."""
+class TrainKnobs(Knobs):
+    """How one trial is trained: the keys of a spec's `train`. Raises KnobError with field, value and remedy.
 
-    model: str  # a name in registry.MODELS, torchvision:name, or package.module:callable
-    data: str  # a name in registry.DATASETS, or package.module:callable
-    batch_size: int  # global: examples a step over all workers together
-    learning_rate: float  # nominal: what lr_rule, warm-up and schedule start from
-    epochs: int  # passes over the training set
-    seed: int = 0  # of parameters, order of examples and every generator
-    model_args: Mapping[str, Any] = field(default_factory=dict)  # keywords of the model's callable
-    data_args: Mapping[str, Any] = field(default_factory=dict)  # keywords of the data set's callable
-    data_root: str | None = None  # folder of data sets; None: scalestudy.training.data.files.default_root()
-    loss: str = "cross_entropy"  # a name in registry.LOSSES, or package.module:callable
-    metric: str = "accuracy"  # a name in registry.METRICS, or package.module:callable
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    lr_rule: str = "none"  # how the effective rate follows the batch size: none | linear | sqrt | adascale
-    base_batch_size: int = 256  # examples; where effective and nominal rate are the same
-    warmup_epochs: float = 0.0  # epochs over which the rate rises, a little each step; 0: none
-    schedule: str = "constant"  # how the rate falls: constant | cosine | one_cycle
-    gradient_clip: float | None = None  # largest L2 norm of the whole gradient; None: not clipped
-    precision: str = "fp32"  # of forward and backward: fp32 | bf16; parameters and updates stay float32
-    channels_last: bool | Literal["auto"] = False  # memory order of images; auto: what a probe finds faster
-    compile: bool = False  # whether the model runs through torch.compile
-    accumulation: int = 1  # micro-batches a step, one after another on each worker
-    augment: str = "none"  # of training images: none | crop_flip
-    gradient_sync: str = "ddp"  # a name in registry.GRADIENT_SYNCS, or package.module:callable
-    powersgd_rank: int | None = None  # of powersgd: rank of the compressed gradients; None: 2
-    local_steps: int | None = None  # of local_sgd: steps between two averages; None: 8
-    sync_batch_norm: bool = False  # whether batch normalisation sees the global batch and not this worker's shard
-    shards: Literal["even", "speed"] | tuple[float, ...] = "even"  # how a batch is split; or a weight a worker
-    warm_up_steps: int = 5  # first steps of the trial that samples_per_second leaves out
-    max_steps: int | None = None  # the training ends after so many steps and never evaluates; None: it does neither
+    Whether the values go together is asked of a whole `TrainConfig`: a study may sweep each of them.
+    """
+
+    epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST)
+    optimizer: OptimizerConfig = knob(OptimizerConfig(), "the rule of an update")  # noqa: RUF009  frozen
+    lr_rule: Literal["none", "linear", "sqrt", "adascale"] = knob("none", "how the rate follows the batch size")
+    base_batch_size: int = knob(256, "the batch size at which the rule changes nothing", least=1, most=LARGEST)
+    warmup_epochs: float = knob(0.0, "epochs over which the rate rises, a little each step", least=0)
+    schedule: Literal["constant", "cosine", "one_cycle"] = knob("constant", "how the rate falls")
+    gradient_clip: float | None = knob(None, "the largest L2 norm of the summed gradient", above=0, unset="not clipped")
+    precision: Literal["fp32", "bf16"] = knob("fp32", "of forward and backward; parameters and updates stay float32")
+    channels_last: Literal[False, True, "auto"] = knob(
+        False, "the memory order of images; auto takes what a probe finds faster"
+    )
+    compile: bool = knob(False, "run the model through torch.compile")
+    accumulation: int = knob(1, "micro-batches a step", least=1, most=LARGEST)
+    augment: Literal["none", "crop_flip"] = knob("none", "of training images")
+    gradient_sync: str = knob("ddp", "how gradients are summed over the workers", names=GRADIENT_SYNCS)
+    powersgd_rank: int | None = knob(
+        None, "of powersgd, the rank of the compressed gradients", least=1, most=LARGEST, unset="2"
+    )
+    local_steps: int | None = knob(
+        None, "of local_sgd, the steps between two averages", least=1, most=LARGEST, unset="8"
+    )
+    sync_batch_norm: bool = knob(False, "let batch normalisation see the whole batch, not one worker's part")
+    shards: Literal["even", "speed"] | tuple[float, ...] = knob(
+        "even", "how a batch is divided; or a list of weights, one a worker", read=_read_shards
+    )
+    warm_up_steps: int = knob(5, "first steps of a trial, left out of its samples a second", least=0, most=LARGEST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(TrainKnobs):
+    """One training, for any world size. Raises KnobError with field, value and remedy."""
+
+    model: str = knob(help="the network; torchvision:name is one of torchvision's", names=MODELS)
+    data: str = knob(help="the data set", names=DATASETS)
+    batch_size: int = knob(help="examples of a step, all workers together", least=1)
+    learning_rate: float = knob(help="nominal: lr_rule, warm-up and schedule start from it", above=0)
+    seed: int = knob(0, "of parameters, order of examples and every generator", least=0)
+    model_args: Mapping[str, Any] = knob(factory=dict, help='for the model, such as {"init": "xavier"}')
+    data_args: Mapping[str, Any] = knob(factory=dict, help='for the data set, such as {"train_samples": 6000}')
+    data_root: str | None = knob(
+        None, "folder of data sets", unset="SCALESTUDY_DATA, else scalestudy/data in the user's cache"
+    )
+    loss: str = knob("cross_entropy", "of an example", names=LOSSES)
+    metric: str = knob("accuracy", "of an example; its mean over the test set is told", names=METRICS)
+    max_steps: int | None = knob(
+        None, "end after so many steps and never evaluate: to time steps", least=1, unset="train all epochs"
+    )
 
     def __post_init__(self) -> None:
-        self._check_names()
-        for name, least in (("batch_size", 1), ("epochs", 1), ("seed", 0), ("warm_up_steps", 0), ("accumulation", 1),
-                            ("base_batch_size", 1)):  # fmt: skip
-            require_integer(name, getattr(self, name), least)
-        for name in ("powersgd_rank", "local_steps", "max_steps"):
-            if getattr(self, name) is not None:
-                require_integer(name, getattr(self, name), 1)
+        super().__post_init__()
+        problems = []
+        for pair in CONTRADICTIONS:
+            value, other = value_of(self, pair.key), value_of(self, pair.other_key)
+            if pair.applies(value) and pair.other_applies(other):
+                problems.append(
+                    KnobProblem(field=pair.key, value=value, what=pair.what(str(other)), remedy=pair.remedy)
+                )
         if self.max_steps is not None and self.max_steps <= self.warm_up_steps:
-            raise ValueError(f"max_steps: {self.max_steps} leaves no step after {self.warm_up_steps} warm_up_steps; "
-                             "raise it, or lower warm_up_steps")  # fmt: skip
-        self._check_rates()
-        self._check_switches()
-        self._check_shards()
+            what = f"leaves no step after {self.warm_up_steps} warm_up_steps"
+            remedy = "raise it, or lower warm_up_steps"
+            problems.append(KnobProblem(field="max_steps", value=self.max_steps, what=what, remedy=remedy))
+        if problems:
+            raise KnobError(problems)
 
     def weights(self, world_size: int) -> tuple[float, ...]:
         """Each worker's share of a batch; for `speed`, equal ones until speeds are measured.
 
-        Raises ValueError if `shards` are not one a worker.
+        Raises KnobError if `shards` are not one a worker.
         """
         if self.shards == "even" or self.shards == "speed":
             return even_weights(world_size)
         if len(self.shards) != world_size:
-            raise ValueError(f"shards: {list(self.shards)} has not one weight for each of {world_size} workers; add "
-                             "or remove weights, or use 'even'")  # fmt: skip
+            what = f"has not one weight for each of {world_size} workers"
+            remedy = "add or remove weights, or use 'even'"
+            raise KnobError([KnobProblem(field="shards", value=self.shards, what=what, remedy=remedy)])
         return self.shards
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, safe for JSON; `from_dict` gives an equal config."""
-        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        plain["optimizer"] = dataclasses.asdict(self.optimizer)
-        plain["shards"] = self.shards if isinstance(self.shards, str) else list(self.shards)
-        return {**plain, "model_args": dict(self.model_args), "data_args": dict(self.data_args)}
 
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> TrainConfig:
-        """The config behind `to_dict`'s data. Raises ValueError for a key that is unknown or missing."""
-        require_keys("config", plain, cls)
-        values = dict(plain)
-        if isinstance(values.get("optimizer"), Mapping):
-            require_keys("optimizer", values["optimizer"], OptimizerConfig)
-            values["optimizer"] = OptimizerConfig(**values["optimizer"])
-        if isinstance(values.get("shards"), list):
-            values["shards"] = tuple(values["shards"])
-        return cls(**values)
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two keys of a training whose values do not go together, told at the first one."""
 
-    def _check_names(self) -> None:
-        require_name("model", self.model, MODELS)
-        require_name("data", self.data, DATASETS)
-        require_name("loss", self.loss, LOSSES)
-        require_name("metric", self.metric, METRICS)
-        require_name("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
-        require_mapping("model_args", self.model_args)
-        require_mapping("data_args", self.data_args)
-        if not isinstance(self.optimizer, OptimizerConfig):
-            raise ValueError(f"optimizer: {self.optimizer!r} is not a mapping with name, momentum, weight_decay")
+    key: str
+    applies: Callable[[Any], bool]
+    other_key: str
+    other_applies: Callable[[Any], bool]
+    reason: str
+    remedy: str
 
-    def _check_rates(self) -> None:
-        require_number("learning_rate", self.learning_rate, number(self.learning_rate) > 0, "above 0")
-        require_number("warmup_epochs", self.warmup_epochs, number(self.warmup_epochs) >= 0, "at least 0")
-        if self.gradient_clip is not None:
-            require_number("gradient_clip", self.gradient_clip, number(self.gradient_clip) > 0, "above 0, or null")
-        require_choice("lr_rule", self.lr_rule, LR_RULES)
-        require_choice("schedule", self.schedule, SCHEDULES)
-        for key, value, reason in (("lr_rule", "adascale", "its gain rises by itself"),
-                                   ("schedule", "one_cycle", "it has a rise of its own")):  # fmt: skip
-            if self.warmup_epochs and getattr(self, key) == value:
-                raise ValueError(f"warmup_epochs: {self.warmup_epochs} does not go with {key} {value} ({reason}); "
-                                 "set it to 0")  # fmt: skip
-        if self.lr_rule == "adascale" and self.optimizer.name != "sgd":
-            raise ValueError(f"lr_rule: adascale is derived for sgd, not {self.optimizer.name}; choose sgd or another "
-                             "rule")  # fmt: skip
-        if self.lr_rule == "adascale" and self.gradient_sync in ("bf16", "powersgd", "local_sgd"):
-            raise ValueError("lr_rule: adascale needs the exact gradient of the whole batch in each step, which "
-                             f"{self.gradient_sync} never has; choose another rule or strategy")  # fmt: skip
+    def what(self, other: str) -> str:
+        """What is wrong, after the first key's value. other: the other one's value, as text."""
+        return f"does not go with {self.other_key} {other}: {self.reason}"
 
-    def _check_switches(self) -> None:
-        require_choice("precision", self.precision, PRECISIONS)
-        require_choice("augment", self.augment, AUGMENTATIONS)
-        require_choice("channels_last", self.channels_last, (False, True, "auto"))
-        require_choice("compile", self.compile, (False, True))
-        require_choice("sync_batch_norm", self.sync_batch_norm, (False, True))
 
-    def _check_shards(self) -> None:
-        if self.shards == "even" or self.shards == "speed":
-            return
-        numbers = isinstance(self.shards, tuple) and all(is_number(weight) for weight in self.shards)
-        if not numbers or not self.shards:
-            raise ValueError(f"shards: {self.shards!r} is neither 'even' nor 'speed' nor a list of numbers; give one "
-                             "weight a worker")  # fmt: skip
-        shard_sizes(self.batch_size, self.shards)
-        require_shares(self.shards)
+CONTRADICTIONS = (
+    Contradiction(
+        key="lr_rule",
+        applies=lambda rule: rule == "adascale",
+        other_key="optimizer.name",
+        other_applies=lambda name: name != "sgd",
+        reason="adascale is derived for sgd",
+        remedy="choose sgd or another rule",
+    ),
+    Contradiction(
+        key="lr_rule",
+        applies=lambda rule: rule == "adascale",
+        other_key="gradient_sync",
+        other_applies=lambda sync: sync in INEXACT_SYNCS,
+        reason="adascale needs the exact gradient of the whole batch in each step",
+        remedy="choose another rule or strategy",
+    ),
+    Contradiction(
+        key="warmup_epochs",
+        applies=bool,
+        other_key="lr_rule",
+        other_applies=lambda rule: rule == "adascale",
+        reason="the gain of adascale rises by itself",
+        remedy="set warmup_epochs to 0, or choose another rule",
+    ),
+    Contradiction(
+        key="warmup_epochs",
+        applies=bool,
+        other_key="schedule",
+        other_applies=lambda schedule: schedule == "one_cycle",
+        reason="one_cycle has a rise of its own",
+        remedy="set warmup_epochs to 0, or choose another schedule",
+    ),
+    Contradiction(
+        key="optimizer.momentum",
+        applies=bool,
+        other_key="optimizer.name",
+        other_applies=lambda name: name != "sgd",
+        reason="only sgd takes it",
+        remedy="set momentum to 0, or choose sgd",
+    ),
+)
+
+
+def value_of(section: object, key: str) -> Any:
+    """The value of a dotted key: `optimizer.momentum`."""
+    return functools.reduce(getattr, key.split("."), section)

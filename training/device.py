@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from scalestudy.training.exceptions import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,47 +56,38 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:
-    """This worker's device and the group's backend: nccl if all devices are GPUs, else gloo.
+    """This worker's device and the group's backend: nccl if every worker has a GPU of its own, else gloo.
 
-    `kind` (auto, cpu, cuda) holds for all workers alike; `devices` names one a worker, by rank. Raises ValueError.
+    `kind` (auto, cpu, cuda) holds for all workers; `devices` names one a worker, by rank. Raises InputError.
     """
-    if devices is not None and kind != "auto":
-        raise ValueError(
-            f"device: {kind} and devices {','.join(devices)} say the same thing twice; give one of the two"
-        )
-    if devices is not None:
-        return _listed_device(devices)
     import torch
 
-    if kind not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device: {kind!r} is not known; choose auto, cpu or cuda")
-    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu"), "gloo"
-    return _cuda(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
+    if devices is None:
+        if kind not in ("auto", "cpu", "cuda"):
+            raise InputError(f"device: {kind!r} is not known", "choose auto, cpu or cuda")
+        if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+            return torch.device("cpu"), "gloo"
+        return _cuda(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
 
-
-def _listed_device(devices: Sequence[str]) -> tuple[torch.device, str]:
+    listed = ",".join(devices)
+    if kind != "auto":
+        raise InputError(f"device: {kind} and devices {listed} say the same thing twice", "give one of the two")
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if len(devices) != world_size:
-        raise ValueError(f"devices: {','.join(devices)} names {len(devices)}, but there are {world_size} workers; name "
-                         "one a worker")  # fmt: skip
-    chosen = [_parse(name) for name in devices]
-    all_cuda = all(device.type == "cuda" for device in chosen)
-    distinct = len(set(chosen)) == len(chosen)
+        what = f"devices: {listed} names {len(devices)}, but there are {world_size} workers"
+        raise InputError(what, "name one a worker")
+    chosen = []
+    for name in devices:
+        try:
+            device = torch.device(name)
+        except RuntimeError:
+            device = None
+        if device is None or device.type not in ("cpu", "cuda"):
+            raise InputError(f"devices: {name!r} is not a device", "write cpu, cuda or cuda:1")
+        chosen.append(torch.device("cpu") if device.type == "cpu" else torch.device("cuda", device.index or 0))
+    is_nccl = all(device.type == "cuda" for device in chosen) and len(set(chosen)) == len(chosen)
     mine = chosen[rank]
-    return _cuda(mine.index or 0) if mine.type == "cuda" else mine, "nccl" if all_cuda and distinct else "gloo"
-
-
-def _parse(name: str) -> torch.device:
-    import torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ValueError(f"devices: {name!r} is not a device; write cpu, cuda or cuda:1")
-    return torch.device("cpu") if device.type == "cpu" else torch.device("cuda", device.index or 0)
+    return _cuda(mine.index or 0) if mine.type == "cuda" else mine, "nccl" if is_nccl else "gloo"
 
 
 def _cuda(index: int) -> torch.device:
@@ -102,6 +95,6 @@ def _cuda(index: int) -> torch.device:
 
     count = torch.cuda.device_count()
     if index >= count:
-        raise ValueError(f"device: no CUDA device {index} among {count}; start fewer workers, or choose cpu")
+        raise InputError(f"device: no CUDA device {index} among {count}", "start fewer workers, or choose cpu")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

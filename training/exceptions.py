@@ -1,4 +1,4 @@
-"""What an exception means, told by name and text. No torch here: the driver asks too."""
+"""What an exception means, told by its type, name or text. The driver asks too, so this file loads no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ _NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory"
 _NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text where it has no memory for a kernel's code
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+
+
+class InputError(ValueError):
+    """A user's mistake. what: field, value and what is wrong with it. remedy: what to do; "": the caller adds it."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 def is_out_of_memory(error: BaseException) -> bool:

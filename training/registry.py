@@ -1,6 +1,6 @@
-"""The built-in names of models, data sets and gradient strategies, resolved when used.
+"""The built-in names of models, data sets, losses and gradient strategies, resolved when they are used.
 
-Nothing here imports torch, so that the driver can list and check names without it.
+This file loads no torch: the driver lists and checks names without it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
+
+from scalestudy.training.exceptions import InputError
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
@@ -21,8 +23,12 @@ MODELS: Mapping[str, str] = MappingProxyType(
 )
 """Name -> callable(num_classes, in_channels, **model_args) -> nn.Module."""
 
-TORCHVISION = "torchvision:"
-"""Before the name of one of torchvision's classifiers, it names a model too."""
+MODEL_FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "torchvision": "scalestudy.training.models.torchvision:find_classifier",
+    }
+)
+"""Family -> callable(name) -> the model's callable: `torchvision:resnet50` is a model's name, too."""
 
 INITIALISATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -74,73 +80,71 @@ GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
 )
 """Name -> callable(shard_loss, worker, options) -> scalestudy.training.gradient_sync.GradientSync."""
 
+INEXACT_SYNCS = ("bf16", "powersgd", "local_sgd")
+"""Strategies of GRADIENT_SYNCS whose sum is not the gradient of the whole batch."""
+
 
 def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
-    """Import the callable behind a built-in name of `table` or behind `package.module:callable`; among MODELS also
-    behind `torchvision:classifier`.
+    """Import the callable behind a built-in name of `table` or behind `package.module:callable`.
 
-    Raises ValueError, with the value, the choices and the remedy, if there is no such name, module or callable.
-    An exception that the user's own module raises while it is imported is passed on as it is.
+    Among MODELS `family:name` is one of MODEL_FAMILIES. Raises InputError, with the value, the choices and the remedy,
+    if there is no such name, module or callable. What the user's own module raises while it is imported is passed on.
     """
     check_name(path_or_name, table)
-    if table is MODELS and path_or_name.startswith(TORCHVISION):
-        return _torchvision_classifier(path_or_name.removeprefix(TORCHVISION))
-    if path_or_name not in table:
-        _make_torchvision_importable()
-    module_name, attribute = table.get(path_or_name, path_or_name).split(":")
-    target = getattr(_import(module_name, path_or_name), attribute, None)
-    if not callable(target):
-        raise ValueError(f"{path_or_name!r}: module {module_name!r} has no callable {attribute!r}; correct the name")
-    return target
+    family, _, name = path_or_name.partition(":")
+    if table is MODELS and family in MODEL_FAMILIES:
+        return _load(MODEL_FAMILIES[family], path_or_name)(name)
+    if path_or_name not in table:  # a user's module may import torchvision at its top: see torchvision_compat
+        from scalestudy.training.torchvision_compat import define_missing_operators
+
+        define_missing_operators()
+    return _load(table.get(path_or_name, path_or_name), path_or_name)
 
 
 def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
     """`resolve`, with the field's name before what is wrong."""
     try:
         return resolve(path_or_name, table)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
+    except InputError as error:
+        raise InputError(f"{field}: {error.what}", error.remedy) from None
 
 
 def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
-    """Raise ValueError unless the value is a name of `table` or has the form `package.module:callable`."""
-    module_name, colon, attribute = path_or_name.partition(":")
-    has_path_form = colon and attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))
-    if path_or_name not in table and not has_path_form:
+    """Raise InputError unless the value is a name of `table` or has the form `package.module:callable`."""
+    if path_or_name not in table and not has_path_form(path_or_name):
         choices = ", ".join(table)
-        raise ValueError(f"{path_or_name!r} is not known; choose one of {choices}, or give package.module:callable")
+        raise InputError(f"{path_or_name!r} is not known", f"choose one of {choices}, or give package.module:callable")
+
+
+def has_path_form(value: str) -> bool:
+    """Whether the value has the form `package.module:callable`."""
+    module_name, colon, attribute = value.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))
 
 
 def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywords: Any) -> Any:
-    """Call the function; keywords that it does not take are a ValueError that names `what` and those it takes."""
+    """Call the function. Keywords that it does not take are an InputError that names `what` and those it takes."""
     signature = inspect.signature(function)
     try:
         signature.bind(*positional, **keywords)
     except TypeError as error:
-        accepted = ", ".join(signature.parameters)
-        raise ValueError(f"{what}: {error}; it takes {accepted}") from None
+        raise InputError(f"{what}: {error}", f"it takes {', '.join(signature.parameters)}") from None
     return function(*positional, **keywords)
 
 
-def _import(module_name: str, path_or_name: str) -> Any:
+def _load(path: str, path_or_name: str) -> Callable[..., Any]:
+    """The callable at `package.module:callable`. path_or_name: as the user named it, for messages."""
+    module_name, attribute = path.split(":")
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not: that message says it best
-        raise ValueError(
-            f"{path_or_name!r}: there is no module {error.name!r}; correct the name, or put its folder on PYTHONPATH"
+        raise InputError(
+            f"{path_or_name!r}: there is no module {error.name!r}",
+            "correct the name, or put its folder on PYTHONPATH",
         ) from None
-
-
-def _torchvision_classifier(name: str) -> Callable[..., Any]:
-    from scalestudy.training.models.torchvision import find_classifier
-
-    return find_classifier(name)
-
-
-def _make_torchvision_importable() -> None:
-    """A user's module may import torchvision at its top (training/torchvision_compat.py says what can go wrong)."""
-    from scalestudy.training.torchvision_compat import define_missing_operators
-
-    define_missing_operators()
+    target: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(target):
+        raise InputError(f"{path_or_name!r}: module {module_name!r} has no callable {attribute!r}", "correct the name")
+    return target

@@ -1,4 +1,4 @@
-"""A `StudySpec` becomes the `Plan` of its trials – ids, seeds, order. Pure."""
+"""A `StudySpec` becomes the `Plan` of its trials: ids, seeds, order. Pure."""
 
 import hashlib
 import itertools
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
 from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "gpus", "batch_size": "batch", "learning_rate": "lr"}
@@ -189,8 +190,8 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def make_plan(spec: Any) -> Plan:
-    """The trials of a StudySpec: by num_gpus, then as the grid runs or as they were drawn.
+def make_plan(spec: StudySpec) -> Plan:
+    """The trials of a spec: by num_gpus, then as the grid runs or as they were drawn.
 
     The grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and
     the seed fastest. Trials of one num_gpus stand together, so that worker groups are seldom exchanged. TPE has none
@@ -212,13 +213,13 @@ def make_plan(spec: Any) -> Plan:
     return Plan(spec.name, tuple(sorted(trials, key=lambda trial: trial.num_gpus)), factorised=factorised)
 
 
-def point_trials(spec: Any, cell: Cell) -> list[TrialPlan]:
+def point_trials(spec: StudySpec, cell: Cell) -> list[TrialPlan]:
     """The trials of one point of a spec's space: one a seed."""
     resolved = spec.to_dict()
     return [_trial(params, resolved) for params in _with_seeds(cell, spec.sweep)]
 
 
-def corner_trials(spec: Any, most: int = 1_000) -> list[TrialPlan]:
+def corner_trials(spec: StudySpec, most: int = 1_000) -> list[TrialPlan]:
     """Trials at the corners of a spec's space, one seed each: what holds for them holds for what a search suggests."""
     corners = itertools.islice(Space.of(spec.sweep).corners(), most)
     return [point_trials(spec, cell)[0] for cell in corners]

@@ -12,6 +12,7 @@ from typing import Any
 
 from scalestudy.experiments.plan.plan import NO_TIME, TrialPlan, at_size, step_params, trial_id
 from scalestudy.experiments.spec.search_space import Factorised
+from scalestudy.experiments.spec.study_spec import StudySpec
 
 TIMED_STEPS = 60
 """Steps of a timing run after its warm-up."""
@@ -42,7 +43,7 @@ def timing_kinds(trials: Iterable[TrialPlan]) -> list[TrialPlan]:
 
 
 def timing_trials(
-    spec: Any, trials: Iterable[TrialPlan], records: Mapping[str, Record], factorised: Factorised | None = None
+    spec: StudySpec, trials: Iterable[TrialPlan], records: Mapping[str, Record], factorised: Factorised | None = None
 ) -> list[TrialPlan]:
     """The timing runs that a study needs once its sweep is over, the most workers first.
 
@@ -51,7 +52,7 @@ def timing_trials(
     study times every kind of step that its trainings have, with every num_gpus of its grid, disturbed or not.
 
     Args:
-        spec: the study's (`scalestudy.experiments.spec.study_spec.StudySpec`).
+        spec: the study's.
         trials: of the study, in their order, those that a search has made included; of a factorised one its trainings.
         records: lines of `trials.jsonl`, by trial id.
         factorised: how the study's grid is divided; None: it is not.

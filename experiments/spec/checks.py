@@ -7,60 +7,42 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from scalestudy.experiments.spec.addresses import redacted
-from scalestudy.experiments.spec.errors import ABSENT, Problem, did_you_mean
+from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
-from scalestudy.experiments.spec.sections import GRADIENT_SYNCS
-from scalestudy.experiments.spec.study_spec import INEXACT_SYNCS, combinations, field_of, values_in
-
-if TYPE_CHECKING:
-    from scalestudy.experiments.spec.study_spec import StudySpec
-
+from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
+from scalestudy.training.config import CONTRADICTIONS, did_you_mean
+from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 Finding = tuple[str, Any, str, str]
 """Field, value, what is wrong, remedy."""
 
 
-def search_findings(spec: "StudySpec") -> Iterator[Finding]:
+def search_findings(spec: StudySpec) -> Iterator[Finding]:
     """What is wrong with a spec's search."""
-    if spec.search.method in ("grid", "factorised"):
-        yield from _grid_of_ranges(spec)
-    if spec.search.method == "tpe":
-        yield from _nothing_to_suggest(spec)
-    yield from _objective(spec)
-    if spec.search.scheduler == "asha":
-        yield from _no_rungs(spec)
-
-
-def _grid_of_ranges(spec: "StudySpec") -> Iterator[Finding]:
-    for key, values in spec.sweep.ranges().items():
-        grid = "a grid" if spec.search.method == "grid" else "a factorised grid"
-        message = f"is a distribution, which {grid} can't run"
-        yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
-
-
-def _nothing_to_suggest(spec: "StudySpec") -> Iterator[Finding]:
-    if spec.sweep.points:
+    method, objective = spec.search.method, spec.search.objective
+    if method in ("grid", "factorised"):
+        for key, values in spec.sweep.ranges().items():
+            message = f"is a distribution, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
+            yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
+    if method == "tpe" and spec.sweep.points:
         remedy = "list the parameters or give them ranges, or set search.method: random"
         yield "sweep.points", list(spec.sweep.points), "are chosen points, between which tpe can't learn", remedy
-    elif Space.of(spec.sweep).count < 2:
+    elif method == "tpe" and Space.of(spec.sweep).count < 2:
         remedy = "list more values, give a range such as learning_rate: {log_uniform: [0.01, 1]}, or use a grid"
         yield "search.method", "tpe", "has one possible point, so that there is nothing to search", remedy
-
-
-def _objective(spec: "StudySpec") -> Iterator[Finding]:
-    objective = spec.search.objective
-    if objective == "metric":
-        return
-    if spec.search.method != "tpe":
+    if objective != "metric" and method != "tpe":
         yield "search.objective", objective, "has no effect: only tpe looks for it", "set search.method: tpe"
-    elif not spec.targets.accuracy:
+    elif objective != "metric" and not spec.targets.accuracy:
         yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
+    if spec.search.scheduler == "asha":
+        yield from _asha_findings(spec)
 
 
-def _no_rungs(spec: "StudySpec") -> Iterator[Finding]:
+def _asha_findings(spec: StudySpec) -> Iterator[Finding]:
+    """ASHA needs a rung below the last epoch, the same for all trials."""
     swept = spec.sweep.values_of("train.epochs")
     grace, epochs = spec.search.grace_epochs, (swept or [spec.train.epochs])[0]
     if len(swept) > 1:
@@ -78,34 +60,50 @@ Values = Callable[[str], Sequence[Any]]
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it all the same"
 
 
-def factorised_findings(spec: "StudySpec") -> Iterator[Finding]:
+def factorised_findings(spec: StudySpec) -> Iterator[Finding]:
     """What is wrong with a factorised study, or with its keys in another one."""
-    if spec.search.method != "factorised":
-        yield from _search_keys_without_effect(spec)
+    if spec.search.method == "factorised":
+        yield from _grid_findings(spec)
+        if not spec.search.allow_inexact:
+            yield from inexact_findings(spec)
         return
-    yield from _no_product(spec)
-    if not spec.search.allow_inexact:
-        yield from inexact_findings(spec)
-
-
-def inexact_findings(spec: "StudySpec", values: Values | None = None) -> Iterator[Finding]:
-    """What makes epochs to a target depend on num_gpus.
-
-    values: of a `train.*` key, those to be judged; None: every one that some trial has.
-    """
-    values = values or partial(values_in, spec)
-    yield from _inexact_rule(spec, values)
-    yield from _inexact_sums(spec, values)
-    yield from _inexact_model(spec, values)
-
-
-def _search_keys_without_effect(spec: "StudySpec") -> Iterator[Finding]:
     for key, value in (("train_on", spec.search.train_on), ("allow_inexact", spec.search.allow_inexact)):
         if value:
             yield f"search.{key}", value, "has no effect: no grid is factorised", "set search.method: factorised"
 
 
-def _no_product(spec: "StudySpec") -> Iterator[Finding]:
+def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[Finding]:
+    """What makes epochs to a target depend on num_gpus.
+
+    values: of a `train.*` key, those to be judged; None: every one that some trial has.
+    """
+    values = values or partial(values_in, spec)
+    if "adascale" in values("train.lr_rule"):
+        message = "goes by gradients as num_gpus workers measure them, so that epochs to a target depend on num_gpus"
+        yield field_of(spec, "train.lr_rule"), "adascale", message, INSTEAD
+    for name in values("train.gradient_sync"):
+        if name in INEXACT_SYNCS:
+            message = "does not sum gradients exactly, so that epochs to a target depend on num_gpus"
+            yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
+        elif name not in GRADIENT_SYNCS:
+            message = "is code of your own, and only you can know whether it sums gradients exactly"
+            yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
+
+    # the built-in models that have batch normalisation or dropout
+    model, arguments = spec.workload.model, spec.workload.model_args
+    is_normalised = model == "resnet18" or (model == "mlp" and arguments.get("batch_norm") is True)
+    if is_normalised and not all(values("train.sync_batch_norm")):
+        message = "has batch normalisation, which sees each worker's examples alone"
+        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {INSTEAD}"
+    elif is_normalised and set(values("train.accumulation")) != {1}:
+        message = "has batch normalisation, which sees micro-batches, other examples at each num_gpus"
+        yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
+    if model == "mlp" and arguments.get("dropout"):
+        message = "draws dropout's random numbers by worker and not by example"
+        yield "workload.model_args", arguments, message, f"set dropout: 0; or {INSTEAD}"
+
+
+def _grid_findings(spec: StudySpec) -> Iterator[Finding]:
     """A grid is factorised by num_gpus: there must be several, each with all of the rest."""
     sizes, train_on = spec.sweep.values_of("num_gpus"), spec.search.train_on
     for key in ("num_gpus", "seed"):
@@ -114,7 +112,7 @@ def _no_product(spec: "StudySpec") -> Iterator[Finding]:
             yield "sweep.points", points, message, f"list sweep.{key} apart, or set search.method: grid"
             return
     if "num_gpus" in spec.sweep.ranges():
-        return  # told of by itself
+        return  # `search_findings` tells it
     if len(sizes) < 2:
         message = "has nothing to factorise: there is one num_gpus"
         yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"
@@ -123,45 +121,13 @@ def _no_product(spec: "StudySpec") -> Iterator[Finding]:
         yield "search.train_on", train_on, "is no num_gpus of the sweep", f"choose one of {choices}, or null"
 
 
-def _inexact_rule(spec: "StudySpec", values: Values) -> Iterator[Finding]:
-    if "adascale" in values("train.lr_rule"):
-        message = "goes by gradients as num_gpus workers measure them, so that epochs to a target depend on num_gpus"
-        yield field_of(spec, "train.lr_rule"), "adascale", message, INSTEAD
-
-
-def _inexact_sums(spec: "StudySpec", values: Values) -> Iterator[Finding]:
-    for name in values("train.gradient_sync"):
-        if name in INEXACT_SYNCS:
-            message = "does not sum gradients exactly, so that epochs to a target depend on num_gpus"
-        elif name not in GRADIENT_SYNCS:
-            message = "is code of your own, and only you can know whether it sums gradients exactly"
-        else:
-            continue
-        yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
-
-
-def _inexact_model(spec: "StudySpec", values: Values) -> Iterator[Finding]:
-    """Of the built-in models, those with batch normalisation or dropout."""
-    model, arguments = spec.workload.model, spec.workload.model_args
-    normalised = model == "resnet18" or (model == "mlp" and arguments.get("batch_norm") is True)
-    if normalised and not all(values("train.sync_batch_norm")):
-        message = "has batch normalisation, which sees each worker's examples alone"
-        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {INSTEAD}"
-    elif normalised and set(values("train.accumulation")) != {1}:
-        message = "has batch normalisation, which sees micro-batches, other examples at each num_gpus"
-        yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
-    if model == "mlp" and arguments.get("dropout"):
-        message = "draws dropout's random numbers by worker and not by example"
-        yield "workload.model_args", arguments, message, f"set dropout: 0; or {INSTEAD}"
-
-
 MAX_TRIALS = 10_000
 
 LineOf = Callable[[tuple[int | str, ...]], int | Literal["--set"] | None]
 
 
 def relation_problems(
-    spec: "StudySpec | None",
+    spec: StudySpec | None,
     models: Collection[str],
     datasets: Collection[str],
     line_of: LineOf,
@@ -169,7 +135,7 @@ def relation_problems(
 ) -> list[Problem]:
     """What is wrong between values that are each valid by themselves.
 
-    line_of: the line of a path. known: fields already complained about, which are left alone here.
+    line_of: the line of a path. known: fields with a problem already; they get no second one here.
     """
     if spec is None:
         return []
@@ -186,16 +152,14 @@ def relation_problems(
         search_findings(spec),
         factorised_findings(spec),
     )
-    return [
-        Problem(field=field, value=value, line=line_of(_path(field)), message=message, remedy=remedy)
-        for field, value, message, remedy in found
-        if field not in known and not (field == "sweep" and any(name.startswith("sweep.") for name in known))
-    ]
-
-
-def _path(field: str) -> tuple[str, ...]:
-    section, _, rest = field.partition(".")
-    return (section, rest) if section == "sweep" and rest else tuple(field.split("."))
+    problems = []
+    for field, value, message, remedy in found:
+        if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
+            continue
+        section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key
+        path = (section, rest) if section == "sweep" and rest else tuple(field.split("."))
+        problems.append(Problem(field=field, value=value, line=line_of(path), message=message, remedy=remedy))
+    return problems
 
 
 def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Finding]:
@@ -205,8 +169,8 @@ def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Fi
         yield field, value, "is not built in", remedy
 
 
-def _credentials(spec: "StudySpec") -> Iterator[Finding]:
-    """A password in what every record repeats; the tracking address is written down without its own."""
+def _credentials(spec: StudySpec) -> Iterator[Finding]:
+    """A password in a part that every record repeats. The tracking address is recorded without its own."""
     recorded = spec.model_dump(mode="json", exclude={"tracking": {"uri"}})
     for section, value in recorded.items():
         for key, part in value.items() if isinstance(value, dict) else [("", value)]:
@@ -226,8 +190,8 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def trial_count(spec: "StudySpec") -> float:
-    """How many trials the study has, without making them; where a search suggests points, the most that it may."""
+def trial_count(spec: StudySpec) -> float:
+    """How many trials the study has, without making them; of a search that suggests points, the most it may make."""
     points, search = Space.of(spec.sweep).count, spec.search
     chosen = points if search.method == "grid" else min(points, search.samples)
     if search.method == "factorised":
@@ -236,9 +200,9 @@ def trial_count(spec: "StudySpec") -> float:
     return chosen * len(spec.sweep.seed or (None,))
 
 
-def _too_many_trials(spec: "StudySpec") -> Iterator[Finding]:
+def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
     count = trial_count(spec)
-    if MAX_TRIALS < count < math.inf:  # a grid of a range is told of by itself
+    if MAX_TRIALS < count < math.inf:  # `search_findings` tells of a grid of a range
         if spec.search.method in ("grid", "factorised"):
             grid = "the grid" if spec.search.method == "grid" else "the factorised grid"
             message = f"{grid} has {count:,.0f} trials, more than {MAX_TRIALS:,}"
@@ -248,7 +212,7 @@ def _too_many_trials(spec: "StudySpec") -> Iterator[Finding]:
             yield "search.samples", spec.search.samples, message, "choose fewer points"
 
 
-def _batch_too_small(spec: "StudySpec") -> Iterator[Finding]:
+def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
     for batch_size, num_gpus in combinations(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
             message = f"is a batch smaller than num_gpus {num_gpus}, so that a worker would have no example"
@@ -256,7 +220,7 @@ def _batch_too_small(spec: "StudySpec") -> Iterator[Finding]:
             yield field_of(spec, "batch_size"), batch_size, message, remedy
 
 
-def _weights_do_not_fit(spec: "StudySpec") -> Iterator[Finding]:
+def _weights_do_not_fit(spec: StudySpec) -> Iterator[Finding]:
     for shards, num_gpus in combinations(spec, "train.shards", "num_gpus"):
         if not isinstance(shards, str) and len(shards) != num_gpus:
             message = f"has {len(shards)} weights, but num_gpus is {num_gpus} in some trial"
@@ -264,45 +228,18 @@ def _weights_do_not_fit(spec: "StudySpec") -> Iterator[Finding]:
             yield field_of(spec, "train.shards"), list(shards), message, remedy
 
 
-class Contradiction(NamedTuple):
-    """Two keys of `train` whose values do not go together: the training loop would refuse the trial."""
-
-    key: str
-    wrong: Callable[[Any], bool]
-    other_key: str
-    other_wrong: Callable[[Any], bool]
-    reason: str
-    remedy: str
-
-
-CONTRADICTIONS = (
-    Contradiction("train.lr_rule", "adascale".__eq__, "train.optimizer.name", "sgd".__ne__,
-                  "adascale is derived for sgd", "choose sgd or another rule"),
-    Contradiction("train.lr_rule", "adascale".__eq__, "train.gradient_sync", INEXACT_SYNCS.__contains__,
-                  "adascale needs the exact gradient of the whole batch in each step",
-                  "choose another rule or strategy"),
-    Contradiction("train.warmup_epochs", bool, "train.lr_rule", "adascale".__eq__,
-                  "the gain of adascale rises by itself", "set warmup_epochs to 0, or choose another rule"),
-    Contradiction("train.warmup_epochs", bool, "train.schedule", "one_cycle".__eq__,
-                  "one_cycle has a rise of its own", "set warmup_epochs to 0, or choose another schedule"),
-    Contradiction("train.optimizer.momentum", bool, "train.optimizer.name", "sgd".__ne__,
-                  "only sgd takes it", "set momentum to 0, or choose sgd"),
-)  # fmt: skip
-
-
-def _contradictions(spec: "StudySpec") -> Iterator[Finding]:
-    for key, wrong, other_key, other_wrong, reason, remedy in CONTRADICTIONS:
-        for value, other in combinations(spec, key, other_key):
-            if wrong(value) and other_wrong(other):
-                other_name = other_key.removeprefix("train.")
-                message = f"does not go with {other_name} {other}, which some trial has: {reason}"
-                yield field_of(spec, key), value, message, remedy
+def _contradictions(spec: StudySpec) -> Iterator[Finding]:
+    for pair in CONTRADICTIONS:
+        key = f"train.{pair.key}"
+        for value, other in combinations(spec, key, f"train.{pair.other_key}"):
+            if pair.applies(value) and pair.other_applies(other):
+                yield field_of(spec, key), value, pair.what(f"{other}, which some trial has"), pair.remedy
 
 
 STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
 
 
-def _without_effect(spec: "StudySpec") -> Iterator[Finding]:
+def _without_effect(spec: StudySpec) -> Iterator[Finding]:
     for key, strategy in STRATEGY_OPTIONS.items():
         pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
@@ -311,7 +248,7 @@ def _without_effect(spec: "StudySpec") -> Iterator[Finding]:
             yield field_of(spec, key), value, f"has no effect: no trial's gradient_sync is {strategy}", remedy
 
 
-def _metric_does_not_fit(spec: "StudySpec") -> Iterator[Finding]:
+def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     metric, mode = spec.workload.metric, spec.workload.metric_mode
     better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
     if mode != better:

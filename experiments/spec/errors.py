@@ -4,7 +4,6 @@ Every problem names the file, the line, the field, the value, what is wrong with
 most problems; `explain` puts its terse error types into those words.
 """
 
-import difflib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from pydantic_core import PydanticCustomError
 
 from scalestudy.experiments.spec.addresses import redacted
+from scalestudy.training.config import did_you_mean, either
 
 SHOWN_CHARACTERS = 60
 ABSENT: Any = object()
@@ -73,16 +73,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-def did_you_mean(wrong: object, names: Collection[str]) -> str:
-    """`did you mean "x"? ` where a known name is close to the wrong one, else nothing."""
-    close = difflib.get_close_matches(str(wrong)[:100], list(names), n=1, cutoff=0.6)
-    return f'did you mean "{close[0]}"? ' if close else ""
-
-
-def alternatives(names: Iterable[object]) -> str:
+def alternatives(values: Iterable[object]) -> str:
     """`a, b or c`."""
-    words = [name if isinstance(name, str) else shown(name) for name in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return either(value if isinstance(value, str) else shown(value) for value in values)
 
 
 def wrong(message: str, remedy: str) -> PydanticCustomError:

@@ -1,11 +1,11 @@
 """A spec from file, catalogue or template; all problems.
 
-What is wrong is told all at once, each problem with its file, line, field, value and remedy (`SpecError`), before
-anything is started or written.
+All problems are told at once, before anything is started or written. A `SpecError` has the file, line, field, value
+and remedy of each.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, NamedTuple
@@ -13,17 +13,11 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 from scalestudy.experiments.spec.checks import relation_problems
-from scalestudy.experiments.spec.errors import (
-    ABSENT,
-    Problem,
-    SpecError,
-    did_you_mean,
-    explain,
-    field_name,
-    one_problem,
-)
+from scalestudy.experiments.spec.errors import ABSENT, Problem, SpecError, explain, field_name, one_problem
+from scalestudy.experiments.spec.sections import Train, fields_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
+from scalestudy.training.config import Key, Knobs, did_you_mean, keys, text_of
 
 STUDIES = Path(__file__).parents[1] / "studies"
 
@@ -197,9 +191,8 @@ def _problem(details: Any, origin: Origin) -> Problem:
 def _known_keys(section: tuple[int | str, ...]) -> list[str]:
     model: Any = StudySpec
     for part in section:
-        fields = getattr(model, "model_fields", {})
-        model = fields[part].annotation if part in fields else None
-    return list(getattr(model, "model_fields", {}))
+        model = fields_of(model).get(str(part))
+    return list(fields_of(model))
 
 
 def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
@@ -218,6 +211,7 @@ def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int 
 
 TEMPLATE = Path(__file__).parents[1] / "template.yaml"
 PLACEHOLDER = "NAME"
+TRAIN_PLACEHOLDER = "train: KEYS\n"
 BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
 """What the template names."""
 
@@ -228,7 +222,33 @@ def new_spec(name: str, file: str | None = None) -> str:
     Raises SpecError where the name can't be a folder's.
     """
     file = file or f"{name}.yaml"
-    text = TEMPLATE.read_text(encoding="utf-8")
+    text = template()
     text = text.replace(f"name: {PLACEHOLDER}", f"name: {json.dumps(name)}", 1)  # in quotes: 123 is a name, too
     parse_study(text, file, **BUILT_IN)
     return text.replace(f"{PLACEHOLDER}.yaml", quote(file)).replace(PLACEHOLDER, name)
+
+
+def template() -> str:
+    """The spec without a name. Its `train` section is made from the keys of `scalestudy.training.config`."""
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return text.replace(TRAIN_PLACEHOLDER, "\n".join(["train:", *_lines(Train(), "  ")]) + "\n", 1)
+
+
+def _lines(section: Knobs, indent: str) -> Iterator[str]:
+    for key in keys(type(section)):
+        value = getattr(section, key.name)
+        if isinstance(value, Knobs):
+            yield f"{indent}{key.name}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{key.name}: {text_of(value)}".ljust(27) + f" # {_meaning(key)}"
+
+
+def _meaning(key: Key) -> str:
+    """What a comment says of a key: its other choices, its meaning, and what null stands for."""
+    others = [text_of(choice) for choice in key.choices if choice != key.default]
+    if key.knob.names is not None:
+        others = [*(name for name in key.knob.names if name != key.default), "package.module:callable"]
+    choices = f"or {', '.join(others)}: " if others else ""
+    unset = f"; null: {key.knob.unset}" if key.is_optional else ""
+    return f"{choices}{key.knob.help}{unset}"

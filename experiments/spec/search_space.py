@@ -14,6 +14,7 @@ from typing import Any
 
 from scalestudy.experiments.spec.errors import alternatives
 from scalestudy.experiments.spec.sections import Range
+from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS, Sweep
 
 TRIES = 100
@@ -94,17 +95,17 @@ class ToSuggest:
     space: dict[str, str]
 
     @classmethod
-    def of(cls, spec: Any) -> "ToSuggest":
-        """What a spec's search makes (`scalestudy.experiments.spec.study_spec.StudySpec`)."""
+    def of(cls, spec: StudySpec) -> "ToSuggest":
+        """What a spec's search makes."""
         space, sweep = Space.of(spec.sweep), spec.sweep
         gpus = sweep.ranges().get("num_gpus")
         lists = {key: alternatives(values) for key, values in sweep.lists().items() if key != "seed"}
         return cls(
             method=spec.search.method,
             points=int(min(spec.search.samples, space.count)),
-            seeds=len(sweep.seed),
+            seeds=len(sweep.seed or ()),
             epochs=max(sweep.values_of("train.epochs") or [spec.train.epochs]),
-            sizes=tuple(range(gpus.low, gpus.high + 1)) if gpus else tuple(sorted(sweep.num_gpus)),
+            sizes=tuple(range(int(gpus.low), int(gpus.high) + 1) if gpus else sorted(sweep.values_of("num_gpus"))),
             space=ordered({**lists, **{key: values.text for key, values in sweep.ranges().items()}}),
         )
 
@@ -132,9 +133,9 @@ class Factorised:
     held_out: int
 
     @classmethod
-    def of(cls, spec: Any) -> "Factorised":
-        """How a spec's grid is divided (`scalestudy.experiments.spec.study_spec.StudySpec`)."""
-        sizes, search = tuple(sorted(spec.sweep.num_gpus)), spec.search
+    def of(cls, spec: StudySpec) -> "Factorised":
+        """How a spec's grid is divided."""
+        sizes, search = tuple(sorted(spec.sweep.values_of("num_gpus"))), spec.search
         train_on = sizes[0] if search.train_on is None else search.train_on
         return cls(train_on=train_on, sizes=sizes, held_out=search.held_out)
 

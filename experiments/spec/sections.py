@@ -1,26 +1,31 @@
 """The sections of a spec; `train` from `scalestudy.training.config`.
 
-Nothing is coerced: "2" is not 2, true is not 1, 2.0 is not a number of workers. A value that the design has but this
-version has not is refused by name, never accepted and ignored.
+Nothing is coerced: "2" is not 2, true is not 1, 2.0 is not a number of workers.
 """
 
 import math
 import re
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_serializer,
+)
+from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.addresses import is_uri, uri_problem
-from scalestudy.experiments.spec.errors import alternatives, did_you_mean, wrong
-
-LARGEST = 2**31 - 1
-"""The largest whole number a key takes."""
-GRADIENT_SYNCS = ("ddp", "naive", "flat", "ring", "bf16", "powersgd", "local_sgd")
-LOSSES = ("cross_entropy", "mse")
-METRICS = ("accuracy", "mse")
-
-CALLABLE_PATH = re.compile(r"([A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*")
-"""`package.module:callable`."""
+from scalestudy.experiments.spec.errors import alternatives, wrong
+from scalestudy.training.config import LARGEST, KnobError, Knobs, TrainKnobs, did_you_mean, keys, knob
+from scalestudy.training.registry import LOSSES, METRICS, has_path_form
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -68,7 +73,7 @@ def built_in(*names: str) -> AfterValidator:
     """Accepts these names, and what has the form `package.module:callable`."""
 
     def check(value: str) -> str:
-        if value not in names and not CALLABLE_PATH.fullmatch(value):
+        if value not in names and not has_path_form(value):
             remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
             raise wrong("is not built in", remedy)
         return value
@@ -77,7 +82,7 @@ def built_in(*names: str) -> AfterValidator:
 
 
 def _component(value: str) -> str:
-    if ":" in value and not CALLABLE_PATH.fullmatch(value):
+    if ":" in value and not has_path_form(value):
         raise wrong("is not a built-in name or package.module:callable", "write it as package.module:callable")
     return value
 
@@ -107,16 +112,6 @@ def _experiment(value: str) -> str:
     if value in (".", ".."):
         raise wrong("can't name a folder of artifacts", "write a name")
     return value
-
-
-def _shards(value: Any) -> Any:
-    if isinstance(value, str) and value in ("even", "speed"):
-        return value
-    numbers = isinstance(value, list | tuple) and all(type(weight) in (int, float) for weight in value)
-    if not numbers or not value or not all(0 <= weight < float("inf") for weight in value) or not any(value):
-        remedy = "write even, speed, or one weight a worker, such as [3, 1]"
-        raise wrong("is not even, speed or a list of weights", remedy)
-    return tuple(float(weight) for weight in value)
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -149,55 +144,33 @@ class Workload(Section):
     """Whether the larger or the smaller metric is the better."""
 
 
-class Optimizer(Section):
-    """The update rule of a step."""
-
-    name: Annotated[str, one_of("sgd", "adam", "adamw")] = "sgd"
-    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    """Of SGD; Adam has its own."""
-    weight_decay: NotNegative = 0.0
-
-
-class Train(Section):
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainKnobs):
     """How one trial is trained. Any of these keys may also stand under `sweep` with a list."""
 
-    epochs: Count = 10
-    """Passes over the training set."""
-    optimizer: Optimizer = Optimizer()
-    lr_rule: Annotated[str, one_of("none", "linear", "sqrt", "adascale")] = "none"
-    """How the effective learning rate follows the batch size, from base_batch_size on."""
-    base_batch_size: Count = 256
-    """Examples; the batch size at which effective and nominal learning rate are the same."""
-    warmup_epochs: NotNegative = 0.0
-    """Epochs, or a part of one, over which the learning rate rises; 0: none."""
-    schedule: Annotated[str, one_of("constant", "cosine", "one_cycle")] = "constant"
-    """How the learning rate falls after the warm-up."""
-    gradient_clip: Positive | None = None
-    """Largest norm of the summed gradient; null: not clipped."""
-    precision: Annotated[str, one_of("fp32", "bf16")] = "fp32"
-    """Of forward and backward; parameters and updates stay fp32."""
-    channels_last: Annotated[bool | str, one_of(False, True, "auto")] = False
-    """Memory order of images; auto: what a probe finds faster."""
-    compile: bool = False
-    """Run the model through torch.compile."""
-    accumulation: Count = 1
-    """Micro-batches a step."""
-    augment: Annotated[str, one_of("none", "crop_flip")] = "none"
-    """Of training images."""
-    gradient_sync: Annotated[Text, built_in(*GRADIENT_SYNCS)] = "ddp"
-    """How gradients are summed over the workers: a built-in name, or `package.module:callable`."""
-    powersgd_rank: Count | None = None
-    """Of gradient_sync: powersgd, the rank of the compressed gradients; null: 2."""
-    local_steps: Count | None = None
-    """Of gradient_sync: local_sgd, the steps between two averages; null: 8."""
-    sync_batch_norm: bool = False
-    """Let batch normalisation see the global batch, not only the worker's own examples."""
-    shards: Annotated[Any, BeforeValidator(_shards)] = "even"
-    """How a batch is divided: even; speed, by a short probe; or weights, one a worker."""
-    checkpoint_every: Whole = 1
-    """Epochs between checkpoints; 0: never."""
-    warm_up_steps: Whole = 5
-    """Steps at a trial's start left out of samples_per_second."""
+    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST)
+
+
+def _read_train(raw: Any) -> Train:
+    """The section of plain data; every problem is told at its own key."""
+    if isinstance(raw, Train):
+        return raw
+    if not isinstance(raw, Mapping):
+        raise wrong("is not a mapping", "write keys and values, `key: value`")
+    try:
+        return Train.from_dict(raw)
+    except KnobError as error:
+        found = [
+            InitErrorDetails(
+                type=wrong(problem.what, problem.remedy), loc=tuple(problem.field.split(".")), input=problem.value
+            )
+            for problem in error.problems
+        ]
+        raise ValidationError.from_exception_data("train", found) from None
+
+
+TrainSection = Annotated[Train, PlainValidator(_read_train), PlainSerializer(Train.to_dict)]
+"""`train` as a section of the spec."""
 
 
 class Search(Section):
@@ -279,15 +252,19 @@ FolderName = Annotated[str, AfterValidator(_folder_name)]
 StorageFolder = Annotated[Text, AfterValidator(_storage_place)]
 
 
-def leaf_keys(section: type[BaseModel] = Train, prefix: str = "train.") -> list[str]:
+def fields_of(section: Any) -> dict[str, Any]:
+    """Name and type of every key of a section; empty for a type that is none."""
+    if isinstance(section, type) and issubclass(section, Knobs):
+        return {key.name: key.kind for key in keys(section)}
+    return {name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
+
+
+def leaf_keys(section: Any = Train, prefix: str = "train.") -> list[str]:
     """Dotted paths of every plain key of a section and the sections in it: what may stand under `sweep`."""
-    return [key for name, field in section.model_fields.items() for key in _leaves(f"{prefix}{name}", field.annotation)]
-
-
-def _leaves(path: str, annotation: Any) -> list[str]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return leaf_keys(annotation, f"{path}.")
-    return [path]
+    paths = []
+    for name, kind in fields_of(section).items():
+        paths += leaf_keys(kind, f"{prefix}{name}.") if fields_of(kind) else [f"{prefix}{name}"]
+    return paths
 
 
 KINDS = ("uniform", "log_uniform")
@@ -346,9 +323,7 @@ def number_type(key: str) -> type | None:
     known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
     if not key.startswith("train."):
         return known.get(key)
-    annotation: Any = Train
+    kind: Any = Train
     for part in key.split(".")[1:]:
-        annotation = annotation.model_fields[part].annotation
-    options = get_args(annotation) or (annotation,)  # of `Count | None`, each may be Annotated
-    types = {getattr(option, "__origin__", option) for option in options} - {type(None)}
-    return next((number for number in (int, float) if types == {number}), None)
+        kind = fields_of(kind)[part]
+    return kind if kind in (int, float) else None

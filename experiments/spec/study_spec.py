@@ -1,7 +1,7 @@
 """`StudySpec`: all sections as one model.
 
-What is wrong is told all at once, each problem with its file, line, field, value and remedy (`SpecError`), before
-anything is started or written.
+All problems are told at once, before anything is started or written. A `SpecError` has the file, line, field, value
+and remedy of each.
 """
 
 import itertools
@@ -22,9 +22,11 @@ from scalestudy.experiments.spec.sections import (
     Targets,
     Tracking,
     Train,
+    TrainSection,
     Workload,
 )
 from scalestudy.experiments.spec.sweep import Sweep
+from scalestudy.training.config import value_of
 
 
 class StudySpec(Section):
@@ -35,7 +37,7 @@ class StudySpec(Section):
     description: str = ""
     """The question it answers, for people."""
     workload: Workload = Workload()
-    train: Train = Train()
+    train: TrainSection = Train()
     sweep: Sweep = Field(default_factory=lambda: Sweep.model_validate({}))
     search: Search = Search()
     resources: Resources = Resources()
@@ -46,29 +48,29 @@ class StudySpec(Section):
     tracking: Tracking = Tracking()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, every default filled in; `StudySpec.model_validate` gives an equal spec, but that the tracking
-        address has no password: what is written down or shown is made from this."""
+        """Plain data with every default filled in; `StudySpec.model_validate` gives an equal spec.
+
+        The tracking address loses its password: everything that is written down or shown is made from this.
+        """
         plain = self.model_dump(mode="json")
         plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
         plain["sweep"] = {key: values for key, values in plain["sweep"].items() if values is not None}
         return plain
 
     def to_yaml(self) -> str:
-        """The resolved spec as YAML, keys in the order of the design."""
+        """The resolved spec as YAML, its sections in the order of this class."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-INEXACT_SYNCS = ("bf16", "powersgd", "local_sgd")
-"""Strategies of train.gradient_sync whose sum is not the gradient of the whole batch."""
+def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
+    """Every pair of values of two parameters that some trial has; of a range, the bounds.
 
-
-def combinations(spec: "StudySpec", first: str, second: str) -> Iterable[tuple[Any, Any]]:
-    """Every pair of values of two parameters (`train.*` by their dotted names) that some trial has; of a range, the
-    bounds."""
+    Keys of `train` are named with their section: `train.lr_rule`.
+    """
     lists = {key: spec.sweep.values_of(key) for key in (*spec.sweep.lists(), *spec.sweep.ranges())}
 
     def values(key: str, point: dict[str, Any]) -> Sequence[Any]:
-        return (point[key],) if key in point else lists.get(key) or (fixed(spec, key),)
+        return (point[key],) if key in point else lists.get(key) or (value_of(spec, key),)
 
     pairs = [
         pair
@@ -78,21 +80,13 @@ def combinations(spec: "StudySpec", first: str, second: str) -> Iterable[tuple[A
     return {repr(pair): pair for pair in pairs}.values()
 
 
-def fixed(spec: "StudySpec", key: str) -> Any:
-    """The value of a `train.*` key that is not swept."""
-    value: Any = spec
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def field_of(spec: "StudySpec", key: str) -> str:
+def field_of(spec: StudySpec, key: str) -> str:
     """Where the spec says a parameter's value."""
     if key in spec.sweep.lists() or key in spec.sweep.ranges():
         return f"sweep.{key}"
     return "sweep.points" if spec.sweep.values_of(key) else key
 
 
-def values_in(spec: "StudySpec", key: str) -> list[Any]:
+def values_in(spec: StudySpec, key: str) -> list[Any]:
     """Every value that a parameter has in some trial; of a range, the bounds."""
-    return spec.sweep.values_of(key) or [fixed(spec, key)]
+    return spec.sweep.values_of(key) or [value_of(spec, key)]

@@ -1,4 +1,4 @@
-"""The `sweep` section – lists, ranges and chosen points of parameters."""
+"""The `sweep` section of a spec: lists, ranges and chosen points of parameters."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from scalestudy.experiments.spec.errors import did_you_mean, explain, shown, wrong
+from scalestudy.experiments.spec.errors import explain, shown, wrong
 from scalestudy.experiments.spec.sections import (
     KINDS,
     Count,
@@ -20,6 +20,7 @@ from scalestudy.experiments.spec.sections import (
     leaf_keys,
     number_type,
 )
+from scalestudy.training.config import KnobError, did_you_mean, value_of
 
 STRICT = ConfigDict(strict=True)
 ITEMS: Mapping[str, TypeAdapter[Any]] = {
@@ -156,24 +157,24 @@ def _range(key: str, raw: Mapping[str, Any], found: Found) -> Range | None:
 
 
 def _checked(key: str, location: tuple[int | str, ...], item: Any, found: Found) -> Any:
+    """The value of a parameter as trials have it; what is wrong is added to `found`."""
     try:
         return ITEMS[key].validate_python(item) if key in ITEMS else _train_value(key, item)
     except ValidationError as error:
         message, remedy = explain(error.errors()[0])
-        _problem(found, location, item, wrong(message, remedy))
-        return item
+    except KnobError as error:
+        message, remedy = error.problems[0].what, error.problems[0].remedy
+    _problem(found, location, item, wrong(message, remedy))
+    return item
 
 
 def _train_value(key: str, item: Any) -> Any:
     """The value of a `train.*` key, checked by the section that it belongs to."""
-    *sections, name = key.split(".")[1:]
-    raw: dict[str, Any] = {name: item}
-    for section in reversed(sections):
-        raw = {section: raw}
-    value: Any = Train.model_validate(raw)
-    for part in (*sections, name):
-        value = getattr(value, part)
-    return value
+    path = key.removeprefix("train.")
+    raw: Any = item
+    for part in reversed(path.split(".")):
+        raw = {part: raw}
+    return value_of(Train.from_dict(raw), path)
 
 
 def _refuse_repeats(key: str, items: list[Any], checked: list[Any], found: Found) -> None:

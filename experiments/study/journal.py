@@ -1,4 +1,4 @@
-"""The journal of a study – every event, one small numbered file each, written before it counts.
+"""The journal of a study: every event in a small numbered file of its own, written before it counts.
 
 What a study knows is in it: a study whose driver was killed goes on from it, and MLflow gets from it what it missed.
 """

@@ -1,4 +1,4 @@
-"""The table of every key in docs/write-a-study.md, from experiments/template.yaml and the spec's own models.
+"""The table of every key in docs/write-a-study.md, from the text of a new spec and the spec's own models.
 
 `python infra/docs/spec_keys.py` writes it. `make docs` does so first, and a test holds the two together.
 """
@@ -10,10 +10,10 @@ import re
 import sys
 from pathlib import Path
 
+from scalestudy.experiments.spec.reading import template
 from scalestudy.experiments.spec.sweep import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
-TEMPLATE = ROOT / "experiments" / "template.yaml"
 MODELS = ROOT / "experiments" / "spec_models.py"
 PAGE = ROOT / "docs" / "write-a-study.md"
 BEGIN, END = "<!-- keys: written by infra/docs/spec_keys.py -->", "<!-- end of keys -->"
@@ -24,11 +24,11 @@ DEFAULT = {"name": "none"} | {f"sweep.{key}": f"not swept: `{value}`" for key, (
 LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):\s*(?P<value>[^#]*?)\s*(?:#\s*(?P<words>.*))?$")
 
 
-def rows(template: str) -> list[tuple[str, str, str]]:
-    """(key with its sections, default as written, what the template says of it), in the template's order."""
+def rows(text: str) -> list[tuple[str, str, str]]:
+    """Of every key in a spec: its name with its sections, its value as written, and the comment beside it."""
     found: list[tuple[str, str, str]] = []
     sections: list[str] = []
-    for line in template.splitlines():
+    for line in text.splitlines():
         if (match := LINE.match(line)) is None:
             continue
         sections = [*sections[: len(match["indent"]) // 2], match["key"]]
@@ -56,7 +56,7 @@ def table() -> str:
     """The table in Markdown."""
     texts = docstrings(MODELS.read_text("utf-8"))
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    for key, value, words in rows(TEMPLATE.read_text("utf-8")):
+    for key, value, words in rows(template()):
         meaning = (words or texts.get(key, "")).replace("<", "&lt;")
         lines.append(f"| `{key}` | {DEFAULT.get(key, f'`{value}`')} | {meaning} |")
     return "\n".join(lines)

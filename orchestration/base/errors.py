@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from scalestudy.orchestration.base.environment import without_secrets
+from scalestudy.training.exceptions import InputError
 
 
 class ExitCode(IntEnum):
@@ -48,3 +49,12 @@ class UnreachableError(StudyError):
 
 class RefusedError(UnreachableError):
     """It answers, and refuses who asks: waiting, or spooling, will not help. Exit 3."""
+
+
+def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
+    """An error of the other packages as a RequestError.
+
+    remedy: for an error that brings none. where: what the problem is about, put before it.
+    """
+    problem, given = (error.what, error.remedy) if isinstance(error, InputError) else (str(error), "")
+    return RequestError(f"{where}: {problem}" if where else problem, given or remedy)

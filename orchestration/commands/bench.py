@@ -16,15 +16,8 @@ from rich.text import Text
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
-from scalestudy.orchestration.study.ready import (
-    check_callables,
-    check_configs,
-    check_data,
-    known_trials,
-    read_spec,
-    request_error,
-)
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
+from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials, read_spec
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE_LIMIT, ROLE, MlflowStore
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address

@@ -23,12 +23,12 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.progress.progress import Board, clock
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import Holder, lock_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
-from scalestudy.orchestration.study.ready import data_root, request_error, storage_of
+from scalestudy.orchestration.study.ready import data_root, storage_of
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, Operations
 from scalestudy.orchestration.tracking.recorder import History

@@ -11,10 +11,10 @@ from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
-from scalestudy.orchestration.study.ready import read_spec, request_error
+from scalestudy.orchestration.study.ready import read_spec
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
 

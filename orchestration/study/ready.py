@@ -13,7 +13,7 @@ from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.reading import find_study, load_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError, request_error
 from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage import mirror
@@ -48,16 +48,6 @@ def data_root() -> Path:
     from scalestudy.training.data.files import default_root
 
     return default_root().expanduser().absolute()
-
-
-def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
-    """An error of the other packages, whose text is "problem; remedy", as one of ours.
-
-    remedy: for a text that has none. where: what the problem is about, put before it.
-    """
-    problem, _, given = str(error).rpartition("; ")
-    about = f"{where}: " if where else ""
-    return RequestError(about + (problem or given), given if problem else remedy)
 
 
 def check_callables(spec: StudySpec) -> None:
@@ -122,8 +112,8 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
             said = " ".join(describe(error).split())
             raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {told}") from error
         if why:
-            problem, _, remedy = why.rpartition("; ")
-            raise RequestError(f"{where}: {problem}", f"{remedy}; or set search.method: grid, or {told}")
+            remedy = f"{why.remedy}; or set search.method: grid, or {told}"
+            raise RequestError(f"{where}: {why.what}", remedy)
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:

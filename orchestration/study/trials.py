@@ -8,10 +8,8 @@ from typing import Any
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import child
 from scalestudy.experiments.study.folder import MODEL_FILE
+from scalestudy.training.config import TrainKnobs, keys
 
-TRAIN_KEYS = ("epochs", "optimizer", "lr_rule", "base_batch_size", "warmup_epochs", "schedule", "gradient_clip",
-              "precision", "channels_last", "compile", "accumulation", "augment", "gradient_sync", "powersgd_rank",
-              "local_steps", "sync_batch_norm", "shards", "warm_up_steps")  # fmt: skip
 WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric")
 
 
@@ -19,7 +17,7 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
     """The keyword arguments of `scalestudy.training.config.TrainConfig` for a trial."""
     return {
         **{key: trial.workload[key] for key in WORKLOAD_KEYS},
-        **{key: trial.train[key] for key in TRAIN_KEYS},
+        **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
         "max_steps": trial.train.get("max_steps"),  # of a timing run
         "data_root": str(data_root),
         "batch_size": trial.batch_size,

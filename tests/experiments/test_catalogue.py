@@ -1,4 +1,4 @@
-"""Stage 1: the studies that come with the package."""
+"""The studies that come with the package."""
 
 import itertools
 import re

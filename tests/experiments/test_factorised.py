@@ -1,4 +1,4 @@
-"""Stages 1 and 2: factorised studies – what is refused, what is trained, held out and timed, and what it costs."""
+"""Factorised studies: what is refused, what is trained, held out and timed, and what it costs."""
 
 import json
 from collections import Counter
@@ -28,8 +28,11 @@ TWO = "sweep: {num_gpus: [1, 2]}\n"
 BAD = [
     (METHOD, "search.method", "nothing to factorise: there is one num_gpus; list more under sweep.num_gpus"),
     (METHOD + "sweep: {num_gpus: [2]}", "search.method", "nothing to factorise"),
-    (METHOD + "sweep: {points: [{num_gpus: 1, batch_size: 32}, {num_gpus: 2, batch_size: 64}]}", "sweep.points",
-     "give num_gpus, so that they are no grid of it; list sweep.num_gpus apart"),
+    (
+        METHOD + "sweep: {points: [{num_gpus: 1, batch_size: 32}, {num_gpus: 2, batch_size: 64}]}",
+        "sweep.points",
+        "give num_gpus, so that they are no grid of it; list sweep.num_gpus apart",
+    ),
     (METHOD + "sweep: {num_gpus: [1, 2], points: [{seed: 1}, {seed: 2}]}", "sweep.points", "list sweep.seed apart"),
     (METHOD + "sweep: {num_gpus: {uniform: [1, 4]}}", "sweep.num_gpus", "which a factorised grid can't run"),
     (METHOD + "sweep: {num_gpus: [1, 2], learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", "distribution"),
@@ -42,18 +45,30 @@ BAD = [
     (METHOD + "sweep: {num_gpus: [1, 2], train.lr_rule: [none, adascale]}", "sweep.train.lr_rule", "as num_gpus work"),
     (TWO + METHOD + "train: {gradient_sync: bf16}", "train.gradient_sync", "search.allow_inexact: true to run it"),
     (TWO + METHOD + "train: {gradient_sync: 'my.own:sync'}", "train.gradient_sync", "code of your own, and only you"),
-    (METHOD + "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, powersgd]}", "sweep.train.gradient_sync",
-     '"powersgd" does not sum gradients exactly'),
+    (
+        METHOD + "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, powersgd]}",
+        "sweep.train.gradient_sync",
+        '"powersgd" does not sum gradients exactly',
+    ),
     (METHOD + "sweep: {num_gpus: [1, 2], points: [{train.gradient_sync: local_sgd}]}", "sweep.points", "local_sgd"),
-    (TWO + METHOD + "workload: {model: resnet18}", "workload.model",
-     "sees each worker's examples alone; set train.sync_batch_norm: true"),
-    (METHOD + "sweep: {num_gpus: [1, 2], train.sync_batch_norm: [true, false]}\nworkload: {model: resnet18}",
-     "workload.model", "batch normalisation"),
-    (TWO + METHOD + "workload: {model: resnet18}\ntrain: {sync_batch_norm: true, accumulation: 2}", "workload.model",
-     "sees micro-batches, other examples at each num_gpus; set train.accumulation: 1"),
+    (
+        TWO + METHOD + "workload: {model: resnet18}",
+        "workload.model",
+        "sees each worker's examples alone; set train.sync_batch_norm: true",
+    ),
+    (
+        METHOD + "sweep: {num_gpus: [1, 2], train.sync_batch_norm: [true, false]}\nworkload: {model: resnet18}",
+        "workload.model",
+        "batch normalisation",
+    ),
+    (
+        TWO + METHOD + "workload: {model: resnet18}\ntrain: {sync_batch_norm: true, accumulation: 2}",
+        "workload.model",
+        "sees micro-batches, other examples at each num_gpus; set train.accumulation: 1",
+    ),
     (TWO + METHOD + "workload: {model: mlp, model_args: {batch_norm: true}}", "workload.model", "batch normalisation"),
     (TWO + METHOD + "workload: {model: mlp, model_args: {dropout: 0.5}}", "workload.model_args", "set dropout: 0"),
-]  # fmt: skip
+]
 
 
 def of_all_models(text):

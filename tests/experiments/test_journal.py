@@ -19,7 +19,9 @@ def test_events_come_back_in_order_with_their_numbers_and_times(journal, tmp_pat
     assert first == Entry(number=1, at=100.0, trial_id="", event={"type": "study", "state": "started"})
     again = list(Journal(tmp_path / "journal").entries())
     assert [(entry.number, entry.at, entry.trial_id, entry.type) for entry in again] == [
-        (1, 100.0, "", "study"), (2, 101.0, "abc", "epoch")]  # fmt: skip
+        (1, 100.0, "", "study"),
+        (2, 101.0, "abc", "epoch"),
+    ]
     assert again[1].event["epoch"]["train_loss"] == 0.1 + 0.2  # to the bit
     assert [entry.number for entry in journal.entries(after=1)] == [2]
 

@@ -1,4 +1,4 @@
-"""Stage 2: the plan of a study."""
+"""The plan of a study."""
 
 import json
 
@@ -67,20 +67,42 @@ def test_ids_are_twelve_hex_digits_and_differ():
 
 @pytest.mark.parametrize(
     "override",
-    ["train.epochs=3", "workload.model=mlp", "workload.model_args={init: normal}", "resources.cpus_per_worker=2",
-     "resources.device=cuda", "train.optimizer.momentum=0.9", "train.gradient_sync=naive", "train.lr_rule=linear",
-     "train.schedule=cosine", "train.precision=bf16", "train.channels_last=auto", "train.accumulation=2",
-     "train.shards=speed", "train.warmup_epochs=0.5", "train.augment=crop_flip"],
-)  # fmt: skip
+    [
+        "train.epochs=3",
+        "workload.model=mlp",
+        "workload.model_args={init: normal}",
+        "resources.cpus_per_worker=2",
+        "resources.device=cuda",
+        "train.optimizer.momentum=0.9",
+        "train.gradient_sync=naive",
+        "train.lr_rule=linear",
+        "train.schedule=cosine",
+        "train.precision=bf16",
+        "train.channels_last=auto",
+        "train.accumulation=2",
+        "train.shards=speed",
+        "train.warmup_epochs=0.5",
+        "train.augment=crop_flip",
+    ],
+)
 def test_what_can_change_a_result_changes_the_id(override):
     assert not set(ids(GRID)) & set(ids(GRID, override))
 
 
 @pytest.mark.parametrize(
     "override",
-    ["name=y", "description=other", "storage=elsewhere", "targets.accuracy=[0.5]", "limits.trial_minutes=1",
-     "resources.exclusive=true", "search.samples=3", "tracking.experiment=e", "train.checkpoint_every=0"],
-)  # fmt: skip
+    [
+        "name=y",
+        "description=other",
+        "storage=elsewhere",
+        "targets.accuracy=[0.5]",
+        "limits.trial_minutes=1",
+        "resources.exclusive=true",
+        "search.samples=3",
+        "tracking.experiment=e",
+        "train.checkpoint_every=0",
+    ],
+)
 def test_what_can_not_change_a_result_keeps_the_id(override):
     assert ids(GRID) == ids(GRID, override)
 
@@ -142,9 +164,15 @@ def test_a_timing_of_another_way_of_training_does_not_count():
 
 @pytest.mark.parametrize(
     ("override", "counts"),
-    [("train.schedule=cosine", True), ("train.warmup_epochs=1", True), ("train.checkpoint_every=0", True),
-     ("train.precision=bf16", False), ("train.compile=true", False), ("train.lr_rule=adascale", False)],
-)  # fmt: skip
+    [
+        ("train.schedule=cosine", True),
+        ("train.warmup_epochs=1", True),
+        ("train.checkpoint_every=0", True),
+        ("train.precision=bf16", False),
+        ("train.compile=true", False),
+        ("train.lr_rule=adascale", False),
+    ],
+)
 def test_which_timings_count_for_which_training(override, counts):
     text = "name: x\nsweep: {batch_size: [8]}"
     _, plan, trials = study_of(text)

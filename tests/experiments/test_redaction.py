@@ -20,7 +20,7 @@ HIDDEN_IN = {
     "s3://AKIA:se/cr+et@bucket/p?region=x&secret_key=k": "s3://AKIA:***@bucket/p?region=x&secret_key=***",
     "https://h/x?X-Amz-Signature=ab12&sig=c&y=1#z": "https://h/x?X-Amz-Signature=***&sig=***&y=1#z",
     "(psycopg2) at 'postgresql://ann:pa'ss@h/db', http://b:c@i": "(psycopg2) at 'postgresql://ann:***@h/db', http://b:***@i",
-}  # fmt: skip
+}
 LEFT_ALONE = (
     "http://h:5000/a@b",
     "http://[::1]:5000/x@y",
@@ -72,8 +72,13 @@ def test_what_the_environment_holds_as_secrets():
         "PLAIN": "nothing-secret",
     }
     assert set(secrets_in(environment)) == {
-        "by-its-name", "another-name", "of-a-database", "in%2Fa-uri", "in/a-uri", "named-by-hand",
-    }  # fmt: skip
+        "by-its-name",
+        "another-name",
+        "of-a-database",
+        "in%2Fa-uri",
+        "in/a-uri",
+        "named-by-hand",
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stage 2: the points that a random search draws, and what TPE learns of a point."""
+"""The points that a random search draws, and what TPE learns of a point."""
 
 import math
 import statistics

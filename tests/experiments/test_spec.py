@@ -1,9 +1,10 @@
-"""Stage 1: a spec file becomes a validated StudySpec, or every problem is told."""
+"""A spec file becomes a validated StudySpec, or every problem is told."""
 
 import contextlib
 import pickle
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,8 @@ def test_defaults_are_the_designs():
 
 def test_a_spec_is_frozen():
     with pytest.raises(ValidationError):
+        spec_of("name: x").name = "y"
+    with pytest.raises(FrozenInstanceError):
         spec_of("name: x").train.epochs = 3
 
 
@@ -100,6 +103,12 @@ BAD = [
     ("train: {gradient_clip: 0}", "train.gradient_clip", 2, "greater than 0"),
     ("train: {shards: [1, 0]}", "train.shards", 2, "weights"),
     ("train: {shards: [1, 2]}", "train.shards", 2, "has 2 weights, but num_gpus is 1"),
+    ("train: {shards: [0.9, 0.3]}", "train.shards", 2, "sum to 1.2, not 1; give shares that sum to 1, or whole"),
+    ("train: {shards: []}", "train.shards", 2, "is not even, speed or a list of weights"),
+    ("train: {optimizer: {nam: sgd}}", "train.optimizer.nam", 2, 'did you mean "name"? the keys here are momentum'),
+    ("train: {gradient_sync: ''}", "train.gradient_sync", 2, "is empty"),
+    ("train: {gradient_sync: 3}", "train.gradient_sync", 2, "is not text"),
+    ("train: null", "train", 2, "not a mapping"),
     ("sweep: {num_gpus: [1, 0]}", "sweep.num_gpus", 2, "0 is too small; use at least 1"),
     ("sweep: {num_gpus: [-1]}", "sweep.num_gpus", 2, "-1 is too small"),
     ("sweep: {num_gpus: [2.0]}", "sweep.num_gpus", 2, "2.0 is not a whole number"),
@@ -201,6 +210,26 @@ def test_all_problems_are_told_at_once_in_the_files_order():
         ("sweep.batch_size", 4),
         ("workload.model", 5),
         ("limits.trial_minutes", "--set"),
+    ]
+
+
+def test_a_wrong_key_of_train_hides_no_other():
+    """Of the keys, of the sections in them, and of how the values go together."""
+    problems = problems_of(
+        """
+        name: x
+        train:
+          epochs: 1.5
+          optimizer: {momentum: -1, name: adam}
+          lr_rule: adascale
+          qq: 1
+        """
+    )
+    assert [(problem.field, problem.line, problem.value) for problem in problems] == [
+        ("train.epochs", 4, 1.5),
+        ("train.optimizer.momentum", 5, -1),
+        ("train.lr_rule", 6, "adascale"),
+        ("train.qq", 7, 1),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Stage 1: ranges in the sweep, and searches and schedulers that can't work."""
+"""Ranges in the sweep, and searches and schedulers that can't work."""
 
 import pytest
 
@@ -76,19 +76,31 @@ BAD = [
     (RANDOM + "sweep: {points: [{learning_rate: {uniform: [0.1, 1]}}]}", "sweep.points.learning_rate", "not a number"),
     (RANDOM + "sweep: {num_gpus: {uniform: [1, 8]}, batch_size: [16, 4]}", "sweep.batch_size", "4 is a batch smaller"),
     (TPE + "sweep: {num_gpus: [1, 8], batch_size: {uniform: [4, 99]}}", "sweep.batch_size", "smaller than num_gpus 8"),
-    (TPE + "sweep: {train.optimizer.momentum: {uniform: [0, 0.9]}, train.optimizer.name: [sgd, adam]}",
-     "sweep.train.optimizer.momentum", "0.9 does not go with optimizer.name adam"),
+    (
+        TPE + "sweep: {train.optimizer.momentum: {uniform: [0, 0.9]}, train.optimizer.name: [sgd, adam]}",
+        "sweep.train.optimizer.momentum",
+        "0.9 does not go with optimizer.name adam",
+    ),
     (TPE + "train: {shards: [1, 2]}\nsweep: {num_gpus: {uniform: [2, 3]}}", "train.shards", "num_gpus is 3"),
     (TPE, "search.method", "has one possible point, so that there is nothing to search; list more values"),
     (TPE + "sweep: {seed: [0, 1, 2]}", "search.method", "one possible point"),
     (TPE + "sweep: {points: [{num_gpus: 1}, {num_gpus: 2}]}", "sweep.points", "tpe can't learn; list the parameters"),
-    ("search: {method: tpe, objective: time_to_target}\nsweep: {num_gpus: [1, 2]}", "search.objective",
-     "needs a target"),
-    ("search: {method: tpe, objective: cost_to_target}\nsweep: {num_gpus: [1, 2]}", "search.objective",
-     "give one, such as targets: {accuracy: [0.9]}"),
+    (
+        "search: {method: tpe, objective: time_to_target}\nsweep: {num_gpus: [1, 2]}",
+        "search.objective",
+        "needs a target",
+    ),
+    (
+        "search: {method: tpe, objective: cost_to_target}\nsweep: {num_gpus: [1, 2]}",
+        "search.objective",
+        "give one, such as targets: {accuracy: [0.9]}",
+    ),
     ("search: {objective: time_to_target}\ntargets: {accuracy: [0.9]}", "search.objective", "only tpe looks for it"),
-    ("search: {method: random, samples: 5001}\nsweep: {seed: [1, 2], learning_rate: {uniform: [0.1, 1]}}",
-     "search.samples", "5001 makes 10,002 trials with all seeds, more than 10,000; choose fewer points"),
+    (
+        "search: {method: random, samples: 5001}\nsweep: {seed: [1, 2], learning_rate: {uniform: [0.1, 1]}}",
+        "search.samples",
+        "5001 makes 10,002 trials with all seeds, more than 10,000; choose fewer points",
+    ),
     ("search: {samples: 0}", "search.samples", "at least 1"),
     ("search: {seed: -1}", "search.seed", "at least 0"),
     ("search: {scheduler: asha}\ntrain: {epochs: 1}", "search.scheduler", "can't stop trials of one epoch early"),
@@ -96,7 +108,7 @@ BAD = [
     ("search: {scheduler: asha, grace_epochs: 10}", "search.grace_epochs", "trials have 10 epochs; use less than 10"),
     ("search: {scheduler: asha, reduction: 1}", "search.reduction", "at least 2"),
     ("search: {scheduler: asha}\nsweep: {train.epochs: [5, 10]}", "search.scheduler", "train.epochs is swept as well"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "field", "piece"), BAD, ids=[f"{row[1]}-{n}" for n, row in enumerate(BAD)])

@@ -27,9 +27,16 @@ def test_which_addresses_are_uris():
 
 
 KEPT = ["s3://bucket/runs", "s3://bucket/a:b" + OPTIONS, "abfs://container@account/runs", "hdfs://me@host/runs"]
-SECRET = ["s3://ME:s3cr3t@bucket", "s3://ME:s3/cr3t@bucket/runs", "s3://ME@bucket", "abfs://container:s3cr3t@account",
-          "s3://bucket/runs?access_key=ME&secret_key=s3cr3t", "abfs://c@a?account_key=s3cr3t",
-          "abfs://c@a/x?sig=s3cr3t", "hdfs://me:s3cr3t@host/runs"]  # fmt: skip
+SECRET = [
+    "s3://ME:s3cr3t@bucket",
+    "s3://ME:s3/cr3t@bucket/runs",
+    "s3://ME@bucket",
+    "abfs://container:s3cr3t@account",
+    "s3://bucket/runs?access_key=ME&secret_key=s3cr3t",
+    "abfs://c@a?account_key=s3cr3t",
+    "abfs://c@a/x?sig=s3cr3t",
+    "hdfs://me:s3cr3t@host/runs",
+]
 
 
 @pytest.mark.parametrize("uri", KEPT)

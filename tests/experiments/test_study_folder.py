@@ -1,4 +1,4 @@
-"""Stages 7 to 9: the files of a study."""
+"""The files of a study."""
 
 import json
 

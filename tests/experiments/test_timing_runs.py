@@ -1,4 +1,4 @@
-"""Stages 2 and 8: which timing runs follow a packed sweep, and what is taken from them."""
+"""Which timing runs follow a packed sweep, and what is taken from them."""
 
 import json
 from typing import Any
@@ -32,8 +32,11 @@ def timings_of(text: str = TEXT, **keywords: Any) -> list[TrialPlan]:
 def test_each_kind_of_step_is_timed_once_the_most_workers_first():
     timings = timings_of()
     assert [trial.run_name for trial in timings] == [
-        "timing gpus=2 batch=32", "timing gpus=2 batch=128", "timing gpus=1 batch=32", "timing gpus=1 batch=128"
-    ]  # fmt: skip
+        "timing gpus=2 batch=32",
+        "timing gpus=2 batch=128",
+        "timing gpus=1 batch=32",
+        "timing gpus=1 batch=128",
+    ]
     trained = make_plan(spec_of(TEXT)).trials
     ids = {trial.trial_id for trial in timings}
     assert len(ids) == 4

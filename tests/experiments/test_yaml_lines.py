@@ -1,4 +1,4 @@
-"""Stage 1: YAML as plain data, with lines."""
+"""YAML as plain data, with lines."""
 
 import math
 

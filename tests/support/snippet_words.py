@@ -15,6 +15,7 @@ import yaml
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import SpecError, catalogue
+from scalestudy.experiments.spec.sections import fields_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import sweep_keys
 from scalestudy.orchestration.study.ready import read_spec
@@ -282,10 +283,10 @@ def is_spec_key(key: str) -> bool:
         return rest in sweep_keys()
     model: Any = StudySpec
     for part in key.split("."):
-        fields = getattr(model, "model_fields", None)
-        if fields is None:
+        fields = fields_of(model)
+        if not fields:
             return str(model).startswith("dict")
         if part not in fields:
             return False
-        model = fields[part].annotation
+        model = fields[part]
     return True

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from scalestudy.training.config import AUGMENTATIONS as NAMES
+from scalestudy.training.config import TrainConfig, keys
 from scalestudy.training.data.loading import AUGMENTATIONS, PADDING, crop_flip, random_words
 from scalestudy.training.distributed import Worker
 from scalestudy.training.seeding import augmentation_key
@@ -18,7 +18,7 @@ PLACES = 2 * PADDING + 1
 
 
 def test_every_name_of_the_config_is_there() -> None:
-    assert tuple(AUGMENTATIONS) == NAMES
+    assert [set(AUGMENTATIONS)] == [set(key.choices) for key in keys(TrainConfig) if key.name == "augment"]
 
 
 def splitmix64(key: int, number: int) -> int:

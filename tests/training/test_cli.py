@@ -18,9 +18,23 @@ from scalestudy.training.__main__ import main
 from scalestudy.training.state import load_state
 
 ARGUMENTS = [
-    "--model", "mlp", "--model-args", '{"hidden": [16]}', "--data", "digits", "--batch-size", "100",
-    "--learning-rate", "0.1", "--epochs", "2", "--threads", "1", "--device", "cpu",
-]  # fmt: skip
+    "--model",
+    "mlp",
+    "--model-args",
+    '{"hidden": [16]}',
+    "--data",
+    "digits",
+    "--batch-size",
+    "100",
+    "--learning-rate",
+    "0.1",
+    "--epochs",
+    "2",
+    "--threads",
+    "1",
+    "--device",
+    "cpu",
+]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
@@ -62,10 +76,32 @@ def test_main_prints_records_and_a_last_line(capsys: pytest.CaptureFixture[str])
 
 def test_every_option_reaches_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     """Each in a way that can be seen in what is printed."""
-    options = ["--lr-rule", "sqrt", "--base-batch-size", "25", "--warmup-epochs", "0.5", "--schedule", "cosine",
-               "--accumulation", "2", "--channels-last", "auto", "--precision", "bf16", "--augment", "crop_flip",
-               "--loss", "mse", "--metric", "mse", "--noise-scale", "--sync-batch-norm",
-               "--shards", "speed"]  # fmt: skip
+    options = [
+        "--lr-rule",
+        "sqrt",
+        "--base-batch-size",
+        "25",
+        "--warmup-epochs",
+        "0.5",
+        "--schedule",
+        "cosine",
+        "--accumulation",
+        "2",
+        "--channels-last",
+        "auto",
+        "--precision",
+        "bf16",
+        "--augment",
+        "crop_flip",
+        "--loss",
+        "mse",
+        "--metric",
+        "mse",
+        "--noise-scale",
+        "--sync-batch-norm",
+        "--shards",
+        "speed",
+    ]
     assert main([*ARGUMENTS, *options]) == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     first, second, last = [json.loads(line) for line in printed]
@@ -128,7 +164,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "lenat"], "model: 'lenat' is not known; choose one of lenet, mlp"),
+        (["--model", "lenat"], "model: 'lenat' is not built in; did you mean \"lenet\"? choose lenet, mlp"),
         (["--data", "mnist", "--data-root", "/nowhere"], "run `scalestudy data fetch mnist`"),
         (["--learning-rate", "nan"], "learning_rate: nan"),
         (["--batch-size", "0"], "batch_size: 0"),
@@ -154,7 +190,10 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
             "model: outputs (100, 9) do not fit 10 classes; make its last layer give 10 outputs",
         ),
         (["--warmup-epochs", "1", "--schedule", "one_cycle"], "warmup_epochs: 1.0 does not go with schedule one_cycle"),
-        (["--lr-rule", "adascale", "--optimizer", "adam"], "lr_rule: adascale is derived for sgd, not adam; choose"),
+        (
+            ["--lr-rule", "adascale", "--optimizer", "adam"],
+            "lr_rule: 'adascale' does not go with optimizer.name adam",
+        ),
         (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
         (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu say the same thing twice"),
         (
@@ -166,7 +205,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
             "model: unused.weight, unused.bias took no part in the loss of the first batch; use them in forward",
         ),
         (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
-        (["--accumulation", "0"], "accumulation: 0 is not valid; choose a whole number, at least 1"),
+        (["--accumulation", "0"], "accumulation: 0 is too small; use at least 1"),
         (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is not valid"),
     ],
 )
@@ -206,10 +245,13 @@ def test_a_rank_that_lacks_a_device_says_so(
     ("arguments", "place", "message"),
     [
         (["--batch-size", "2000"], "error on rank ", "batch_size: 2000 is more than"),  # whoever is first
-        (["--model", "tests.training.workloads:refused_on_rank_one", "--model-args", "{}"],
-         "error on rank 1: ", "only rank 1 finds fault"),
+        (
+            ["--model", "tests.training.workloads:refused_on_rank_one", "--model-args", "{}"],
+            "error on rank 1: ",
+            "only rank 1 finds fault",
+        ),
     ],
-)  # fmt: skip
+)
 def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: str) -> None:
     command = [sys.executable, *TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

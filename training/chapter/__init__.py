@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from scalestudy.training.exceptions import InputError
+
 EXPERIMENTS: Mapping[str, str] = MappingProxyType(
     {
         "async": "scalestudy.training.chapter.asynchronous",
@@ -28,5 +30,5 @@ EXPERIMENTS: Mapping[str, str] = MappingProxyType(
 def find_experiment(name: str) -> Callable[..., Any]:
     """The `run` of that experiment. Raises ValueError if there is none of that name."""
     if name not in EXPERIMENTS:
-        raise ValueError(f"bench: {name!r} is not known; choose one of {', '.join(EXPERIMENTS)}")
+        raise InputError(f"bench: {name!r} is not known", f"choose one of {', '.join(EXPERIMENTS)}")
     return importlib.import_module(EXPERIMENTS[name]).run

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from scalestudy.training.distributed import synchronise_device
+from scalestudy.training.exceptions import InputError
 
 Cell = str | int | float | None
 """None: not measured here."""
@@ -83,9 +84,9 @@ QUIET_PROFILER = "99"  # above every level of Kineto's own messages, which would
 def find_device(name: str) -> torch.device:
     """The device of `auto`, `cpu` or `cuda`. Raises ValueError for another name, or for CUDA where there is none."""
     if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device: {name!r} is not known; choose auto, cpu or cuda")
+        raise InputError(f"device: {name!r} is not known", "choose auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: no CUDA device here; choose --device cpu")
+        raise InputError("device: no CUDA device here", "choose --device cpu")
     return torch.device("cuda", 0) if name != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from scalestudy.training.data.splits import Splits
+from scalestudy.training.exceptions import InputError
 
 _LARGEST_VALUE = 16  # a pixel counts the set bits of a 4 × 4 block
 
@@ -22,7 +23,7 @@ def load_digits(root: str | None, image_size: int = 28) -> Splits:
     The 8 × 8 pixels are resized bilinearly; image_size 8 leaves them as they are.
     """
     if not isinstance(image_size, int) or image_size < 1:
-        raise ValueError(f"data_args.image_size: {image_size!r} is not a whole number above 0; correct it")
+        raise InputError(f"data_args.image_size: {image_size!r} is not a whole number above 0", "correct it")
     with (resources.files("scalestudy.training.data") / "digits.npz").open("rb") as stream, np.load(stream) as arrays:
         return Splits(
             train_inputs=_digits_to_inputs(arrays["train_images"], image_size),
@@ -58,7 +59,7 @@ def load_synthetic(
              "channels": channels, "image_size": image_size}  # fmt: skip
     _check_sizes(sizes)
     if not 0 <= noise <= 1:
-        raise ValueError(f"data_args.noise: {noise!r} is not in [0, 1]; correct it")
+        raise InputError(f"data_args.noise: {noise!r} is not in [0, 1]", "correct it")
     generator = torch.Generator().manual_seed(seed)
     prototypes = torch.rand(num_classes, channels, image_size, image_size, generator=generator)
     train = _draw(prototypes, train_samples, noise, generator)
@@ -99,10 +100,11 @@ def linear_truth(
     _check_sizes({"features": features})
     spread = [1.0] * features if variances is None else [float(variance) for variance in variances]
     if len(spread) != features or min(spread) < 0:
-        raise ValueError(f"data_args.variances: {variances!r} are not {features} numbers of at least 0; give one a "
-                         "feature")  # fmt: skip
+        raise InputError(
+            f"data_args.variances: {variances!r} are not {features} numbers of at least 0", "give one a feature"
+        )
     if noise < 0:
-        raise ValueError(f"data_args.noise: {noise!r} is below 0; correct it")
+        raise InputError(f"data_args.noise: {noise!r} is below 0", "correct it")
     drawn = torch.randn(features + 1, generator=torch.Generator().manual_seed(seed))
     return LinearTruth(drawn[:-1], drawn[-1].item(), torch.tensor(spread), noise)
 
@@ -138,7 +140,7 @@ def _draw_linear(truth: LinearTruth, samples: int, generator: torch.Generator) -
 def _check_sizes(sizes: Mapping[str, object]) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"data_args.{name}: {size!r} is not a whole number above 0; correct it")
+            raise InputError(f"data_args.{name}: {size!r} is not a whole number above 0", "correct it")
 
 
 def splits_of_bytes(

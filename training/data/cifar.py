@@ -47,9 +47,10 @@ class CifarSource:
         """Raise DataError unless the unpacked files or the archive are there."""
         missing = [file for file in FILES if not self._path(root, file).is_file()]
         if missing and not (root / self.archive).is_file():
-            raise DataError(f"data: {self.name}: neither {', '.join(missing)} in {root / self.folder} nor "
-                            f"{self.archive} in {root}; {remedy(self.name)}, or set SCALESTUDY_DATA to the folder that "
-                            f"has {self.folder}/")  # fmt: skip
+            raise DataError(
+                f"data: {self.name}: neither {', '.join(missing)} in {root / self.folder} nor {self.archive} in {root}",
+                f"{remedy(self.name)}, or set SCALESTUDY_DATA to the folder that has {self.folder}/",
+            )
 
     def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
         """Training images (n, 3, 32, 32), labels (n,), test images (m, 3, 32, 32), labels (m,). Raises DataError."""
@@ -83,8 +84,10 @@ class CifarSource:
             return self._verified(unpacked[0])
         if (folder / self.archive).is_file():
             return self._unpack([str(folder / self.archive)])
-        raise DataError(f"data: {self.name}: neither {self.folder}/ nor {self.archive} in {folder}; give the folder "
-                        "that has one of them")  # fmt: skip
+        raise DataError(
+            f"data: {self.name}: neither {self.folder}/ nor {self.archive} in {folder}",
+            "give the folder that has one of them",
+        )
 
     def _archive_at(self, root: Path) -> list[str]:
         """Where to look for the archive: under the root, then the mirrors."""
@@ -98,7 +101,7 @@ class CifarSource:
                 contents[file] = (place / file).read_bytes()
                 check_md5(contents[file], self.md5[file])
             except (OSError, DataError) as error:
-                raise DataError(f"data: {place / file}: {error}; delete it and {remedy(self.name)}") from None
+                raise DataError(f"data: {place / file}: {error}", f"delete it and {remedy(self.name)}") from None
         return contents
 
     def _unpack(self, origins: list[str]) -> dict[str, bytes]:
@@ -108,13 +111,13 @@ class CifarSource:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 return {file: _member(archive, f"{self.folder}/{file}") for file in (*FILES, NAMES_FILE)}
         except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
-            raise DataError(f"data: {self.name}: {self.archive}: {error}; {remedy(self.name)}") from None
+            raise DataError(f"data: {self.name}: {self.archive}: {error}", remedy(self.name)) from None
 
     def _parse(self, root: Path, file: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         try:
             return parse_batch(content)
         except DataError as error:
-            raise DataError(f"data: {self._path(root, file)}: {error}; delete it and {remedy(self.name)}") from None
+            raise DataError(f"data: {self._path(root, file)}: {error}", f"delete it and {remedy(self.name)}") from None
 
 
 CIFAR10 = CifarSource(

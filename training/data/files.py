@@ -18,11 +18,20 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Protocol
 
+from scalestudy.training.exceptions import InputError
+
 DOWNLOAD_TIMEOUT_SECONDS = 10.0  # until a mirror answers, and then without a byte
 
 
-class DataError(ValueError):
-    """A data set is missing, damaged, unfit or can't be fetched; the message says what to do."""
+class DataError(InputError):
+    """A data set is missing, damaged or unfit, or can't be fetched."""
+
+
+def default_root() -> Path:
+    """The folder of data sets: SCALESTUDY_DATA, else scalestudy/data in the user's cache folder."""
+    named = os.environ.get("SCALESTUDY_DATA")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(named) if named else Path(cache) / "scalestudy" / "data"
 
 
 class FileSource(Protocol):
@@ -59,8 +68,10 @@ def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
             problems.append(f"{origin}: {error}")
         else:
             return content
-    raise DataError(f"data: {name}: {', '.join(problems)}; check the network, or name a folder that has the "
-                    f"files: scalestudy data fetch {name} --from DIR")  # fmt: skip
+    raise DataError(
+        f"data: {name}: {', '.join(problems)}",
+        f"check the network, or name a folder that has the files: scalestudy data fetch {name} --from DIR",
+    )
 
 
 def write_whole(name: str, target: Path, content: bytes) -> Path:
@@ -72,7 +83,9 @@ def write_whole(name: str, target: Path, content: bytes) -> Path:
             written.write_bytes(content)
             written.replace(target)
     except OSError as error:
-        raise DataError(f"data: {name}: can't write {target}: {error.strerror}; choose a folder that can be") from None
+        raise DataError(
+            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be"
+        ) from None
     return target
 
 
@@ -98,10 +111,3 @@ def _ask(url: str, answer: Future[IO[bytes]]) -> None:
         answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
     except Exception as error:  # whatever it is belongs to the thread that waits
         answer.set_exception(error)
-
-
-def default_root() -> Path:
-    """The folder of data sets: SCALESTUDY_DATA, else scalestudy/data in the user's cache folder."""
-    named = os.environ.get("SCALESTUDY_DATA")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(cache) / "scalestudy" / "data"

@@ -167,7 +167,9 @@ def _load(config: TrainConfig) -> Splits | DatasetSplits:
     loader = resolve_field("data", config.data, DATASETS)
     splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, Splits | DatasetSplits):
-        raise DataError(f"data: {config.data!r} gave a {type(splits).__name__}; return scalestudy.training.data.Splits")
+        raise DataError(
+            f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
+        )
     return splits
 
 
@@ -201,5 +203,8 @@ def _readers(splits: Splits | DatasetSplits, config: TrainConfig, worker: Worker
 
 def _check_augment(config: TrainConfig, train: Reader) -> None:
     if config.augment != "none" and len(train.inputs_shape) != 3:
-        raise DataError(f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has inputs "
-                        f"(n, {', '.join(map(str, train.inputs_shape))}); set it to none")  # fmt: skip
+        raise DataError(
+            f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has inputs (n, "
+            f"{', '.join(map(str, train.inputs_shape))})",
+            "set it to none",
+        )

@@ -23,6 +23,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from scalestudy.training.data.builtin import splits_of_bytes
 from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_whole
 from scalestudy.training.data.splits import Splits
+from scalestudy.training.exceptions import InputError
 
 FILES = (
     "train-images-idx3-ubyte",
@@ -49,9 +50,10 @@ class IdxSource:
         """Raise DataError unless each of the four files is there, packed or unpacked."""
         missing = [file for file in FILES if self._find(root, file) is None]
         if missing:
-            raise DataError(f"data: {self.name}: no {', '.join(missing)} in {root / self.folder / 'raw'}; "
-                            f"{remedy(self.name)}, or set SCALESTUDY_DATA to the folder that has "
-                            f"{self.folder}/")  # fmt: skip
+            raise DataError(
+                f"data: {self.name}: no {', '.join(missing)} in {root / self.folder / 'raw'}",
+                f"{remedy(self.name)}, or set SCALESTUDY_DATA to the folder that has {self.folder}/",
+            )
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
         """Copy or download the missing files, verified; returns the new ones. Raises DataError."""
@@ -67,7 +69,7 @@ class IdxSource:
         arrays = tuple(self._load_file(root, file) for file in FILES)
         if [array.ndim for array in arrays] != [3, 1, 3, 1]:
             shapes = [array.shape for array in arrays]
-            raise DataError(f"data: {self.name}: files hold arrays of shapes {shapes}; {remedy(self.name)}")
+            raise DataError(f"data: {self.name}: files hold arrays of shapes {shapes}", remedy(self.name))
         return arrays
 
     def _find(self, root: Path, file: str) -> Path | None:
@@ -79,7 +81,7 @@ class IdxSource:
         try:
             return parse_idx(self._read_bytes(path, file) if path else b"")
         except (DataError, OSError, EOFError, zlib.error) as error:
-            raise DataError(f"data: {path}: {error}; delete it and {remedy(self.name)}") from None
+            raise DataError(f"data: {path}: {error}", f"delete it and {remedy(self.name)}") from None
 
     def _read_bytes(self, path: Path, file: str) -> bytes:
         content = path.read_bytes()
@@ -98,7 +100,7 @@ class IdxSource:
         for candidate in candidates:
             if candidate.is_file():
                 return candidate
-        raise DataError(f"data: {self.name}: no {file}.gz in {folder}; give the folder that has {self.folder}/raw/")
+        raise DataError(f"data: {self.name}: no {file}.gz in {folder}", f"give the folder that has {self.folder}/raw/")
 
 
 MNIST = IdxSource(
@@ -167,7 +169,7 @@ def load_source(
     train = _first("data_args.train_samples", train_samples, len(train_labels))
     test = _first("data_args.test_samples", test_samples, len(test_labels))
     if max(train_labels.max(initial=0), test_labels.max(initial=0)) > 9:
-        raise DataError(f"data: {source.name}: labels above 9; {remedy(source.name)}")
+        raise DataError(f"data: {source.name}: labels above 9", remedy(source.name))
     splits = splits_of_bytes(
         train_images[:train, None], train_labels[:train], test_images[:test, None], test_labels[:test], num_classes=10
     )
@@ -179,7 +181,7 @@ def _smaller(splits: Splits, size: object) -> Splits:
     side = splits.train_inputs.shape[-1]
     sizes = [number for number in range(side, 0, -1) if side % number == 0]
     if size not in sizes or isinstance(size, bool):
-        raise ValueError(f"data_args.image_size: {size!r} is none of {', '.join(map(str, sizes))}; correct it")
+        raise InputError(f"data_args.image_size: {size!r} is none of {', '.join(map(str, sizes))}", "correct it")
     train, test = (adaptive_avg_pool2d(inputs, size) for inputs in (splits.train_inputs, splits.test_inputs))
     return replace(splits, train_inputs=train, test_inputs=test)
 
@@ -189,5 +191,5 @@ def _first(field: str, count: int | None, there: int) -> int:
     if count is None:
         return there
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= there:
-        raise ValueError(f"{field}: {count!r} is not a whole number from 1 to {there}; correct it, or leave it out")
+        raise InputError(f"{field}: {count!r} is not a whole number from 1 to {there}", "correct it, or leave it out")
     return count

@@ -244,7 +244,9 @@ class DatasetReader:
     def _tensors(self, batch: Any) -> Batch:
         """The collated pair, checked; targets as a loss wants them: int64, or floating-point as the inputs are."""
         if not isinstance(batch, tuple | list) or [type(part) for part in batch] != [torch.Tensor, torch.Tensor]:
-            raise DataError(f"data: {self._name} examples are not pairs of tensors or numbers; return (input, target)")
+            raise DataError(
+                f"data: {self._name} examples are not pairs of tensors or numbers", "return (input, target)"
+            )
         inputs, targets = batch
         check_inputs(self._name, inputs)
         targets = targets.to(inputs.dtype if targets.is_floating_point() else torch.int64)

@@ -33,8 +33,8 @@ class Splits:
         for split, inputs, targets in self._pairs():
             if not len(inputs) == len(targets) > 0 or inputs.dim() < 2:
                 raise DataError(
-                    f"data: {split} inputs {tuple(inputs.shape)} and targets {tuple(targets.shape)} do not fit; "
-                    "give (n, C, ...) inputs and n targets, n above 0"
+                    f"data: {split} inputs {tuple(inputs.shape)} and targets {tuple(targets.shape)} do not fit",
+                    "give (n, C, ...) inputs and n targets, n above 0",
                 )
             check_inputs(split, inputs)
             check_targets(split, targets, self.num_classes)
@@ -104,39 +104,49 @@ class DatasetSplits:
 def check_inputs(split: str, inputs: torch.Tensor) -> None:
     """Raise DataError for bytes, which no layer takes, and for numbers that float32's layers don't."""
     if str(inputs.dtype) == "torch.uint8":
-        raise DataError(f"data: {split} inputs are torch.uint8; give floating-point numbers, such as inputs / 255")
+        raise DataError(f"data: {split} inputs are torch.uint8", "give floating-point numbers, such as inputs / 255")
     if inputs.is_floating_point() and str(inputs.dtype) != "torch.float32":
-        raise DataError(f"data: {split} inputs are {inputs.dtype}; give torch.float32, as the parameters are")
+        raise DataError(f"data: {split} inputs are {inputs.dtype}", "give torch.float32, as the parameters are")
 
 
 def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
     """Raise DataError unless targets (N, …) are classes below K = num_classes, or numbers, K an example."""
     if targets.is_floating_point():
         if targets.shape[1:] != (num_classes,) and (targets.dim(), num_classes) != (1, 1):
-            raise DataError(f"data: {split} targets {tuple(targets.shape)} are not {num_classes} numbers an example; "
-                            "set num_classes to the numbers to predict")  # fmt: skip
+            raise DataError(
+                f"data: {split} targets {tuple(targets.shape)} are not {num_classes} numbers an example",
+                "set num_classes to the numbers to predict",
+            )
         return
     if targets.dim() != 1 or str(targets.dtype) != "torch.int64":
-        raise DataError(f"data: {split} targets are {targets.dtype} of shape {tuple(targets.shape)}; give class "
-                        "numbers (n,) of torch.int64, or floating-point numbers to predict")  # fmt: skip
+        raise DataError(
+            f"data: {split} targets are {targets.dtype} of shape {tuple(targets.shape)}",
+            "give class numbers (n,) of torch.int64, or floating-point numbers to predict",
+        )
     if not len(targets):
         return
     low, high = (int(bound) for bound in targets.aminmax())
     if low < 0 or high >= num_classes:
-        raise DataError(f"data: {split} targets are {low} to {high}, and {num_classes} classes are numbered 0 to "
-                        f"{num_classes - 1}; correct the labels or num_classes")  # fmt: skip
+        raise DataError(
+            f"data: {split} targets are {low} to {high}, and {num_classes} classes are numbered 0 to {num_classes - 1}",
+            "correct the labels or num_classes",
+        )
 
 
 def _channels(split: str, dataset: Dataset[Any]) -> int:
     """C, by the first example."""
     size = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else 0
     if not size:
-        raise DataError(f"data: the {split} data set is a {type(dataset).__name__} without a length or without "
-                        "examples; give a map-style torch Dataset")  # fmt: skip
+        raise DataError(
+            f"data: the {split} data set is a {type(dataset).__name__} without a length or without examples",
+            "give a map-style torch Dataset",
+        )
     example = dataset[0]
     if not isinstance(example, tuple | list) or len(example) != 2 or not getattr(example[0], "shape", ()):
-        raise DataError(f"data: a {split} example is {_form(example)}; return (input, target), the input a tensor "
-                        "(C, ...), with images by transform=ToTensor()")  # fmt: skip
+        raise DataError(
+            f"data: a {split} example is {_form(example)}",
+            "return (input, target), the input a tensor (C, ...), with images by transform=ToTensor()",
+        )
     return int(example[0].shape[0])
 
 

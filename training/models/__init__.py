@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.models.builtin import MLP, LeNet, LinearRegression, Residual, ResNet18
 from scalestudy.training.models.common import initialise
 from scalestudy.training.registry import MODELS, call_with, resolve_field
@@ -36,11 +37,14 @@ def build_model(name: str, num_classes: int, in_channels: int, model_args: Mappi
         resolve_field("model", name, MODELS), f"model_args: {name!r}", num_classes, in_channels, **model_args
     )
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model: {name!r} gave a {type(model).__name__}; the callable must return an nn.Module")
+        raise InputError(f"model: {name!r} gave a {type(model).__name__}", "the callable must return an nn.Module")
     lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
     if lazy:
-        raise ValueError(f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes, and so whose numbers, are not "
-                         "known before the first batch; give the layers their sizes")  # fmt: skip
+        raise InputError(
+            f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes, and so whose numbers, are not "
+            "known before the first batch",
+            "give the layers their sizes",
+        )
     return model
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from scalestudy.training.config import is_number
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.models.common import check_image_size, check_images, check_numbers, initialise, is_whole
 
 
@@ -82,17 +83,20 @@ def _hidden_layer(linear: nn.Linear, dropout: float, batch_norm: bool) -> list[n
 
 def _check_options(hidden: object, dropout: object, batch_norm: object, shared: object) -> None:
     if not isinstance(hidden, list | tuple) or not all(is_whole(size, 1) for size in hidden):
-        raise ValueError(f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0; write it like [256]")
+        raise InputError(f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0", "write it like [256]")
     if not is_number(dropout) or not 0 <= dropout < 1:  # type: ignore[operator]
-        raise ValueError(f"model_args.dropout: {dropout!r} is not valid; choose a number in [0, 1)")
+        raise InputError(f"model_args.dropout: {dropout!r} is not valid", "choose a number in [0, 1)")
     if not isinstance(batch_norm, bool):
-        raise ValueError(f"model_args.batch_norm: {batch_norm!r} is not known; choose true or false")
+        raise InputError(f"model_args.batch_norm: {batch_norm!r} is not known", "choose true or false")
     if not is_whole(shared, 0):
-        raise ValueError(f"model_args.shared: {shared!r} is not valid; choose how often the shared layer is used, 0 or "
-                         "more")  # fmt: skip
+        raise InputError(
+            f"model_args.shared: {shared!r} is not valid", "choose how often the shared layer is used, 0 or more"
+        )
     if shared and not hidden:
-        raise ValueError(f"model_args.shared: {shared!r} uses of a layer as wide as the last hidden one, but hidden is "
-                         "empty; give hidden at least one size")  # fmt: skip
+        raise InputError(
+            f"model_args.shared: {shared!r} uses of a layer as wide as the last hidden one, but hidden is empty",
+            "give hidden at least one size",
+        )
 
 
 class LeNet(nn.Sequential):
@@ -160,7 +164,7 @@ class ResNet18(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int, init: str = "xavier", conv_bias: bool = True) -> None:
         if not isinstance(conv_bias, bool):
-            raise ValueError(f"model_args.conv_bias: {conv_bias!r} is not known; choose true or false")
+            raise InputError(f"model_args.conv_bias: {conv_bias!r} is not known", "choose true or false")
         blocks = [
             nn.Sequential(
                 Residual(before, channels, 1 if before == channels else 2, conv_bias),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import INITIALISATIONS, resolve
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -23,11 +24,11 @@ def initialise(model: nn.Module, init: str) -> None:
     Raises ValueError if there is no such initialiser.
     """
     if not isinstance(init, str):
-        raise ValueError(f"model_args.init: {init!r} is not a name; choose one of {', '.join(INITIALISATIONS)}")
+        raise InputError(f"model_args.init: {init!r} is not a name", f"choose one of {', '.join(INITIALISATIONS)}")
     try:
         initialiser = resolve(init, INITIALISATIONS)
-    except ValueError as error:
-        raise ValueError(f"model_args.init: {error}") from None
+    except InputError as error:
+        raise InputError(f"model_args.init: {error.what}", error.remedy) from None
     model.apply(initialiser)
 
 
@@ -63,19 +64,23 @@ def is_whole(value: object, least: int) -> bool:
 def check_image_size(size: object, least: int) -> None:
     """Raise ValueError unless `size`, the side of the images in pixels, is a whole number of at least `least`."""
     if not is_whole(size, least):
-        raise ValueError(f"model_args.image_size: {size!r} is too small or not a whole number; use at least {least}")
+        raise InputError(f"model_args.image_size: {size!r} is too small or not a whole number", f"use at least {least}")
 
 
 def check_images(inputs: torch.Tensor) -> None:
     """Raise ValueError unless inputs are images (N, C, H, W)."""
     if inputs.dim() != 4:
-        raise ValueError(f"data: examples of shape {list(inputs.shape[1:])} are not images [C, H, W], which this model "
-                         "takes; choose mlp or linear_regression, or other data")  # fmt: skip
+        raise InputError(
+            f"data: examples of shape {list(inputs.shape[1:])} are not images [C, H, W], which this model takes",
+            "choose mlp or linear_regression, or other data",
+        )
 
 
 def check_numbers(inputs: torch.Tensor, numbers: int) -> None:
     """Raise ValueError unless each example of inputs (N, …) has so many numbers."""
     if math.prod(inputs.shape[1:]) != numbers:
-        raise ValueError(f"data: examples of shape {list(inputs.shape[1:])} do not fit the model, which takes "
-                         f"{numbers} numbers each; set model_args.image_size to the side of the images, or to 1 if "
-                         "they are none")  # fmt: skip
+        raise InputError(
+            f"data: examples of shape {list(inputs.shape[1:])} do not fit the model, which takes "
+            f"{numbers} numbers each",
+            "set model_args.image_size to the side of the images, or to 1 if they are none",
+        )

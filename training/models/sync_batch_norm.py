@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 
 _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -54,8 +55,10 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
-            raise ValueError(f"batch normalisation: inputs of shape {list(input.shape)} are not (n, "
-                             f"{self.num_features}, ...); correct the layer before it")  # fmt: skip
+            raise InputError(
+                f"batch normalisation: inputs of shape {list(input.shape)} are not (n, {self.num_features}, ...)",
+                "correct the layer before it",
+            )
 
 
 def convert_sync_batch_norm(model: nn.Module, worker: Worker) -> bool:
@@ -68,8 +71,10 @@ def convert_sync_batch_norm(model: nn.Module, worker: Worker) -> bool:
     found = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     for name, module in found.items():
         if type(module) not in (*_REPLACED, SynchronisedBatchNorm):
-            raise ValueError(f"sync_batch_norm: {name} is a {type(module).__name__}, not one of PyTorch's own classes; "
-                             "use nn.BatchNorm2d or its like, or set sync_batch_norm: false")  # fmt: skip
+            raise InputError(
+                f"sync_batch_norm: {name} is a {type(module).__name__}, not one of PyTorch's own classes",
+                "use nn.BatchNorm2d or its like, or set sync_batch_norm: false",
+            )
         module.__class__ = SynchronisedBatchNorm
         module.world_size = worker.world_size  # type: ignore[assignment]
     return bool(found)
@@ -89,8 +94,10 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         count, mean, squares = _over_workers(_moments(inputs), world_size)
         if inputs.numel() // inputs.shape[1] < 2 and count.item() == 1:  # waits for the device only if it may be so
-            raise ValueError("batch_size: one value a channel in the global batch has no variance, which batch "
-                             "normalisation needs; choose a larger batch_size")  # fmt: skip
+            raise InputError(
+                "batch_size: one value a channel in the global batch has no variance, which batch normalisation needs",
+                "choose a larger batch_size",
+            )
         divisor = count.clamp(min=1)  # no rank has an example: nothing is normalised, and no 0 / 0 is made
         inverse_std = (squares / divisor + eps).rsqrt()
         scale = inverse_std if weight is None else inverse_std * weight

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.models.common import check_images, initialise
 from scalestudy.training.torchvision_compat import import_torchvision
 
@@ -32,8 +33,9 @@ def find_classifier(name: str) -> Callable[..., nn.Module]:
     names = models.list_models(module=models)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1) or ["resnet18"]
-        raise ValueError(f"'torchvision:{name}': torchvision has no classifier of that name; did you mean "
-                         f"torchvision:{close[0]}?")  # fmt: skip
+        raise InputError(
+            f"'torchvision:{name}': torchvision has no classifier of that name", f"did you mean torchvision:{close[0]}?"
+        )
     return functools.partial(_build, models, name)
 
 
@@ -53,8 +55,11 @@ class ImageSizeCheck:
         height, width = arguments[0].shape[2:]
         if min(height, width) < self.least or (self.exact and max(height, width) > self.least):
             limit = "exactly" if self.exact else "at least"
-            raise ValueError(f"data: images of {height} × {width} pixels do not fit {self.model}, which takes {limit} "
-                             f"{self.least} × {self.least}; choose other data or another model")  # fmt: skip
+            raise InputError(
+                f"data: images of {height} × {width} pixels do not fit {self.model}, which takes {limit} "
+                f"{self.least} × {self.least}",
+                "choose other data or another model",
+            )
 
 
 def _build(
@@ -66,9 +71,10 @@ def _build(
     try:
         model: nn.Module = models.get_model(name, num_classes=num_classes, **(second_heads | model_args))
     except (TypeError, ValueError, AssertionError) as error:
-        reason = str(error).splitlines()[0].replace("; ", ", ") if str(error) else type(error).__name__
-        raise ValueError(f"model_args: {model_args!r} do not suit torchvision:{name} ({reason}); correct or remove "
-                         "them") from None  # fmt: skip
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"model_args: {model_args!r} do not suit torchvision:{name} ({reason})", "correct or remove them"
+        ) from None
     if in_channels != RGB:
         _take_channels(model, in_channels)
     initialise(model, init)
@@ -79,12 +85,17 @@ def _build(
 def _refuse(name: str, model_args: dict[str, Any]) -> None:
     for key in ("weights", "pretrained"):
         if model_args.get(key):
-            raise ValueError(f"model_args.{key}: {model_args[key]!r} would be downloaded by every worker, while models "
-                             "of a study start from its seeds; remove it, or load a file in a function of your own "
-                             "(package.module:callable)")  # fmt: skip
+            raise InputError(
+                f"model_args.{key}: {model_args[key]!r} would be downloaded by every worker, while models of "
+                "a study start from its seeds",
+                "remove it, or load a file in a function of your own (package.module:callable)",
+            )
     if model_args.get("aux_logits"):
-        raise ValueError(f"model_args.aux_logits: with {model_args['aux_logits']!r} torchvision:{name} gives more than "
-                         "one tensor of logits, which no loss here takes; remove it")  # fmt: skip
+        raise InputError(
+            f"model_args.aux_logits: with {model_args['aux_logits']!r} torchvision:{name} gives more than "
+            "one tensor of logits, which no loss here takes",
+            "remove it",
+        )
 
 
 def _take_channels(model: nn.Module, in_channels: int) -> None:

@@ -4,8 +4,8 @@ Seconds to a target = epochs to it, from a training with one num_gpus, times und
 run; `cells.gather` makes such cells. Here they are held against the cells that were run in full as well, and the
 study's cost against that of the whole grid.
 
-They are chosen when the trainings have ended: in a cell whose training missed every target, or was stopped early, there
-is little to compare, and a cell picked before the start may well be one.
+They are chosen when the trainings have ended. A cell whose training missed every target, or was stopped early, has
+little to compare; chosen before the start, it might be one of these.
 """
 
 import hashlib
@@ -213,7 +213,9 @@ def caveats(
     return found
 
 
-def held_out_trials(spec: Any, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]) -> list[TrialPlan]:
+def held_out_trials(
+    spec: StudySpec, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]
+) -> list[TrialPlan]:
     """The trials of the cells that are held out, all seeds of each, by num_gpus; none where the plan isn't factorised.
 
     Each cell has another num_gpus than the trainings. First come cells in which every seed reached most targets, or,
@@ -221,7 +223,7 @@ def held_out_trials(spec: Any, plan: Plan, known: Iterable[TrialPlan], records: 
     chance decides, by the search's seed. Cells with a training that failed are left out.
 
     Args:
-        spec: the study's (`scalestudy.experiments.spec.study_spec.StudySpec`).
+        spec: the study's.
         plan: the study's, its trainings ended.
         known: trials of the study so far; cells that are held out already stay.
         records: lines of `trials.jsonl`, by trial id.
@@ -235,9 +237,10 @@ def held_out_trials(spec: Any, plan: Plan, known: Iterable[TrialPlan], records: 
     left = {
         key: cell
         for cell in plan.cells
-        if cell["num_gpus"] != plan.factorised.train_on and (key := cell_key(cell)) not in held
+        if cell["num_gpus"] != plan.factorised.train_on
+        and (key := cell_key(cell)) not in held
         and told[_trained(plan, cell)] is not None
-    }  # fmt: skip
+    }
     used = Counter(_step(cell) for cell in held.values())
     while left and len(held) < plan.factorised.held_out:
         key = min(left, key=lambda key: _rank(left[key], told[_trained(plan, left[key])] or 0, used, spec.search.seed))
@@ -260,7 +263,7 @@ def _trained(plan: Plan, cell: CellKey) -> str:
     return cell_key({**cell, "num_gpus": plan.factorised.train_on})
 
 
-def _told(spec: Any, trials: Sequence[TrialPlan], records: Mapping[str, Trial]) -> int | None:
+def _told(spec: StudySpec, trials: Sequence[TrialPlan], records: Mapping[str, Trial]) -> int | None:
     """How much a cell's trainings say: the least of its seeds. None: not every seed came to an end that counts."""
     ended = [records.get(trial.trial_id) for trial in trials]
     counted = [record for record in ended if record is not None and record["status"] in COUNTED]
@@ -285,7 +288,7 @@ def _rank(cell: CellKey, told: int, used: Mapping[tuple[int, int], int], seed: i
     return -told, used[_step(cell)], drawn
 
 
-def _trials(spec: Any, cell: CellKey, trainings: Iterable[TrialPlan]) -> list[TrialPlan]:
+def _trials(spec: StudySpec, cell: CellKey, trainings: Iterable[TrialPlan]) -> list[TrialPlan]:
     """The trials of a cell, with the ids that they have in a grid."""
     resources = spec.to_dict()["resources"]
     found = [at_size(trial, cell["num_gpus"]) for trial in trainings]

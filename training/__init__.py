@@ -1,1 +1,1 @@
-"""Stage 5, training loop: data-parallel training with PyTorch alone (importing this package imports no torch)."""
+"""Data-parallel training with PyTorch alone. Importing this package imports no torch."""

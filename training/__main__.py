@@ -74,8 +74,8 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> TrainResult:
     try:
         checkpoints = _checkpoints(options)
         hooks = _hooks(options, checkpoints)
-        picked = checkpoints.find(config, worker) if checkpoints else None
-        return train(config, worker, hooks=hooks, on_epoch=_print_record, picked=picked)
+        choices = checkpoints.find(config, worker) if checkpoints else None
+        return train(config, worker, hooks=hooks, on_epoch=_print_record, choices=choices)
     finally:
         stop_process_group()
 

@@ -1,7 +1,7 @@
-"""The arithmetic of batches, pure (docs/formulas.md §1).
+"""The arithmetic of batches and shards: pure functions (docs/formulas.md §1).
 
-A global batch of B examples is a slice of the epoch's permutation, and worker i trains the i-th piece of it, b_i
-examples, Σ b_i = B. Nothing is dropped and nothing is padded: the last batch of an epoch is smaller, and b_i may be 0.
+A global batch of B examples is a slice of the epoch's permutation. Worker i trains the i-th piece of it, b_i examples,
+Σ b_i = B. Nothing is dropped or padded: the last batch of an epoch may be smaller, and b_i may be 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-SUM_TOLERANCE = 0.01  # weights of at most 1 are shares: they sum to 1 but for rounding
+SUM_TOLERANCE = 0.01  # weights of at most 1 are shares, which sum to 1 apart from rounding
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
@@ -19,9 +19,9 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 
 def steps_made(steps: int, epoch: int, max_steps: int | None) -> int:
-    """How many of an epoch's `steps` a training makes that ends after `max_steps` in all (None: after its epochs).
+    """How many of an epoch's `steps` a training makes if it ends after `max_steps` in all (None: after its epochs).
 
-    From 1, epochs are counted on without end: 0 says that the training has ended before this one.
+    `epoch` counts from 1 without end. 0: the training has ended before this epoch.
     """
     return steps if max_steps is None else min(max(max_steps - (epoch - 1) * steps, 0), steps)
 
@@ -35,8 +35,8 @@ def batch_bounds(samples: int, batch_size: int, step: int) -> tuple[int, int]:
 def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Split `batch` examples over workers in proportion to their weights (largest remainder; ties to lower ranks).
 
-    Sums to `batch`, and each size is its exact share rounded down or up. Equal weights give sizes that differ by at
-    most one. Raises ValueError unless the weights are finite, not negative and not all zero.
+    The sizes sum to `batch`. Each is its exact share, rounded down or up, so equal weights give sizes that differ by at
+    most one. Raises ValueError unless the weights are finite, at least 0 and not all 0.
     """
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
         raise ValueError(f"shards: weights {list(weights)} must be finite, at least 0 and not all 0; correct them")
@@ -52,14 +52,16 @@ def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def require_shares(weights: Sequence[float]) -> None:
-    """Raise ValueError for weights that look like shares of 1, fractions none of which is above 1, and are not.
+    """Raise ValueError for weights that look like shares of 1 (fractions, none above 1) but have another sum.
 
-    Such a list is mostly a slip of the pen, which proportions would hide.
+    Such a list is mostly a typing mistake, which proportions would hide.
     """
     are_shares = max(weights) <= 1 and any(0 < weight < 1 for weight in weights)
     if are_shares and abs(math.fsum(weights) - 1) > SUM_TOLERANCE:
-        raise ValueError(f"shards: {list(weights)} sum to {math.fsum(weights):g}, not 1; give shares that sum to 1, or "
-                         "whole numbers such as [3, 1]")  # fmt: skip
+        raise ValueError(
+            f"shards: {list(weights)} sum to {math.fsum(weights):g}, not 1; "
+            "give shares that sum to 1, or whole numbers such as [3, 1]"
+        )
 
 
 def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, int]:
@@ -74,9 +76,9 @@ def even_weights(world_size: int) -> tuple[float, ...]:
 
 
 def micro_batch_sizes(shard: int, parts: int, *, keep_empty: bool = False) -> tuple[int, ...]:
-    """A shard's examples in at most `parts` micro-batches, as evenly as it goes; the first are the larger.
+    """Split a shard into at most `parts` micro-batches, as evenly as possible, the larger ones first.
 
-    At least one, which is empty if the shard is. `keep_empty`: exactly `parts`, so that all ranks make the same number.
+    An empty shard gives one empty micro-batch. `keep_empty`: exactly `parts`, so that all ranks make the same number.
     """
     sizes = shard_sizes(shard, even_weights(parts))
     filled = tuple(size for size in sizes if size)

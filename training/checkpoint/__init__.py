@@ -1,1 +1,1 @@
-"""Stage 5, training loop: checkpoints as bytes under names, with a manifest that is written last."""
+"""Checkpoints: a trial's state in a byte store, written, found again and resumed from."""

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: how the gradients of all workers become one sum; a strategy a class."""
+"""How the gradients of all workers become one sum. Each strategy is a class."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 def make_gradient_sync(
     name: str, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None
 ) -> GradientSync:
-    """The strategy of that name for this trial; with one worker there is nothing to synchronise.
+    """Make the strategy of that name for this trial. One worker gets the base class, which synchronises nothing.
 
-    Raises ValueError if the name is unknown or a user's callable gives no GradientSync.
+    Raises ValueError if the name is unknown or a user's callable returns no GradientSync.
     """
     strategy = resolve_field("gradient_sync", name, GRADIENT_SYNCS)
     chosen = options or SyncOptions()
@@ -23,6 +23,8 @@ def make_gradient_sync(
         return GradientSync(shard_loss, worker, chosen)
     sync = call_with(strategy, f"gradient_sync: {name!r}", shard_loss, worker, chosen)
     if not isinstance(sync, GradientSync):
-        raise ValueError(f"gradient_sync: {name!r} gave a {type(sync).__name__}; the callable must return a "
-                         "scalestudy.training.gradient_sync.GradientSync")  # fmt: skip
+        raise ValueError(
+            f"gradient_sync: {name!r} gave a {type(sync).__name__}; "
+            "the callable must return a scalestudy.training.gradient_sync.GradientSync"
+        )
     return sync

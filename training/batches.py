@@ -1,7 +1,7 @@
-"""The arithmetic of batches, pure (docs/formulas.md §1).
+"""The arithmetic of batches and shards: pure functions (docs/formulas.md §1).
 
-A global batch of B examples is a slice of the epoch's permutation, and worker i trains the i-th piece of it, b_i
-examples, Σ b_i = B. Nothing is dropped and nothing is padded: the last batch of an epoch is smaller, and b_i may be 0.
+A global batch of B examples is a slice of the epoch's permutation. Worker i trains the i-th piece of it, b_i examples,
+Σ b_i = B. Nothing is dropped or padded: the last batch of an epoch may be smaller, and b_i may be 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-SUM_TOLERANCE = 0.01  # weights of at most 1 are shares: they sum to 1 but for rounding
+from training.exceptions import InputError
+
+SUM_TOLERANCE = 0.01  # weights of at most 1 are shares, which sum to 1 apart from rounding
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
@@ -19,9 +21,9 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 
 def steps_made(steps: int, epoch: int, max_steps: int | None) -> int:
-    """How many of an epoch's `steps` a training makes that ends after `max_steps` in all (None: after its epochs).
+    """How many of an epoch's `steps` a training makes if it ends after `max_steps` in all (None: after its epochs).
 
-    From 1, epochs are counted on without end: 0 says that the training has ended before this one.
+    `epoch` counts from 1 without end. 0: the training has ended before this epoch.
     """
     return steps if max_steps is None else min(max(max_steps - (epoch - 1) * steps, 0), steps)
 
@@ -35,11 +37,11 @@ def batch_bounds(samples: int, batch_size: int, step: int) -> tuple[int, int]:
 def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Split `batch` examples over workers in proportion to their weights (largest remainder; ties to lower ranks).
 
-    Sums to `batch`, and each size is its exact share rounded down or up. Equal weights give sizes that differ by at
-    most one. Raises ValueError unless the weights are finite, not negative and not all zero.
+    The sizes sum to `batch`. Each is its exact share, rounded down or up, so equal weights give sizes that differ by at
+    most one. Raises ValueError unless the weights are finite, at least 0 and not all 0.
     """
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
-        raise ValueError(f"shards: weights {list(weights)} must be finite, at least 0 and not all 0; correct them")
+        raise InputError(f"shards: weights {list(weights)} must be finite, at least 0 and not all 0", "correct them")
     largest = max(weights)
     relative = [weight / largest for weight in weights]  # a sum of huge weights could overflow
     total = math.fsum(relative)
@@ -73,9 +75,9 @@ def even_weights(world_size: int) -> tuple[float, ...]:
 
 
 def micro_batch_sizes(shard: int, parts: int, *, keep_empty: bool = False) -> tuple[int, ...]:
-    """A shard's examples in at most `parts` micro-batches, as evenly as it goes; the first are the larger.
+    """Split a shard into at most `parts` micro-batches, as evenly as possible, the larger ones first.
 
-    At least one, which is empty if the shard is. `keep_empty`: exactly `parts`, so that all ranks make the same number.
+    An empty shard gives one empty micro-batch. `keep_empty`: exactly `parts`, so that all ranks make the same number.
     """
     sizes = shard_sizes(shard, even_weights(parts))
     filled = tuple(size for size in sizes if size)

@@ -3,8 +3,8 @@
 A key is a field of a frozen dataclass: its type says what kind of value it takes, `knob` its default, limits and
 meaning. Specs, the command line, the template of a spec and the table in the docs all read the same `keys`.
 
-From here come the `train` section of a spec, the options of `python -m scalestudy.training`, the `train` section of a new spec,
-the table of keys in the docs, and the config of a trial. This file loads neither torch nor numpy.
+The `train` section of a spec, the options of `python -m scalestudy.training`, the `train` section of a new spec, the
+table of keys in the docs, and the config of a trial. This file loads neither torch nor numpy.
 """
 
 from __future__ import annotations

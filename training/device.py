@@ -1,6 +1,6 @@
 """Device, precision, memory count: the device protocol.
 
-bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, the rest where it is safe.
+bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, other operations where it is safe.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Precision = Callable[[], AbstractContextManager[object]]
 
 
 def make_precision(name: str, device: torch.device) -> Precision:
-    """The context of `fp32` or `bf16` on the device. Raises ValueError if the device has no bfloat16."""
+    """Make the context of `fp32` or `bf16` on the device. Raises ValueError if the device has no bfloat16."""
     if name == "fp32":
         return nullcontext
     if not has_bfloat16(device):
-        raise ValueError(f"precision: bf16 is not there on this device ({device}); choose fp32")
+        raise InputError(f"precision: bf16 is not there on this device ({device})", "choose fp32")
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
 
@@ -41,7 +41,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def start_memory_count(device: torch.device) -> None:
-    """Let the trial start from a clean allocator: cached blocks freed, the peak forgotten (CUDA only)."""
+    """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only)."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

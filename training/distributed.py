@@ -1,4 +1,4 @@
-"""Who this process is; the few collectives.
+"""Who this process is among the workers, and the few collectives that it needs.
 
 World size 1 needs no process group: every function here then answers without communication.
 """
@@ -22,9 +22,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-LONGEST_TIMEOUT_SECONDS = 1e9  # what a backend counts in nanoseconds must fit 64 bits
-LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is there
-ONLY_HERE = 2  # references to what a local variable alone holds: the variable, and getrefcount's argument
+from training.exceptions import InputError
+
+LONGEST_TIMEOUT_SECONDS = 1e9  # a backend counts nanoseconds in 64 bits
+LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is ready
+ONLY_HERE = 2  # references to an object that one local variable holds: the variable, and getrefcount's argument
+LOCAL_TIMEOUT_SECONDS = 120.0  # of a collective in `on_ranks`
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class Worker:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank: {self.rank} is not in 0 … {self.world_size - 1}; correct rank or world size")
+            raise InputError(f"rank: {self.rank} is not in 0 … {self.world_size - 1}", "correct rank or world size")
         if self.threads < 1:
-            raise ValueError(f"threads: {self.threads} is less than 1; give each worker at least one")
+            raise InputError(f"threads: {self.threads} is less than 1", "give each worker at least one")
 
 
 def start_process_group(
@@ -52,15 +55,17 @@ def start_process_group(
     backend: str = "gloo",
     timeout_seconds: float = 1800.0,
 ) -> None:
-    """Join the default process group of `world_size` ranks; nothing to do for world size 1.
+    """Join the default process group of `world_size` ranks; for world size 1 do nothing.
 
     `init_method` is a URL such as tcp://10.0.0.1:29500 or file:///shared/file; None reads MASTER_ADDR and MASTER_PORT
-    from the environment; a `store` takes its place. `timeout_seconds` bounds the wait in one collective. Raises
-    ValueError if it is none, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
+    from the environment. A `store` replaces it. `timeout_seconds` bounds the wait in one collective. Raises ValueError
+    for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
     """
     if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
-        raise ValueError(f"timeout_seconds: {timeout_seconds} is not a wait; choose a number above 0, at most "
-                         f"{LONGEST_TIMEOUT_SECONDS:g}")  # fmt: skip
+        raise InputError(
+            f"timeout_seconds: {timeout_seconds} is not a wait",
+            f"choose a number above 0, at most {LONGEST_TIMEOUT_SECONDS:g}",
+        )
     if world_size == 1:
         return
     dist.init_process_group(
@@ -74,10 +79,10 @@ def start_process_group(
 
 
 def store_at(address: str, port: int, rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
-    """The store by which ranks meet, which rank 0 serves at this address of its own and nowhere else.
+    """The store by which ranks meet. Rank 0 serves it, at this address and no other.
 
-    PyTorch's own way, `tcp://…`, would listen on every interface of the machine, and the store does what it is told by
-    whoever connects. Raises OSError where the port is taken, torch.distributed.DistStoreError if the ranks don't meet.
+    PyTorch's own `tcp://…` would listen on every interface of the machine, and the store obeys whoever connects.
+    Raises OSError if the port is taken, torch.distributed.DistStoreError if the ranks don't meet.
     """
     served: int | None = None
     if rank == 0:
@@ -91,10 +96,10 @@ def store_at(address: str, port: int, rank: int, world_size: int, timeout_second
 def stop_process_group() -> None:
     """Leave the default process group, if there is one.
 
-    What is left of a training (DistributedDataParallel is full of reference cycles) would keep the group's threads
-    alive until the interpreter ends, which then aborts ("terminate called without an active exception"): collect it.
-    A thread of the group may be the last to let go of it, too, when it has run a communication hook's callback: it
-    would then wait for itself and abort ("Resource deadlock avoided"). So this thread lets go last.
+    First collect garbage, since DistributedDataParallel is full of reference cycles. The remains of a training would
+    keep the group's threads alive until the interpreter ends. It then aborts ("terminate called without an active
+    exception"). Then wait until this thread alone holds the group. A thread of the group that ran a communication
+    hook's callback could otherwise release it last, wait for itself and abort ("Resource deadlock avoided").
     """
     if dist.is_available() and dist.is_initialized():
         gc.collect()
@@ -106,10 +111,10 @@ def stop_process_group() -> None:
 
 
 def is_first_to_say(text: str) -> bool:
-    """Whether no other rank has asked this about the same text, by the store of the torchrun that started this process.
+    """Whether this rank is the first to ask about this text, by the store of the torchrun that started this process.
 
-    True without torchrun, and if its store does not answer: an error said twice is better than one that nobody says.
-    It needs no process group, which a rank that fails early never joins.
+    True without torchrun, and if its store does not answer: better an error twice than never. It needs no process
+    group, since a rank that fails early never joins one.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
@@ -123,18 +128,18 @@ def is_first_to_say(text: str) -> bool:
 
 
 def check_process_group(worker: Worker) -> None:
-    """Raise ValueError if the worker's rank and world size are not those of the process group it would train in."""
+    """Raise ValueError if the worker's rank and world size differ from those of the process group."""
     if worker.world_size == 1:
         return
     if not dist.is_initialized():
-        raise ValueError(f"world_size: {worker.world_size} workers need a process group; call start_process_group")
+        raise InputError(f"world_size: {worker.world_size} workers need a process group", "call start_process_group")
     found = (dist.get_rank(), dist.get_world_size())
     if found != (worker.rank, worker.world_size):
         raise ValueError(f"worker: {(worker.rank, worker.world_size)} is not the process group's (rank, size) {found}")
 
 
 def gather_rows(row: Sequence[float], worker: Worker) -> list[list[float]]:
-    """Every rank's row of numbers, in the order of ranks, on every rank; whole numbers are exact up to 2**53."""
+    """Every rank's row of numbers, by rank, on every rank; rows of one length. Whole numbers are exact to 2**53."""
     if worker.world_size == 1:
         return [list(row)]
     mine = carried(torch.tensor(row, dtype=torch.float64, device=worker.device))
@@ -143,11 +148,24 @@ def gather_rows(row: Sequence[float], worker: Worker) -> list[list[float]]:
     return [other.tolist() for other in rows]
 
 
-def carried(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its copy on the CPU where the backend carries nothing else.
+def gather_texts(text: str, worker: Worker) -> list[str]:
+    """Every rank's text, by rank, on every rank. The texts may have different lengths."""
+    if worker.world_size == 1:
+        return [text]
+    data = text.encode()
+    lengths = [int(row[0]) for row in gather_rows([len(data)], worker)]
+    padded = torch.tensor(list(data.ljust(max(*lengths, 1))), dtype=torch.uint8, device=worker.device)
+    mine = carried(padded)
+    rows = [torch.empty_like(mine) for _ in range(worker.world_size)]
+    dist.all_gather(rows, mine)
+    return [bytes(row[:length].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
-    On a GPU gloo has broadcast and allreduce; gather, all-gather, send and receive have to go by way of the CPU. Ranks
-    on a GPU and on a CPU meet so in one group.
+
+def carried(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its copy on the CPU if the backend is gloo.
+
+    On a GPU gloo has broadcast and allreduce alone. Gather, all-gather, send and receive go through the CPU, so ranks
+    on a GPU and on a CPU can share a group.
     """
     return tensor.cpu() if dist.get_backend() == "gloo" else tensor
 
@@ -161,7 +179,7 @@ def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> Non
 
 
 def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> float:
-    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if one is."""
+    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if some is."""
     if worker.world_size == 1:
         return 0.0
     largest = torch.zeros((), device=worker.device)
@@ -173,37 +191,37 @@ def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worke
 
 
 def synchronise_device(device: torch.device) -> None:
-    """Wait until the device has done all that was asked of it; a CPU has."""
+    """Wait until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-TIMEOUT_SECONDS = 120.0
-
-
 def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
-    """The values of function(worker, *arguments) on ranks 0 … world_size - 1, which share a process group.
+    """Call function(worker, *arguments) on spawned ranks 0 … world_size - 1 of this machine; returns their values.
 
-    The function must be importable by name. A rank has one thread; under `nccl` it has the CUDA device of its number,
-    else the CPU. Raises what the lowest failing rank raised, BrokenProcessPool if a rank died.
+    The ranks share a process group. The function must be importable by name. A rank has one thread. With `nccl` it has
+    the CUDA device of its number, otherwise the CPU. Raises what the lowest failing rank raised, BrokenProcessPool if
+    a rank died.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
         ProcessPoolExecutor(world_size, mp_context=get_context("spawn")) as pool,
     ):
         meeting = (world_size, f"file://{Path(folder) / 'store'}", backend)
-        futures = [pool.submit(_serve, function, rank, meeting, arguments) for rank in range(world_size)]
+        futures = [pool.submit(_serve_rank, function, rank, meeting, arguments) for rank in range(world_size)]
         return [future.result() for future in futures]
 
 
-def _serve(function: Callable[..., Any], rank: int, meeting: tuple[int, str, str], arguments: tuple[Any, ...]) -> Any:
-    """One rank's part. Each blocks until all have met, so that a process of the pool never takes two."""
+def _serve_rank(
+    function: Callable[..., Any], rank: int, meeting: tuple[int, str, str], arguments: tuple[Any, ...]
+) -> Any:
+    """One rank's part. It blocks until all have met, so no process of the pool takes two parts."""
     world_size, store, backend = meeting
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    start_process_group(rank, world_size, init_method=store, backend=backend, timeout_seconds=TIMEOUT_SECONDS)
+    start_process_group(rank, world_size, init_method=store, backend=backend, timeout_seconds=LOCAL_TIMEOUT_SECONDS)
     try:
         return function(Worker(rank, world_size, device), *arguments)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
-_NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text where it has no memory for a kernel's code
+_NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text if it has no memory for a kernel's code
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 
@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that an allocation failed (some come out of C++ as a plain RuntimeError)."""
+    """Whether an exception says that an allocation failed. Some come from C++ as a plain RuntimeError."""
     if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):
         return True
     text = str(error)
@@ -29,7 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether a collective says that another worker of the group is gone."""
+    """Whether the exception of a collective says that another worker of the group is gone."""
     is_text = isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER)
     return is_text or bool(_names(error) & _LOST_PEER_TYPES)
 

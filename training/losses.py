@@ -1,6 +1,6 @@
 """Losses, metrics, and a worker's share of them.
 
-Shapes: N examples, K outputs. Outputs (N, K); targets (N,) classes, or (N,) or (N, K) numbers to be predicted.
+Shapes: N examples, K outputs. Outputs (N, K); targets (N,) classes, or (N,) or (N, K) numbers to predict.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ import torch.nn.functional as F
 from torch import nn
 
 from scalestudy.training.registry import LOSSES, METRICS, resolve_field
+from training.exceptions import InputError
 
 PerExample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(outputs (N, …), targets (N, …)) -> values (N,)."""
 
-_TAKEN = ("loss",)  # test_loss is another column of every record
-
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """What the trials of a study are compared by: the mean of `function` over the test set, written as test_<name>."""
+    """How the trials of a study are compared: by the mean of `function` over the test set, written as test_<name>."""
 
-    name: str  # `accuracy`; of an import path the part after the colon
+    name: str  # `accuracy`; for an import path, the part after the colon
     function: PerExample
 
 
 def make_loss(name: str, num_classes: int) -> PerExample:
-    """The loss of that name or import path; each call checks shapes, which costs no wait for the device.
+    """The loss of that name or import path. Each call checks shapes, without waiting for the device.
 
-    num_classes: what cross-entropy's outputs must fit. Raises ValueError, now for a name or path that is not there,
-    and at a call for outputs, targets or values that do not fit.
+    `num_classes`: the width that a built-in loss asks of outputs for classes. Raises ValueError, at once for an unknown
+    name or path, and at a call for outputs, targets or values that do not fit.
     """
     function = resolve_field("loss", name, LOSSES)
     built_in = function in (cross_entropy, squared_error)  # a user's own may take any outputs
@@ -41,22 +40,23 @@ def make_loss(name: str, num_classes: int) -> PerExample:
 
 
 def make_metric(name: str) -> NamedMetric:
-    """The metric of that name or import path; checked as a loss is. Raises ValueError."""
+    """The metric of that name or import path, with the checks of a loss. Raises ValueError."""
     short = name.rpartition(":")[2]
-    if short in _TAKEN:
-        raise ValueError(f"metric: {name!r} would be written as test_{short}, which is something else; rename the "
-                         "function")  # fmt: skip
+    if short == "loss":  # test_loss is another column of every record
+        raise InputError(
+            f"metric: {name!r} would be written as test_{short}, which is something else", "rename the function"
+        )
     return NamedMetric(short, _checked("metric", name, resolve_field("metric", name, METRICS)))
 
 
 def require_outputs(outputs: object, examples: int) -> None:
-    """Raise ValueError unless a model's outputs are a tensor of floating-point numbers, a row an example."""
+    """Raise ValueError unless a model's outputs are a tensor of floating-point numbers with a row an example."""
     if not isinstance(outputs, torch.Tensor):
-        raise ValueError(f"model: its output is a {type(outputs).__name__}; return one tensor (N, ...)")
+        raise InputError(f"model: its output is a {type(outputs).__name__}", "return one tensor (N, ...)")
     if not outputs.is_floating_point():
-        raise ValueError(f"model: its outputs are {outputs.dtype}; return floating-point numbers")
+        raise InputError(f"model: its outputs are {outputs.dtype}", "return floating-point numbers")
     if outputs.dim() == 0 or len(outputs) != examples:
-        raise ValueError(f"model: outputs {tuple(outputs.shape)} for {examples} examples; return a row an example")
+        raise InputError(f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return a row an example")
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -68,15 +68,21 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """(output - target)², the mean over an example's outputs: (N,).
 
-    Outputs (N, K); targets (N, K), or (N,) numbers if K is 1, or (N,) classes, which stand for rows of 0 and one 1.
+    Outputs (N, K); targets (N, K), or (N,) numbers if K is 1, or (N,) classes, taken as rows of 0 and one 1.
     Raises ValueError for other shapes.
     """
-    wanted = targets if targets.is_floating_point() else _one_hot(outputs, targets)
+    if targets.is_floating_point():
+        wanted = targets
+    else:  # rows of 0 and one 1; F.one_hot would wait for the device to find the largest class
+        classes = torch.arange(outputs.shape[-1], device=outputs.device)
+        wanted = (targets.unsqueeze(1) == classes).to(outputs.dtype)
     if wanted.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] == 1:
         wanted = wanted.unsqueeze(1)
     if wanted.shape != outputs.shape:
-        raise ValueError(f"loss: mse: outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} do not fit; "
-                         "give the model as many outputs as an example has targets")  # fmt: skip
+        raise InputError(
+            f"loss: mse: outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} do not fit",
+            "give the model as many outputs as an example has targets",
+        )
     return (outputs - wanted).square().flatten(1).mean(dim=1) if outputs.dim() > 1 else (outputs - wanted).square()
 
 
@@ -87,28 +93,34 @@ def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _checked(field: str, name: str, function: PerExample) -> PerExample:
-    """The function, whose values must be one an example."""
+    """The function, with a check that it returns one value an example."""
 
     def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         values = function(outputs, targets)
         if not isinstance(values, torch.Tensor):
-            raise ValueError(f"{field}: {name!r} gave a {type(values).__name__}; return a tensor, one value an example")
+            raise InputError(
+                f"{field}: {name!r} gave a {type(values).__name__}", "return a tensor, one value an example"
+            )
         if values.shape != targets.shape[:1]:
-            raise ValueError(f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} "
-                             "examples; return one value an example (with PyTorch's losses reduction='none', and the "
-                             "mean over what an example has more of)")  # fmt: skip
+            raise InputError(
+                f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} examples",
+                "return one value an example (for PyTorch's losses reduction='none', then the mean over an "
+                "example's values)",
+            )
         return values
 
     return checked
 
 
 def _for_classes(function: PerExample, num_classes: int) -> PerExample:
-    """The function, whose outputs must be one a class where the targets are classes."""
+    """The function, with a check that outputs are one a class if the targets are classes."""
 
     def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if not targets.is_floating_point() and (outputs.dim() != 2 or outputs.shape[1] != num_classes):
-            raise ValueError(f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes; make its last "
-                             f"layer give {num_classes} outputs, shape (N, {num_classes})")  # fmt: skip
+            raise InputError(
+                f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes",
+                f"make its last layer give {num_classes} outputs, shape (N, {num_classes})",
+            )
         return function(outputs, targets)
 
     return checked
@@ -116,24 +128,21 @@ def _for_classes(function: PerExample, num_classes: int) -> PerExample:
 
 def _require_classes(what: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
     if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
-        raise ValueError(f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
-                         f"and targets {tuple(targets.shape)} of {targets.dtype}; choose mse for numbers")  # fmt: skip
-
-
-def _one_hot(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """(N, K) rows of 0 with a 1 at the class; F.one_hot would wait for the device to look for the largest class."""
-    classes = torch.arange(outputs.shape[-1], device=outputs.device)
-    return (targets.unsqueeze(1) == classes).to(outputs.dtype)
+        raise InputError(
+            f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
+            f"and targets {tuple(targets.shape)} of {targets.dtype}",
+            "choose mse for numbers",
+        )
 
 
 class ShardLoss(nn.Module):
-    """The unit that a gradient strategy may wrap: (inputs, targets) of a shard -> the loss summed over it.
+    """The module that a gradient strategy may wrap: (inputs, targets) of a shard -> the loss summed over it.
 
-    An empty shard gives a zero that depends on every parameter, so that its backward makes zero gradients everywhere,
-    DistributedDataParallel's hooks included, and the worker takes part in every collective. Rejected: an empty batch
-    through every model, which batch normalisation and some users' models refuse. `runs_empty` says that the model
-    wants it all the same: with collectives inside it (synchronised batch normalisation), every rank has to run it. The
-    zero is added to its empty loss, so that NaN still has a way into the gradients (`Trial.should_stop`).
+    An empty shard gives a zero that depends on every parameter. Its backward makes zero gradients everywhere and runs
+    DistributedDataParallel's hooks, so the worker takes part in every collective. Rejected: to send an empty batch
+    through every model, since batch normalisation and some users' models refuse it. `runs_empty` marks a model that
+    every rank must run, because it has collectives inside (synchronised batch normalisation). The zero is added to its
+    empty loss too, so that NaN still reaches the gradients (`Trial.should_stop`).
     """
 
     def __init__(
@@ -160,7 +169,7 @@ class ShardLoss(nn.Module):
         return self.loss(self.predict(inputs), targets).sum() + zero if self.runs_empty else zero
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The model's outputs (N, …), computed in its precision and memory order, given in at least float32."""
+        """The model's outputs (N, …), computed in the precision and memory order, returned in at least float32."""
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self.precision():

@@ -1,9 +1,9 @@
 """Every generator is seeded from the trial, so that a used process trains like a fresh one.
 
-What does not depend on the world size: initial parameters, order of examples, augmentation and the random numbers that
-a user's data set draws (both keyed by example). What does: numbers drawn inside the model, dropout above all. Its mask
-comes from the rank's own generator, seeded anew for each (seed, rank, epoch): repeatable at one world size, and
-another draw at another.
+Independent of the world size: initial parameters, order of examples, augmentation, and the random numbers of a user's
+data set (both keyed by example). Dependent on it: random numbers inside the model, above all dropout. Each rank draws
+its masks from its own generator, seeded anew for each (seed, rank, epoch): repeatable at one world size, different at
+another.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _PARAMETERS, _ORDER, _STEPS, _AUGMENTATION, _EXAMPLES = range(5)  # one independ
 
 
 def seed_parameters(seed: int) -> None:
-    """Before the model is built: the same on every rank, so that all start alike."""
+    """Call it before the model is built. Every rank then draws the same parameters."""
     _seed_generators(_derive(seed, _PARAMETERS))
 
 
 def seed_steps(seed: int, rank: int, epoch: int) -> None:
-    """Before an epoch's first step: each rank draws its own numbers, so that dropout depends on the world size."""
+    """Call it before an epoch's first step. Each rank draws its own numbers: dropout depends on the world size."""
     _seed_generators(_derive(seed, _STEPS, rank, epoch))
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """The epoch's permutation of 0 … samples - 1, (samples,) int64 on the CPU.
 
-    A function of (samples, seed, epoch) only: the same at any world size and on any device.
+    A function of (samples, seed, epoch) alone: equal at any world size and on any device.
     """
     generator = torch.Generator().manual_seed(_derive(seed, _ORDER, epoch))
     return torch.randperm(samples, generator=generator)
 
 
 def augmentation_key(seed: int, epoch: int) -> int:
-    """What the random numbers of an epoch's augmentation are made from, with each example's index; 63 bits."""
+    """63 bits from which, with an example's index, the random numbers of an epoch's augmentation are made."""
     return _derive(seed, _AUGMENTATION, epoch)
 
 
 def seed_example(seed: int, epoch: int, example: int) -> None:
-    """Before a user's data set reads an example (its index), so that its random numbers belong to the example.
+    """Call it before a user's data set reads an example (its index). Its random numbers then belong to the example.
 
-    The CPU's generators only: a GPU's belongs to the model.
+    Seeds only the CPU's generators: a GPU's belongs to the model.
     """
     derived = _derive(seed, _EXAMPLES, epoch, example)
     random.seed(derived)
@@ -55,7 +55,7 @@ def seed_example(seed: int, epoch: int, example: int) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """What is drawn or seeded inside leaves the CPU's generators as they were."""
+    """Restore the CPU's generators after what is drawn or seeded inside."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -66,7 +66,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def _derive(seed: int, *stream: int) -> int:
-    """63 well mixed bits (neighbouring seeds give unrelated streams)."""
+    """63 well mixed bits: neighbouring seeds give unrelated streams."""
     return int(np.random.SeedSequence((seed, *stream)).generate_state(1, np.uint64)[0] >> 1)
 
 

@@ -1,9 +1,9 @@
-"""Make torchvision importable where its compiled library does not fit the installed torch.
+"""Make torchvision importable if its compiled library does not fit the installed torch.
 
-PyPI's torchvision beside a CPU-only torch can't load its library, and then its import fails in the registration of
-meta kernels for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). Declaring
-the two schemas first makes data sets, models and transforms work; calling the operators themselves still fails.
-Rejected: catching the error after the import, because half-imported modules stay in sys.modules.
+PyPI's torchvision beside a CPU-only torch can't load its library. Its import then fails as it registers meta kernels
+for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). If the two schemas are
+declared first, data sets, models and transforms work; calls of the operators still fail. Rejected: to catch the error
+after the import, because half-imported modules stay in sys.modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMAS = (
 
 @functools.cache
 def define_missing_operators() -> None:
-    """Declare torchvision's two operators, only when its compiled library is there and can't be loaded. Idempotent."""
+    """Declare torchvision's two operators if its compiled library is there but can't be loaded. Idempotent."""
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None or _library_loads(Path(specification.origin).parent):
         return
@@ -32,7 +32,7 @@ def define_missing_operators() -> None:
 
 
 def import_torchvision() -> ModuleType:
-    """Torchvision, importable with any build of torch. Raises ModuleNotFoundError if it is not installed."""
+    """Import torchvision, with any build of torch. Raises ModuleNotFoundError if it is not installed."""
     define_missing_operators()
     import torchvision
 

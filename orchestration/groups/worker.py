@@ -201,12 +201,12 @@ def _run_loop(desk: Desk, worker: Worker, order: dict[str, Any]) -> TrainResult:
 
     config = TrainConfig.from_dict(order["trial"]["config"])
     checkpoints = _checkpoints(order)
-    picked = checkpoints.find(config, worker) if checkpoints else None
+    choices = checkpoints.find(config, worker) if checkpoints else None
     hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale()]
     if worker.rank == 0:
         resumed = checkpoints is not None and checkpoints.resumed
         hooks.append(progress_hook(desk, order["sequence"], checkpointed=checkpoints is not None, resumed=resumed))
-    return train(config, worker, hooks=hooks, on_epoch=report, picked=picked)
+    return train(config, worker, hooks=hooks, on_epoch=report, choices=choices)
 
 
 def _checkpoints(order: dict[str, Any]) -> Checkpoints | None:
@@ -218,7 +218,7 @@ def _checkpoints(order: dict[str, Any]) -> Checkpoints | None:
     if not wanted or not wanted["every_epochs"]:
         return None
     store, every_epochs = open_byte_store(wanted["store"]), wanted["every_epochs"]
-    return Checkpoints(store, every_epochs=every_epochs, may_leave=True, say=_log)
+    return Checkpoints(store, every_epochs=every_epochs, preemptible=True, say=_log)
 
 
 def _log(message: str) -> None:
@@ -238,7 +238,7 @@ def progress_hook(desk: Desk, sequence: int, *, checkpointed: bool, resumed: boo
         def train_starts(self, trial: Trial) -> None:
             trial.should_stop = desk.listen("stop", sequence).is_set
             if checkpointed:
-                trial.should_leave = desk.listen("leave", sequence).is_set
+                trial.should_preempt = desk.listen("leave", sequence).is_set
             desk.post(sequence, {"type": "started", "resumed": resumed})
 
         def step_ends(self, *_: Any) -> None:

@@ -13,14 +13,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubT
 
 from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.training.checkpoint.byte_store import (
-    ASIDE_CHARACTERS,
-    ByteStore,
-    LocalByteStore,
-    aside_prefix,
-    checked_name,
-    sorted_names,
-)
+from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore, checked_name, sorted_names
+from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix
 
 ONE_REQUEST = "allow_delayed_open=true"
 """pyarrow's option by which a small object is put by one request of S3, not by the three of an upload in parts."""

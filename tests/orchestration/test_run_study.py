@@ -172,7 +172,7 @@ def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, ru
     import mlflow
     import torch
 
-    from scalestudy.training.data.builtin import load_digits as load
+    from scalestudy.training.data.builtin import load_digits
 
     with_model = [run for run in runs if (outputs := client.get_run(run.info.run_id).outputs) and outputs.model_outputs]
     assert len(with_model) == 1
@@ -183,7 +183,7 @@ def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, ru
     assert len(outputs) == 1
     mlflow.set_tracking_uri(client.tracking_uri)
     model = mlflow.pytorch.load_model(f"models:/{outputs[0].model_id}")
-    data = load(None)
+    data = load_digits(None)
     with torch.no_grad():
         hits = (model(data.test_inputs).argmax(dim=1) == data.test_targets).sum().item()
     assert hits / len(data.test_targets) == pytest.approx(final[chosen], abs=1e-9)

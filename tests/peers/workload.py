@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds, steps_per_epoch
-from scalestudy.training.data.builtin import load_digits as load
+from scalestudy.training.data.builtin import load_digits
 from scalestudy.training.data.splits import Splits
 from scalestudy.training.models import LeNet
 from scalestudy.training.seeding import epoch_order, seed_parameters
@@ -27,7 +27,7 @@ NOTES, STEP_SECONDS = "PEERS_NOTES", "PEERS_STEP_SECONDS"
 
 def digits() -> Splits:
     """1,437 + 360 images (n, 1, 28, 28)."""
-    return load(None)
+    return load_digits(None)
 
 
 def lenet(seed: int) -> nn.Module:

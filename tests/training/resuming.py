@@ -46,15 +46,16 @@ def checkpointed(
     folder: str,
     every_steps: int,
     *hooks: Hook,
-    may_leave: bool = False,
+    preemptible: bool = False,
 ) -> dict[str, Any]:
     """The outcome of a training that writes checkpoints, and goes on from what it finds, with what it said."""
     said: list[str] = []
     store = LocalByteStore(folder)
-    checkpoints = Checkpoints(store, every_steps=every_steps, may_leave=may_leave, say=said.append)
-    picked = checkpoints.find(config, worker)
+    checkpoints = Checkpoints(store, every_steps=every_steps, preemptible=preemptible, say=said.append)
+    choices = checkpoints.find(config, worker)
     seen: list[int] = []
-    result = train(config, worker, hooks=[checkpoints, *hooks], picked=picked, on_epoch=lambda r: seen.append(r.epoch))
+    all_hooks = [checkpoints, *hooks]
+    result = train(config, worker, hooks=all_hooks, choices=choices, on_epoch=lambda r: seen.append(r.epoch))
     return {**outcome(result), "resumed": checkpoints.resumed, "said": said, "seen": seen}
 
 

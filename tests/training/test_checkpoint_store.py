@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import pickle
 import tempfile
@@ -29,7 +31,7 @@ from scalestudy.training.checkpoint.files import (
     write_manifest,
     write_part,
 )
-from scalestudy.training.distributed import Worker, gather_rows
+from scalestudy.training.distributed import Worker, gather_rows, gather_texts
 from scalestudy.training.state import pack
 from tests.support.gloo import GlooPool
 from tests.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save
@@ -59,12 +61,12 @@ def test_an_empty_store_holds_none(store: LocalByteStore) -> None:
 
 
 def save_together(worker: Worker, folder: str) -> list[Any]:
-    """Each rank its part, the summaries gathered as numbers, rank 0 the rest; then all read rank 3's part."""
+    """Each rank its part, the summaries gathered as texts, rank 0 the rest; then all read rank 3's part."""
     store = LocalByteStore(folder)
     mine = write_part(store, 7, part_name(worker.rank), pack({"rank": worker.rank}))
-    rows = gather_rows(mine.to_row(), worker)
+    told = gather_texts(json.dumps(dataclasses.asdict(mine)), worker)
     if worker.rank == 0:
-        parts = [PartSummary.from_row(part_name(rank), row) for rank, row in enumerate(rows)]
+        parts = [PartSummary(**json.loads(text)) for text in told]
         parts.append(write_part(store, 7, SHARED, pack({"world": worker.world_size})))
         write_manifest(store, manifest_of(7, parts, world_size=worker.world_size))
     gather_rows([0.0], worker)

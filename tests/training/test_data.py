@@ -204,7 +204,7 @@ def test_fetch_copies_from_a_folder(source: IdxSource, origin: Path, tmp_path: P
 def test_fetch_tries_the_mirrors_in_turn(source: IdxSource, tmp_path: Path) -> None:
     assert len(source.fetch(tmp_path / "root", None)) == 4
     assert source.load(tmp_path / "root")[3].shape == (3,)
-    assert not list(tmp_path.rglob(".fetch-*"))
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_fetch_without_a_good_mirror_leaves_nothing(source: IdxSource, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scalestudy.training.checkpoint.hook import MOST_BETWEEN, Departure
+from scalestudy.training.checkpoint.hook import MOST_BETWEEN, Preemption
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
@@ -39,7 +39,7 @@ class LeavesAfter(Hook):
 
     def train_starts(self, trial: Trial) -> None:
         if trial.worker.rank == 0:
-            trial.should_leave = lambda: self.made >= self.steps
+            trial.should_preempt = lambda: self.made >= self.steps
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
         """Before the checkpoints' own hook looks, at the end of the step."""
@@ -49,7 +49,7 @@ class LeavesAfter(Hook):
 def left(worker: Worker, config: TrainConfig, folder: str, steps: int, every_steps: int = 0) -> dict[str, Any]:
     """The outcome of a training that is asked to leave, and the steps that it made."""
     hook = LeavesAfter(steps)
-    return {**checkpointed(worker, config, folder, every_steps, hook, may_leave=True), "made": hook.made}
+    return {**checkpointed(worker, config, folder, every_steps, hook, preemptible=True), "made": hook.made}
 
 
 def left_and_resumed(worker: Worker, config: TrainConfig, folder: str, steps: int) -> list[dict[str, Any]]:
@@ -122,12 +122,12 @@ def test_a_checkpoint_that_is_due_anyway_is_written_once(tmp_path: Path) -> None
 def looks(worker: Worker, paces: list[tuple[int, float]]) -> list[int]:
     """The moments at which rank 0 looks, if so many moments follow each other at so many seconds."""
     now, moment, seen = 0.0, 0, []
-    trial: Any = SimpleNamespace(worker=worker, should_leave=lambda: bool(seen.append(moment)))
-    departure = Departure(lambda: now)
+    trial: Any = SimpleNamespace(worker=worker, should_preempt=lambda: bool(seen.append(moment)))
+    preemption = Preemption(lambda: now)
     for moments, seconds in paces:
         for _ in range(moments):
             now, moment = now + seconds, moment + 1
-            assert not departure.is_now(trial)
+            assert not preemption.is_now(trial)
     return seen
 
 

@@ -16,6 +16,7 @@ from scalestudy.training.distributed import (
     broadcast_from_first,
     check_process_group,
     gather_rows,
+    gather_texts,
     largest_difference_from_first,
     stop_process_group,
 )
@@ -42,6 +43,15 @@ def test_collectives(ranks: GlooPool, world_size: int) -> None:
         assert equal == 0.0
         assert spoilt == (2.0**-20 if rank == world_size - 1 else 0.0)
         assert values[0] == 0.0
+
+
+def gather_all(worker: Worker, texts: list[str]) -> list[str]:
+    return gather_texts(texts[worker.rank], worker)
+
+
+@pytest.mark.parametrize("texts", [["alone"], ["", "eins …"], ["", "", "", ""], ["a", "", "ü" * 3000, "{}"]])
+def test_texts_of_any_length_are_gathered(ranks: GlooPool, texts: list[str]) -> None:
+    assert ranks.run(len(texts), gather_all, texts) == [texts] * len(texts)
 
 
 def test_a_nan_is_a_difference(ranks: GlooPool) -> None:

@@ -175,9 +175,9 @@ def test_what_a_probe_picked_is_kept(ranks: GlooPool, tmp_path: Path) -> None:
 def details_of(worker: Worker, config: TrainConfig, folder: str) -> dict[str, Any]:
     """What the training says of itself."""
     checkpoints = Checkpoints(LocalByteStore(folder))
-    picked = checkpoints.find(config, worker)
-    assert picked is not None
-    return dict(train(config, worker, hooks=[checkpoints], picked=picked).details)
+    choices = checkpoints.find(config, worker)
+    assert choices is not None
+    return dict(train(config, worker, hooks=[checkpoints], choices=choices).details)
 
 
 def details_until_killed(worker: Worker, config: TrainConfig, folder: str) -> dict[str, Any]:

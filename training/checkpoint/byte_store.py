@@ -1,4 +1,4 @@
-"""Where checkpoints are kept – bytes under names, in a folder or in whatever else holds bytes.
+"""Where checkpoints are kept: bytes under names, in a folder or in any other store.
 
 No torch here: other stores of the same protocol need none either.
 """
@@ -9,9 +9,10 @@ import os
 import re
 from pathlib import Path
 from typing import Protocol
-from uuid import uuid4
 
-ASIDE_CHARACTERS = 32  # of what sets apart the files of writers of one name
+from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix, flush_folder, write_whole
+from training.exceptions import InputError
+
 _WORD = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")
 
@@ -19,24 +20,24 @@ _NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")
 class ByteStore(Protocol):
     """Bytes under names such as `00000007/part-0.pt`.
 
-    A name is one or more words of letters, digits, `.`, `_` and `-`, with slashes between them; no word starts with a
-    dot, so a name can't lead out of the store. Other names are a ValueError; OSError if the store itself fails.
+    A name is one or more words of letters, digits, `.`, `_` and `-`, with slashes between them. No word starts with a
+    dot, so a name can't lead out of the store. Other names are a ValueError. If the store itself fails: OSError.
     """
 
     def write(self, name: str, data: bytes) -> None:
-        """Hold the data under this name from now on; a reader sees all of it or none, as far as the store can."""
+        """Store the data under this name. A reader sees all of it or none, as far as the store can."""
 
     def read(self, name: str) -> bytes:
-        """What is held under this name. Raises FileNotFoundError if nothing is."""
+        """The data under this name. Raises FileNotFoundError if there is none."""
 
     def names(self, prefix: str = "") -> list[str]:
         """All names that start with this text, sorted."""
 
     def delete(self, name: str) -> None:
-        """Hold nothing under this name; it need not have held anything."""
+        """Delete the data under this name, if there is any."""
 
     def delete_folder(self, name: str) -> None:
-        """Hold nothing under any name that starts with this one and a slash."""
+        """Delete the data under all names that start with this one and a slash."""
 
 
 def is_name(name: str) -> bool:
@@ -47,47 +48,32 @@ def is_name(name: str) -> bool:
 def checked_name(name: str) -> str:
     """The name itself. Raises ValueError if no store may hold anything under it."""
     if not is_name(name):
-        raise ValueError(f"name: {name!r} is not a name in a store; use words of letters, digits, '.', '_' and '-', "
-                         "none starting with a dot, joined by '/'")  # fmt: skip
+        raise InputError(
+            f"name: {name!r} is not a name in a store",
+            "use words of letters, digits, '.', '_' and '-', none starting with a dot, joined by '/'",
+        )
     return name
 
 
-def aside_prefix(path: str) -> str:
-    """How the names of files start that are written aside for this one; ASIDE_CHARACTERS of the writer's follow."""
-    return f".{path.rpartition('/')[2]}."
-
-
 def sorted_names(found: list[str], prefix: str) -> list[str]:
-    """Those of the relative paths found in a store that `names` gives: not files written aside, nor other people's."""
+    """The relative paths that `names` returns: without temporary files and foreign files."""
     return sorted(name for name in found if name.startswith(prefix) and is_name(name))
 
 
 class LocalByteStore:
-    """A folder of this machine, made when something is first written.
+    """A folder of this machine, made by the first write.
 
-    A file is written aside, flushed to the disk and renamed, and so is the folder's entry: what `write` returned from
-    survives a power cut, and no order of events shows a half file under its name. (Without the flush the file system
-    may keep a later name and lose an earlier file's bytes.)
+    What `write` returned from survives a power cut: file and folder are flushed to the disk, around an atomic rename.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser().absolute()
 
     def write(self, name: str, data: bytes) -> None:
-        """See ByteStore. Raises OSError, leaving what was there, if the disk is full or the folder can't be written."""
+        """See ByteStore. Raises OSError, and leaves what was there, if the disk is full or the folder read-only."""
         path = self._path(name)
         _make_folder(path.parent)
-        aside = path.with_name(aside_prefix(name) + uuid4().hex)
-        try:
-            with aside.open("xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        _flush_folder(path.parent)
+        write_whole(path, data, durable=True)
 
     def read(self, name: str) -> bytes:
         """See ByteStore."""
@@ -95,12 +81,18 @@ class LocalByteStore:
 
     def names(self, prefix: str = "") -> list[str]:
         """See ByteStore."""
-        walk = os.walk(self._folder, onerror=_raise_unless_gone)  # rglob hides what it may not read
+
+        def raise_unless_gone(error: OSError) -> None:
+            """Another rank may delete a folder meanwhile, which then holds nothing."""
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        walk = os.walk(self._folder, onerror=raise_unless_gone)  # rglob hides folders that it may not read
         found = [Path(folder, file).relative_to(self._folder) for folder, _, files in walk for file in files]
         return sorted_names([path.as_posix() for path in found], prefix)
 
     def delete(self, name: str) -> None:
-        """See ByteStore. What killed writers of this name left aside goes too, and folders that are empty then."""
+        """See ByteStore. Also deletes temporary files of killed writers of this name, and folders that get empty."""
         path = self._path(name)
         path.unlink(missing_ok=True)
         for aside in path.parent.glob(aside_prefix(name) + "?" * ASIDE_CHARACTERS):
@@ -108,11 +100,11 @@ class LocalByteStore:
         for folder in path.relative_to(self._folder).parents[:-1]:
             try:
                 (self._folder / folder).rmdir()
-            except OSError:  # not empty, or not there
+            except OSError:  # not empty, or gone
                 return
 
     def delete_folder(self, name: str) -> None:
-        """See ByteStore. As `delete` for each."""
+        """See ByteStore. Deletes each name as `delete` does."""
         for each in self.names(f"{checked_name(name)}/"):
             self.delete(each)
 
@@ -120,24 +112,9 @@ class LocalByteStore:
         return self._folder / checked_name(name)
 
 
-def _raise_unless_gone(error: OSError) -> None:
-    """A folder that another rank deletes meanwhile holds nothing; any other that can't be listed is an error."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
 def _make_folder(folder: Path) -> None:
-    """As mkdir(parents=True), each new entry flushed to the disk."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _flush_folder(folder.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make the folder and its parents, each flushed to the disk."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)

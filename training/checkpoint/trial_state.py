@@ -1,8 +1,8 @@
-"""A trial's state as plain data, taken on one attempt and put back on another.
+"""A trial's state as plain data, taken in one attempt and restored in another.
 
-The shared part is the same on every rank and written once; a rank's own part holds what only this rank has. At the
-same world size a trial goes on to the bit (on a CPU); at another one it goes on from the same parameters, the mean of
-what the ranks held apart, and fresh generators.
+The shared part is equal on every rank and written once. A rank's own part holds what only this rank has. At the same
+world size a trial resumes to the bit (on a CPU). At another one it resumes from the same parameters, the mean of what
+the ranks held apart, and fresh generators.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ import numpy as np
 import torch
 
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.loop.probe import Picked
-from scalestudy.training.loop.trial import Progress, Trial, new_tally
+from scalestudy.training.loop.probe import Choices
+from scalestudy.training.loop.trial import Progress, Tally, Trial, new_tally
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import seed_steps
+from training.exceptions import InputError
 
 State = dict[str, Any]
 
 
 def shared_state(trial: Trial) -> State:
-    """What all ranks hold alike."""
+    """The state that is equal on all ranks."""
     progress = trial.progress
     return {
         "model": dict(trial.model.state_dict()),
         "optimizer": trial.optimizer.state_dict(),
         "rate": trial.rate.state(),
         "records": [record.to_dict() for record in progress.records],
-        "picked": {
-            "weights": list(trial.picked.weights),
-            "channels_last": trial.picked.channels_last,
-            "measured": dict(trial.picked.measured),
+        "picked": {  # the format's name for the choices
+            "weights": list(trial.choices.weights),
+            "channels_last": trial.choices.channels_last,
+            "measured": dict(trial.choices.measured),
         },
     }
 
 
 def own_state(trial: Trial) -> State:
-    """What this rank holds apart from the others."""
+    """The state that only this rank has."""
     tally = trial.progress.tally
     return {
         "generators": generator_states(trial.worker.device),
@@ -57,10 +58,10 @@ def own_state(trial: Trial) -> State:
     }
 
 
-def picked_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) -> Picked:
-    """What the trial had picked by itself; what the config says holds as it says it now."""
+def choices_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) -> Choices:
+    """The trial's earlier choices, for settings that the config leaves open now."""
     saved = shared["picked"]
-    return Picked(
+    return Choices(
         weights=tuple(saved["weights"]) if config.shards == "speed" else config.weights(world_size),
         channels_last=saved["channels_last"] if config.channels_last == "auto" else config.channels_last,
         measured=dict(saved["measured"]),
@@ -68,15 +69,29 @@ def picked_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) -
 
 
 def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], epoch: int) -> None:
-    """Put the trial where it was, in `epoch`; `parts` are those of all ranks of the checkpoint, by rank.
+    """Put the trial where it was, in `epoch`. `parts`: of all ranks of the checkpoint, by rank.
 
     Raises ValueError if the parameters are those of another model.
     """
     same_world = len(parts) == trial.worker.world_size
     mine = parts[trial.worker.rank] if same_world else parts[0]
     if trial.sync.needs_rehearsal and trial.worker.world_size > 1:
-        _rehearse(trial)
-    _load_model(trial, shared["model"], mine["buffers"])
+        # DistributedDataParallel orders its buckets by its first backward. An uninterrupted training has had one; in
+        # other buckets the sums of four ranks round differently.
+        inputs, targets = next(iter(trial.shards(epoch=1)))
+        trial.sync.module(inputs, targets).backward()
+        trial.optimizer.zero_grad(set_to_none=True)
+    try:
+        trial.model.load_state_dict(shared["model"])
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"checkpoint: it is of another model ({reason})",
+            "resume with the model that wrote it, or give an empty folder",
+        ) from None
+    with torch.no_grad():
+        for name, buffer in trial.model.named_buffers():  # also those that a state_dict leaves out
+            buffer.copy_(mine["buffers"][name])
     _load_optimizer(trial, shared["optimizer"], [part["optimizer"] for part in parts])
     trial.rate.load_state(shared["rate"])
     trial.sync.load_state([part["sync"] for part in parts])
@@ -89,8 +104,8 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
         seed_steps(trial.config.seed, trial.worker.rank, epoch)
 
 
-def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Any:
-    """This rank's own, or, at another world size, the sum of all on rank 0."""
+def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:
+    """This rank's own tally. At another world size, the sum of all on rank 0."""
     worker, tally = trial.worker, new_tally(trial.worker)
     same_world = len(tallies) == worker.world_size
     mine = [tallies[worker.rank]] if same_world else list(tallies) if worker.rank == 0 else []
@@ -102,31 +117,8 @@ def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Any:
     return tally
 
 
-def _rehearse(trial: Trial) -> None:
-    """One backward on the training's first batch, its gradients thrown away.
-
-    DistributedDataParallel puts its buckets into the order of its first backward; an uninterrupted training has had
-    that, and the sums of four ranks round otherwise in other buckets.
-    """
-    inputs, targets = next(iter(trial.shards(epoch=1)))
-    trial.sync.module(inputs, targets).backward()
-    trial.optimizer.zero_grad(set_to_none=True)
-
-
-def _load_model(trial: Trial, state: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> None:
-    try:
-        trial.model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"checkpoint: it is of another model ({reason}); resume with the model that wrote it, or give "
-                         "an empty folder") from None  # fmt: skip
-    with torch.no_grad():
-        for name, buffer in trial.model.named_buffers():  # those that a state_dict leaves out as well
-            buffer.copy_(buffers[name])
-
-
 def _load_optimizer(trial: Trial, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any] | None]) -> None:
-    """The shared state, this rank's own, or the mean over the ranks of a checkpoint of another world size."""
+    """Load the shared state, this rank's own, or at another world size the mean over the checkpoint's ranks."""
     apart = [state for state in own if state is not None]
     if not apart:
         trial.optimizer.load_state_dict(dict(shared))
@@ -137,7 +129,7 @@ def _load_optimizer(trial: Trial, shared: Mapping[str, Any], own: Sequence[Mappi
 
 
 def _mean(states: Sequence[Any]) -> Any:
-    """One state like all of them, with the mean of each floating-point tensor."""
+    """One state of the same form, with the mean of each floating-point tensor."""
     first = states[0]
     if isinstance(first, torch.Tensor) and first.is_floating_point():
         return torch.stack(list(states)).mean(dim=0)
@@ -155,14 +147,19 @@ def generator_states(device: torch.device) -> State:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [str(name), torch.from_numpy(np.asarray(words, dtype=np.int64)), int(position), int(has_gauss),
-                  float(gauss)],
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(words, dtype=np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
         "python": [version, torch.tensor(internal, dtype=torch.int64), gauss_next],
-    }  # fmt: skip
+    }
 
 
 def set_generator_states(states: Mapping[str, Any], device: torch.device) -> None:
-    """Put the generators where `generator_states` found them."""
+    """Restore the generators to what `generator_states` gave."""
     torch.set_rng_state(states["torch"])
     if device.type == "cuda" and states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,7 +1,7 @@
 """Data sets: where their files lie, and how their examples reach the device. Imports the ground floor.
 
 A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
-targets. `require` says, cheaply and before anything starts, whether its files are there, and `fetch` puts them there.
+targets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DataError", "DatasetSplits", "Splits", "default_root", "fetch", "req
 def require(name: str, root: str | Path | None = None) -> None:
     """Raise DataError, with the command that helps, if the data set's files are not under root. Loads nothing.
 
-    A user's callable is only checked by the form of its name: what it needs, it alone knows.
+    Of a user's callable it checks only the form of the name.
     """
     check_name(name, DATASETS)
     if name in SOURCES:
@@ -38,9 +38,8 @@ def require(name: str, root: str | Path | None = None) -> None:
 def fetch(name: str, root: str | Path | None = None, source: str | Path | None = None) -> list[Path]:
     """Put a data set's files under root, from the folder `source` or, if that is None, from the internet.
 
-    Checksums are verified before a file appears under its name. Returns the files that were new: none if all were
-    there. Raises DataError if the data set needs no files, or a file can't be had, fails its checksum or can't be
-    written.
+    A file appears under its name after its checksum is verified. Returns the new files, which may be none. Raises
+    DataError if the data set needs no files, or if a file is unreachable, fails its checksum or can't be written.
     """
     check_name(name, DATASETS)
     if name not in SOURCES:

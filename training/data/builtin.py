@@ -20,24 +20,24 @@ _LARGEST_VALUE = 16  # a pixel counts the set bits of a 4 × 4 block
 def load_digits(root: str | None, image_size: int = 28) -> Splits:
     """1,437 + 360 digits, (n, 1, image_size, image_size) in [0, 1], ten classes; `root` is not used.
 
-    The 8 × 8 pixels are resized bilinearly; image_size 8 leaves them as they are.
+    The 8 × 8 pixels are resized bilinearly; image_size 8 keeps them.
     """
     if not isinstance(image_size, int) or image_size < 1:
         raise InputError(f"data_args.image_size: {image_size!r} is not a whole number above 0", "correct it")
+
+    def to_inputs(images: NDArray[np.uint8]) -> torch.Tensor:
+        """(n, 8, 8) counts to (n, 1, image_size, image_size) float32 in [0, 1]."""
+        inputs = torch.from_numpy(images.astype(np.float32)).div_(_LARGEST_VALUE).unsqueeze(1)
+        return F.interpolate(inputs, size=(image_size, image_size), mode="bilinear", align_corners=False)
+
     with (resources.files("scalestudy.training.data") / "digits.npz").open("rb") as stream, np.load(stream) as arrays:
         return Splits(
-            train_inputs=_digits_to_inputs(arrays["train_images"], image_size),
+            train_inputs=to_inputs(arrays["train_images"]),
             train_targets=torch.from_numpy(arrays["train_labels"].astype(np.int64)),
-            test_inputs=_digits_to_inputs(arrays["test_images"], image_size),
+            test_inputs=to_inputs(arrays["test_images"]),
             test_targets=torch.from_numpy(arrays["test_labels"].astype(np.int64)),
             num_classes=10,
         )
-
-
-def _digits_to_inputs(images: NDArray[np.uint8], size: int) -> torch.Tensor:
-    """(n, 8, 8) counts to (n, 1, size, size) float32 in [0, 1]."""
-    inputs = torch.from_numpy(images.astype(np.float32)).div_(_LARGEST_VALUE).unsqueeze(1)
-    return F.interpolate(inputs, size=(size, size), mode="bilinear", align_corners=False)
 
 
 def load_synthetic(
@@ -52,12 +52,18 @@ def load_synthetic(
 ) -> Splits:
     """One random image a class, blended with noise: inputs (n, channels, image_size, image_size) in [0, 1].
 
-    `noise` in [0, 1] is the noise's share; 0 leaves the class's image, 1 leaves nothing to learn. `root` is not used.
+    `noise` in [0, 1] is the noise's share: 0 gives the class's image, 1 nothing to learn. `root` is not used.
     Raises ValueError for sizes below 1 or noise outside [0, 1].
     """
-    sizes = {"train_samples": train_samples, "test_samples": test_samples, "num_classes": num_classes,
-             "channels": channels, "image_size": image_size}  # fmt: skip
-    _check_sizes(sizes)
+    _check_sizes(
+        {
+            "train_samples": train_samples,
+            "test_samples": test_samples,
+            "num_classes": num_classes,
+            "channels": channels,
+            "image_size": image_size,
+        }
+    )
     if not 0 <= noise <= 1:
         raise InputError(f"data_args.noise: {noise!r} is not in [0, 1]", "correct it")
     generator = torch.Generator().manual_seed(seed)
@@ -78,10 +84,10 @@ def _draw(
 
 @dataclass(frozen=True)
 class LinearTruth:
-    """y = X w + b + e with X ~ N(0, diag v) and e ~ N(0, noise²): what `load_linear` draws from.
+    """The distribution of `load_linear`: y = X w + b + e with X ~ N(0, diag v) and e ~ N(0, noise²).
 
-    Everything about it can be computed: for a linear model at (w', b') with u = w - w', c = b - b' and the loss
-    (output - target)², an example's gradient is -2 (x·u + c + e) (x, 1).
+    Everything about it can be computed. Take a linear model at (w', b') with u = w - w', c = b - b' and the loss
+    (output - target)²: an example's gradient is -2 (x·u + c + e) (x, 1).
     """
 
     weights: torch.Tensor  # w, (d,)
@@ -93,7 +99,7 @@ class LinearTruth:
 def linear_truth(
     features: int = 2, noise: float = 0.01, variances: Sequence[float] | None = None, seed: int = 0
 ) -> LinearTruth:
-    """The truth behind `load_linear` with the same arguments: w and b ~ N(0, 1), v = 1 unless given.
+    """The distribution of `load_linear` with the same arguments: w and b ~ N(0, 1), v = 1 unless given.
 
     Raises ValueError for sizes below 1, or noise or variances below 0.
     """
@@ -152,14 +158,9 @@ def splits_of_bytes(
 ) -> Splits:
     """Images (n, C, H, W) divided by 255, as the book (torchvision's ToTensor) does, and labels (n,)."""
     return Splits(
-        train_inputs=_to_inputs(train_images),
+        train_inputs=torch.from_numpy(train_images.astype(np.float32)).div_(255),
         train_targets=torch.from_numpy(train_labels.astype(np.int64)),
-        test_inputs=_to_inputs(test_images),
+        test_inputs=torch.from_numpy(test_images.astype(np.float32)).div_(255),
         test_targets=torch.from_numpy(test_labels.astype(np.int64)),
         num_classes=num_classes,
     )
-
-
-def _to_inputs(images: NDArray[np.uint8]) -> torch.Tensor:
-    """Bytes to float32 in [0, 1]."""
-    return torch.from_numpy(images.astype(np.float32)).div_(255)

@@ -1,8 +1,9 @@
 """CIFAR-10: files and tensors.
 
-The archive and the layout are torchvision's, `<root>/cifar-10-batches-py/data_batch_1`, so that folders are shared with
-it. The files are pickles of Python 2; nothing of theirs is run: they are read after their checksum was verified, by an
-unpickler that makes no object but its own (`_Stored`). Rejected: the binary archive, which no user of torchvision has.
+Archive and layout are torchvision's, `<root>/cifar-10-batches-py/data_batch_1`, so both can share a folder. The files
+are pickles of Python 2. Their checksum is verified first. Then an unpickler reads them that makes only objects of its
+own class (`_Stored`), so nothing in them is run. Rejected: the binary archive, which no user of torchvision has.
+
 A file holds a dictionary: `data`, bytes (n, 3072), red, green and blue planes of 32 × 32 row by row, and `labels`, n
 numbers 0 … 9 (https://www.cs.toronto.edu/~kriz/cifar.html).
 """
@@ -21,14 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalestudy.training.data.builtin import splits_of_bytes
-from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_whole
+from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_file
 from scalestudy.training.data.splits import Splits
 
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_FILE = "test_batch"
 FILES = (*TRAIN_FILES, TEST_FILE)
-NAMES_FILE = "batches.meta"  # only torchvision reads it; fetched so that it finds its folder complete
+NAMES_FILE = "batches.meta"  # only torchvision reads it; fetched to make its folder complete
 _IMAGE = (3, 32, 32)
 
 
@@ -55,30 +55,37 @@ class CifarSource:
     def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
         """Training images (n, 3, 32, 32), labels (n,), test images (m, 3, 32, 32), labels (m,). Raises DataError."""
         self.require(root)
-        contents = self._contents(root)
-        batches = [self._parse(root, file, contents[file]) for file in FILES]
+        if all(self._path(root, file).is_file() for file in FILES):
+            contents = self._verified(root / self.folder)
+        else:
+            contents = self._unpack([str(root / self.archive)])
+        batches = []
+        for file in FILES:
+            try:
+                batches.append(parse_batch(contents[file]))
+            except DataError as error:
+                place = self._path(root, file)
+                raise DataError(f"data: {place}: {error}", f"delete it and {remedy(self.name)}") from None
         images, labels = zip(*batches[:-1], strict=True)
         return np.concatenate(images), np.concatenate(labels), *batches[-1]
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Unpack, copy or download the missing files, verified; returns the new ones. Raises DataError."""
+        """Unpack, copy or download the missing files, verified. Returns the new ones. Raises DataError."""
         missing = [file for file in (*FILES, NAMES_FILE) if not self._path(root, file).is_file()]
         if not missing or missing == [NAMES_FILE]:
             return []
-        contents = self._contents_in(folder) if folder else self._unpack(self._archive_at(root))
-        return [write_whole(self.name, self._path(root, file), contents[file]) for file in missing if file in contents]
+        if folder:
+            contents = self._contents_in(folder)
+        else:
+            own = [str(root / self.archive)] if (root / self.archive).is_file() else []
+            contents = self._unpack([*own, *(f"{url}{self.archive}" for url in self.mirrors)])
+        return [write_file(self.name, self._path(root, file), contents[file]) for file in missing if file in contents]
 
     def _path(self, root: Path, file: str) -> Path:
         return root / self.folder / file
 
-    def _contents(self, root: Path) -> dict[str, bytes]:
-        """All files' verified contents, under the root, from the archive if one is not unpacked."""
-        if all(self._path(root, file).is_file() for file in FILES):
-            return self._verified(root / self.folder)
-        return self._unpack([str(root / self.archive)])
-
     def _contents_in(self, folder: Path) -> dict[str, bytes]:
-        """The same in a folder given by the user: a root, or the one with the files."""
+        """All files' verified contents in the user's folder: a root, or the one with the files."""
         unpacked = [place for place in (folder / self.folder, folder) if (place / TEST_FILE).is_file()]
         if unpacked:
             return self._verified(unpacked[0])
@@ -88,11 +95,6 @@ class CifarSource:
             f"data: {self.name}: neither {self.folder}/ nor {self.archive} in {folder}",
             "give the folder that has one of them",
         )
-
-    def _archive_at(self, root: Path) -> list[str]:
-        """Where to look for the archive: under the root, then the mirrors."""
-        own = root / self.archive
-        return [*([str(own)] if own.is_file() else []), *(f"{url}{self.archive}" for url in self.mirrors)]
 
     def _verified(self, place: Path) -> dict[str, bytes]:
         contents = {}
@@ -105,19 +107,19 @@ class CifarSource:
         return contents
 
     def _unpack(self, origins: list[str]) -> dict[str, bytes]:
-        """The files of the first good archive, in memory: no name of the archive's own becomes a path."""
+        """The files of the first good archive, in memory: no name inside the archive becomes a path."""
         content = first_good(self.name, origins, self.archive_md5)
         try:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                return {file: _member(archive, f"{self.folder}/{file}") for file in (*FILES, NAMES_FILE)}
+                contents = {}
+                for file in (*FILES, NAMES_FILE):
+                    stream = archive.extractfile(f"{self.folder}/{file}")
+                    if stream is None:
+                        raise KeyError(f"{self.folder}/{file} is not a file")
+                    contents[file] = stream.read()
+                return contents
         except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
             raise DataError(f"data: {self.name}: {self.archive}: {error}", remedy(self.name)) from None
-
-    def _parse(self, root: Path, file: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        try:
-            return parse_batch(content)
-        except DataError as error:
-            raise DataError(f"data: {self._path(root, file)}: {error}", f"delete it and {remedy(self.name)}") from None
 
 
 CIFAR10 = CifarSource(
@@ -139,7 +141,7 @@ CIFAR10 = CifarSource(
 
 
 class _Stored:
-    """Stands for every NumPy object of a pickle: keeps what it would have been made from, and makes nothing."""
+    """Stands for every NumPy object of a pickle: keeps the arguments, and makes nothing of them."""
 
     state: tuple[Any, ...] = ()
 
@@ -151,7 +153,7 @@ class _Stored:
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Knows the names that an array of bytes is pickled with, and refuses all others."""
+    """Knows the names in a pickled array of bytes, and refuses all others."""
 
     _NAMES = frozenset({"numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"})
 
@@ -162,7 +164,7 @@ class _BatchUnpickler(pickle.Unpickler):
 
 
 def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError if it is none."""
+    """Images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError for other content."""
     try:
         batch = _BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
         _, shape, dtype, is_fortran, values = batch[b"data"].state
@@ -170,18 +172,11 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
             raise DataError("its data are not rows of bytes")
         images = np.frombuffer(values, dtype=np.uint8).reshape(shape).reshape(-1, *_IMAGE)
         labels = np.array(batch[b"labels"], dtype=np.uint8)
-    except Exception as error:  # a pickle that is cut or made up can raise anything
+    except Exception as error:  # a broken or forged pickle can raise anything
         raise DataError(f"not a batch of CIFAR-10: {type(error).__name__}: {error}") from None
     if labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
         raise DataError(f"labels of shape {labels.shape}, up to {labels.max(initial=0)}, for {len(images)} images")
     return images, labels
-
-
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    stream = archive.extractfile(name)
-    if stream is None:
-        raise KeyError(f"{name} is not a file")
-    return stream.read()
 
 
 def load(root: str | None) -> Splits:
@@ -190,6 +185,8 @@ def load(root: str | None) -> Splits:
 
 
 def load_source(source: CifarSource, root: str | None) -> Splits:
-    """The data set of six batch files."""
+    """A data set of six batch files."""
+    from scalestudy.training.data.builtin import splits_of_bytes
+
     train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
     return splits_of_bytes(train_images, train_labels, test_images, test_labels, num_classes=10)

@@ -1,14 +1,13 @@
 """Data files: found, checked, downloaded.
 
 A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
-targets. `require` says, cheaply and before anything starts, whether its files are there, and `fetch` puts them there.
+targets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.whole_file import write_whole
 
 DOWNLOAD_TIMEOUT_SECONDS = 10.0  # until a mirror answers, and then without a byte
 
@@ -28,7 +28,7 @@ class DataError(InputError):
 
 
 def default_root() -> Path:
-    """The folder of data sets: SCALESTUDY_DATA, else scalestudy/data in the user's cache folder."""
+    """The folder of data sets: SCALESTUDY_DATA, otherwise scalestudy/data in the user's cache folder."""
     named = os.environ.get("SCALESTUDY_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(named) if named else Path(cache) / "scalestudy" / "data"
@@ -41,27 +41,27 @@ class FileSource(Protocol):
         """Raise DataError, with the command that helps, unless the files are there. Reads none."""
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Put the missing files there, verified, from a folder or, if None, the internet; the new ones. DataError."""
+        """Put the missing files there, verified, from a folder or the internet (None). Returns them. DataError."""
 
 
 def remedy(name: str) -> str:
-    """What to type when a file is not as it should be."""
+    """What to type if a file is not as it should be."""
     return f"run `scalestudy data fetch {name}` (or with `--from DIR`, a folder that has the files)"
 
 
 def check_md5(content: bytes, expected: str) -> None:
-    """Raise DataError unless that is the content's MD5, which the publishers of these data sets state."""
+    """Raise DataError unless the content has this MD5, the checksum that these data sets' publishers state."""
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
         raise DataError(f"checksum (MD5) {found} is not {expected}: the file is damaged or another one")
 
 
 def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
-    """The content of the first of the paths and URLs that gives what has the checksum. Raises DataError."""
+    """The content of the first of the paths and URLs whose content has the checksum. Raises DataError."""
     problems = []
     for origin in origins:
         try:
-            with closing(_open(origin)) as stream:
+            with closing(_open_url(origin) if "://" in origin else Path(origin).open("rb")) as stream:
                 content = stream.read()
             check_md5(content, md5)
         except (OSError, HTTPException, DataError) as error:
@@ -74,14 +74,11 @@ def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
     )
 
 
-def write_whole(name: str, target: Path, content: bytes) -> Path:
-    """Write aside, then give the file its name: no half file is left. Raises DataError."""
+def write_file(name: str, target: Path, content: bytes) -> Path:
+    """Write a file of the data set, all at once, and return its path. Raises DataError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as aside:
-            written = Path(aside) / target.name
-            written.write_bytes(content)
-            written.replace(target)
+        write_whole(target, content)
     except OSError as error:
         raise DataError(
             f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be"
@@ -89,25 +86,21 @@ def write_whole(name: str, target: Path, content: bytes) -> Path:
     return target
 
 
-def _open(origin: str) -> IO[bytes]:
-    return _open_url(origin) if "://" in origin else Path(origin).open("rb")
-
-
 def _open_url(url: str) -> IO[bytes]:
-    """Raises TimeoutError if the mirror does not answer in time.
+    """Open the URL. Raises TimeoutError if the mirror does not answer in time.
 
-    In a thread, because urllib's own timeout starts anew for each address of a host and does not bound its look-up.
+    A thread asks, because urllib's timeout starts anew for each address of a host and does not bound the look-up.
     """
     answer: Future[IO[bytes]] = Future()
-    threading.Thread(target=_ask, args=(url, answer), daemon=True).start()
+
+    def ask() -> None:
+        try:
+            answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
+        except Exception as error:  # it belongs to the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
     try:
         return answer.result(DOWNLOAD_TIMEOUT_SECONDS)
     except TimeoutError:
         raise TimeoutError(f"no answer within {DOWNLOAD_TIMEOUT_SECONDS:g} seconds") from None
-
-
-def _ask(url: str, answer: Future[IO[bytes]]) -> None:
-    try:
-        answer.set_result(urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS))
-    except Exception as error:  # whatever it is belongs to the thread that waits
-        answer.set_exception(error)

@@ -1,8 +1,8 @@
 """A trial's data near its device; augmentation.
 
-Shapes: N examples, C channels, H × W pixels. A random number is a hash of (seed, epoch, example's index) and nothing
-else, so that an example is changed alike at any world size, in any batch, on any device. Rejected: a torch.Generator,
-whose numbers depend on the position in a batch, on the batches before and on the kind of device.
+Shapes: N examples, C channels, H × W pixels. A random number is a hash of (seed, epoch, example's index) alone. So an
+example is changed alike at any world size, in any batch, on any device. Rejected: a torch.Generator, whose numbers
+depend on the position in a batch, on the batches before and on the kind of device.
 
 Shapes: n training and m test examples, N of them in a batch.
 """
@@ -25,14 +25,14 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key
 
-PADDING = 4  # pixels of zeros on each side of which a crop takes part
+PADDING = 4  # pixels of zeros on each side, before the crop
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(inputs (N, C, H, W), examples' indices (N,) int64 on the same device, key of the epoch) -> changed inputs."""
 
 
 def crop_flip(inputs: torch.Tensor, examples: torch.Tensor, key: int) -> torch.Tensor:
-    """A crop of the zero-padded image at one of 9 × 9 places, mirrored left to right or not, all equally likely.
+    """Crop the zero-padded image at one of 9 × 9 places, and mirror it left to right or not, all equally likely.
 
     The usual augmentation of CIFAR-10 (He et al. 2015, arXiv 1512.03385, section 4.2). Inputs and result (N, C, H, W).
     """
@@ -58,9 +58,9 @@ _STEP, _FIRST, _SECOND = (  # of SplitMix64, as signed numbers
 
 
 def random_words(examples: torch.Tensor, key: int) -> torch.Tensor:
-    """64 random bits an example, (N,) int64: number `example` of the SplitMix64 sequence that starts at the key.
+    """64 random bits an example, (N,) int64: element `example` of the SplitMix64 sequence that starts at the key.
 
-    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators". int64 wraps around, as it has to.
+    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators". It needs int64's wrapping around.
     """
     words = (examples + 1) * _STEP + key
     words = (words ^ _shifted(words, 30)) * _FIRST
@@ -69,14 +69,14 @@ def random_words(examples: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def _shifted(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """A shift to the right that brings in zeros; int64's own brings in the sign."""
+    """Shift right and fill with zeros; int64's own shift fills with the sign."""
     return (words >> bits) & (2 ** (64 - bits) - 1)
 
 
 EVALUATION_BATCH = 512  # examples at once, a bound for activation memory
 RESIDENT_SHARE = 0.25  # of a device's free memory that a data set may take; models and activations need the rest
 
-_last_used: dict[tuple[str, ...], Splits | DatasetSplits] = {}  # at most one: a worker's trials mostly share it
+_last_used: dict[tuple[str, ...], Splits | DatasetSplits] = {}  # at most one, which a worker's trials mostly share
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class TrainingData:
     def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Iterator[Batch]:
         """(inputs (N, C, …), targets (N, …)) on the device for each pair of bounds, augmented.
 
-        order: a permutation of the training examples, (n,) int64 on the CPU. bounds: first and one-past-last position
-        in it, for each of this worker's shards; equal ones give an empty batch. What reads ahead ends with the
-        iterator.
+        `order`: a permutation of the training examples, (n,) int64 on the CPU. `bounds`: first and one-past-last
+        position in it, for each of this worker's shards; equal ones give an empty batch. The reading ahead ends with
+        the iterator.
         """
         here = order.to(self.device) if self.augmentation else order
         key = augmentation_key(self.seed, epoch)
@@ -117,22 +117,37 @@ class TrainingData:
                 yield inputs, targets
 
     def test_batches(self, start: int, stop: int) -> Iterator[Batch]:
-        """The test examples start … stop - 1, in their order, on the device, never augmented."""
+        """The test examples start … stop - 1 in their order, on the device, never augmented."""
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
         with closing(self.test.batches(None, bounds, epoch=0)) as batches:
             yield from batches
 
 
 def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
-    """The config's data set for this worker; the one that was used last is not loaded again.
+    """Open the config's data set for this worker. The set that was used last is not loaded again.
 
-    Tensors are on the device if they take at most RESIDENT_SHARE of its free memory; other tensors, and torch data
+    Tensors live on the device if they take at most RESIDENT_SHARE of its free memory. Other tensors, and torch data
     sets, come through a DataLoader. Raises DataError (a ValueError) if files are missing or damaged, an argument is
-    unknown, a user's callable returns something else, labels are out of range, or `augment` needs images.
+    unknown, a user's callable returns another type, labels are out of range, or `augment` needs images.
     """
     splits = load_splits(config, worker.device)
-    train, test = _readers(splits, config, worker)
-    _check_augment(config, train)
+    train: Reader
+    test: Reader
+    if isinstance(splits, DatasetSplits):
+        train = DatasetReader("train", splits.train, splits.num_classes, worker, config.seed)
+        test = DatasetReader("test", splits.test, splits.num_classes, worker, config.seed)
+    elif splits.train_inputs.device.type == worker.device.type:
+        train = ResidentReader(splits.train_inputs, splits.train_targets)
+        test = ResidentReader(splits.test_inputs, splits.test_targets)
+    else:
+        train = HostReader(splits.train_inputs, splits.train_targets, worker.device)
+        test = HostReader(splits.test_inputs, splits.test_targets, worker.device)
+    if config.augment != "none" and len(train.inputs_shape) != 3:
+        raise DataError(
+            f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has inputs (n, "
+            f"{', '.join(map(str, train.inputs_shape))})",
+            "set it to none",
+        )
     return TrainingData(
         train=train,
         test=test,
@@ -146,65 +161,31 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
 
 def load_splits(config: TrainConfig, device: torch.device) -> Splits | DatasetSplits:
     """What the config's data set callable returns, tensors on the device if they fit it. Raises DataError."""
-    key = _key(config, device)
-    if key not in _last_used:
-        _last_used.clear()  # before loading: never hold two
-        _last_used[key] = _place(_load(config), device)
-    return _last_used[key]
-
-
-def fits(size_bytes: int, free_bytes: int) -> bool:
-    """Whether a data set is small enough to live on a device with so much free memory."""
-    return size_bytes <= RESIDENT_SHARE * free_bytes
-
-
-def _key(config: TrainConfig, device: torch.device) -> tuple[str, ...]:
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
-    return config.data, arguments, str(config.data_root), str(device)
-
-
-def _load(config: TrainConfig) -> Splits | DatasetSplits:
+    key = config.data, arguments, str(config.data_root), str(device)
+    if key in _last_used:
+        return _last_used[key]
+    _last_used.clear()  # before loading: never hold two
     loader = resolve_field("data", config.data, DATASETS)
     splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, Splits | DatasetSplits):
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
         )
+    if isinstance(splits, Splits):
+        splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
+    _last_used[key] = splits
     return splits
 
 
-def _place(splits: Splits | DatasetSplits, device: torch.device) -> Splits | DatasetSplits:
-    if isinstance(splits, DatasetSplits):
-        return splits
-    return splits.to(device if device.type != "cuda" or fits(splits.size_bytes, _free_bytes(device)) else _HOST)
+def fits(size_bytes: int, free_bytes: int) -> bool:
+    """Whether a data set may live on a device with so much free memory."""
+    return size_bytes <= RESIDENT_SHARE * free_bytes
 
 
-_HOST = torch.device("cpu")
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Of a GPU: what nobody has, and what PyTorch has and does not use."""
+def _has_room(device: torch.device, size_bytes: int) -> bool:
+    """A CPU always has. A GPU's free memory is what nobody has, and what PyTorch holds unused."""
+    if device.type != "cuda":
+        return True
     free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
-def _readers(splits: Splits | DatasetSplits, config: TrainConfig, worker: Worker) -> tuple[Reader, Reader]:
-    if isinstance(splits, DatasetSplits):
-        seed, classes = config.seed, splits.num_classes
-        return (
-            DatasetReader("train", splits.train, classes, worker, seed),
-            DatasetReader("test", splits.test, classes, worker, seed),
-        )
-    pairs = (splits.train_inputs, splits.train_targets), (splits.test_inputs, splits.test_targets)
-    if splits.train_inputs.device.type == worker.device.type:
-        return ResidentReader(*pairs[0]), ResidentReader(*pairs[1])
-    return HostReader(*pairs[0], worker.device), HostReader(*pairs[1], worker.device)
-
-
-def _check_augment(config: TrainConfig, train: Reader) -> None:
-    if config.augment != "none" and len(train.inputs_shape) != 3:
-        raise DataError(
-            f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has inputs (n, "
-            f"{', '.join(map(str, train.inputs_shape))})",
-            "set it to none",
-        )
+    return fits(size_bytes, free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

@@ -1,7 +1,8 @@
 """MNIST and Fashion-MNIST: IDX files and tensors.
 
-The layout is torchvision's, `<root>/FashionMNIST/raw/train-images-idx3-ubyte.gz`, so that folders are shared with it;
-its data set classes are not used for reading because they unpack into the folder, which may be read-only.
+The layout is torchvision's, `<root>/FashionMNIST/raw/train-images-idx3-ubyte.gz`, so both can share a folder. Rejected:
+to read by its data set classes, which unpack into the folder; that may be read-only.
+
 The format: two zero bytes, a type (8: unsigned byte), the number of dimensions, each dimension as a big-endian uint32,
 then the values (http://yann.lecun.com/exdb/mnist/).
 """
@@ -18,10 +19,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.nn.functional import adaptive_avg_pool2d
 
-from scalestudy.training.data.builtin import splits_of_bytes
-from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_whole
+from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_file
 from scalestudy.training.data.splits import Splits
 from scalestudy.training.exceptions import InputError
 
@@ -56,14 +55,19 @@ class IdxSource:
             )
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Copy or download the missing files, verified; returns the new ones. Raises DataError."""
-        missing = [file for file in FILES if self._find(root, file) is None]
-        return [self._fetch_file(root, file, folder) for file in missing]
+        """Copy or download the missing files, verified. Returns the new ones. Raises DataError."""
+        new = []
+        for file in [file for file in FILES if self._find(root, file) is None]:
+            origins = [str(self._find_in(folder, file))] if folder else [f"{url}{file}.gz" for url in self.mirrors]
+            content = first_good(self.name, origins, self.md5[file])
+            new.append(write_file(self.name, self.path(root, file), content))
+        return new
 
     def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
         """Training images (n, H, W), training labels (n,), test images (m, H, W), test labels (m,).
 
-        A packed file must have its checksum; an unpacked one, which has none, must be a whole IDX file. DataError.
+        A packed file must have its checksum. An unpacked one, which has none, must be a whole IDX file. Raises
+        DataError.
         """
         self.require(root)
         arrays = tuple(self._load_file(root, file) for file in FILES)
@@ -79,23 +83,16 @@ class IdxSource:
     def _load_file(self, root: Path, file: str) -> NDArray[np.uint8]:
         path = self._find(root, file)
         try:
-            return parse_idx(self._read_bytes(path, file) if path else b"")
+            content = path.read_bytes() if path else b""
+            if path and path.suffix == ".gz":
+                check_md5(content, self.md5[file])
+                content = gzip.decompress(content)
+            return parse_idx(content)
         except (DataError, OSError, EOFError, zlib.error) as error:
             raise DataError(f"data: {path}: {error}", f"delete it and {remedy(self.name)}") from None
 
-    def _read_bytes(self, path: Path, file: str) -> bytes:
-        content = path.read_bytes()
-        if path.suffix != ".gz":
-            return content
-        check_md5(content, self.md5[file])
-        return gzip.decompress(content)
-
-    def _fetch_file(self, root: Path, file: str, folder: Path | None) -> Path:
-        origins = [str(self._find_in(folder, file))] if folder else [f"{url}{file}.gz" for url in self.mirrors]
-        return write_whole(self.name, self.path(root, file), first_good(self.name, origins, self.md5[file]))
-
     def _find_in(self, folder: Path, file: str) -> Path:
-        """The packed file in a folder given by the user: a root, the data set's folder, or the one with the files."""
+        """The packed file in the user's folder: a root, the data set's folder, or the one with the files."""
         candidates = (self.path(folder, file), folder / "raw" / f"{file}.gz", folder / f"{file}.gz")
         for candidate in candidates:
             if candidate.is_file():
@@ -128,7 +125,7 @@ FASHION_MNIST = IdxSource(
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """The array of unsigned bytes that an IDX file holds. Raises DataError if it is none, or cut short, or too long."""
+    """The array of unsigned bytes in an IDX file. Raises DataError for other files, cut short or too long ones."""
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise DataError(f"not an IDX file of unsigned bytes: it starts with {content[:4].hex(' ') or 'nothing'}")
     dimensions = content[3]
@@ -142,10 +139,11 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
 def load_mnist(
     root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
 ) -> Splits:
-    """MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes; of each file the first so many, None: all.
+    """MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes.
 
-    `image_size`: 14, 7, 4, 2 or 1 make images smaller, each square of pixels its mean; None: 28. Raises DataError if
-    files are missing or damaged, ValueError for more examples than there are and for another size.
+    `train_samples`, `test_samples`: so many from the start of each set; None: all.
+    `image_size`: 14, 7, 4, 2 or 1 shrink images, each square of pixels to its mean; None: 28. Raises DataError if files
+    are missing or damaged, ValueError for more examples than there are and for another size.
     """
     return load_source(MNIST, root, train_samples, test_samples, image_size)
 
@@ -153,7 +151,7 @@ def load_mnist(
 def load_fashion_mnist(
     root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
 ) -> Splits:
-    """Fashion-MNIST, as `load_mnist`. Its files are in no order of classes, so that the first are a fair sample."""
+    """Fashion-MNIST, as `load_mnist`. Its files mix the classes, so the first examples are a fair sample."""
     return load_source(FASHION_MNIST, root, train_samples, test_samples, image_size)
 
 
@@ -164,32 +162,38 @@ def load_source(
     test_samples: int | None = None,
     image_size: int | None = None,
 ) -> Splits:
-    """The data set of four IDX files, of each the first so many examples."""
+    """A data set of four IDX files; the first `train_samples` and `test_samples`, None: all."""
+    from torch.nn.functional import adaptive_avg_pool2d  # torch, which `require` and `fetch` do without
+
+    from scalestudy.training.data.builtin import splits_of_bytes
+
     train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
-    train = _first("data_args.train_samples", train_samples, len(train_labels))
-    test = _first("data_args.test_samples", test_samples, len(test_labels))
+    train = _count("data_args.train_samples", train_samples, len(train_labels))
+    test = _count("data_args.test_samples", test_samples, len(test_labels))
     if max(train_labels.max(initial=0), test_labels.max(initial=0)) > 9:
         raise DataError(f"data: {source.name}: labels above 9", remedy(source.name))
     splits = splits_of_bytes(
         train_images[:train, None], train_labels[:train], test_images[:test, None], test_labels[:test], num_classes=10
     )
-    return splits if image_size is None else _smaller(splits, image_size)
-
-
-def _smaller(splits: Splits, size: object) -> Splits:
-    """The same images as size × size pixels, each the mean of a square."""
+    if image_size is None:
+        return splits
     side = splits.train_inputs.shape[-1]
     sizes = [number for number in range(side, 0, -1) if side % number == 0]
-    if size not in sizes or isinstance(size, bool):
-        raise InputError(f"data_args.image_size: {size!r} is none of {', '.join(map(str, sizes))}", "correct it")
-    train, test = (adaptive_avg_pool2d(inputs, size) for inputs in (splits.train_inputs, splits.test_inputs))
-    return replace(splits, train_inputs=train, test_inputs=test)
+    if image_size not in sizes or isinstance(image_size, bool):
+        raise InputError(f"data_args.image_size: {image_size!r} is none of {', '.join(map(str, sizes))}", "correct it")
+    return replace(
+        splits,
+        train_inputs=adaptive_avg_pool2d(splits.train_inputs, image_size),
+        test_inputs=adaptive_avg_pool2d(splits.test_inputs, image_size),
+    )
 
 
-def _first(field: str, count: int | None, there: int) -> int:
-    """How many examples are taken."""
+def _count(field: str, count: int | None, available: int) -> int:
+    """How many examples to take."""
     if count is None:
-        return there
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= there:
-        raise InputError(f"{field}: {count!r} is not a whole number from 1 to {there}", "correct it, or leave it out")
+        return available
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= available:
+        raise InputError(
+            f"{field}: {count!r} is not a whole number from 1 to {available}", "correct it, or leave it out"
+        )
     return count

@@ -1,11 +1,10 @@
 """Batches on their way to the device.
 
-Loader processes come from a fork server, a clean process that has this module imported. Measured on two cores, from
-the start of a pass to its first batch: 0.03–0.06 s (the first time 1.3 s), as with fork; with spawn 0.8 s. A fork of
-the training process itself is rejected: its process group, Ray and OpenMP run threads, whose locks a fork may copy
-while they are held.
+They come from a fork server, a clean process that has imported this module. Measured on two cores, from the start of a
+pass to its first batch: 0.03–0.06 s (the first time 1.3 s), as with fork; 0.8 s with spawn. Rejected: to fork the
+training process itself. Its process group, Ray and OpenMP run threads, and a fork may copy their locks while held.
 
-Shapes: n examples, N of them in a batch, C channels. Whichever way, the batches are the same to the bit.
+Shapes: n examples, N of them in a batch, C channels. All ways give the same batches to the bit.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ define_missing_operators()  # here, because a user's data set may import torchvi
 
 
 class KeyedExamples(Dataset[Any]):
-    """A user's data set, whose random numbers (random, numpy.random, torch) are a function of (seed, epoch, example).
+    """A user's data set whose random numbers (random, numpy.random, torch) are a function of (seed, epoch, example).
 
-    So an example is the same at any world size and in any process, and reading leaves the process's generators alone.
+    So an example is equal at any world size and in any process. Reading does not change the process's generators.
     """
 
     def __init__(self, examples: Any, seed: int, epoch: int) -> None:
@@ -52,23 +51,23 @@ class KeyedExamples(Dataset[Any]):
         self.epoch = epoch
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The examples of a batch; DataLoader's fetcher asks for them by this method.
+        """The examples of a batch. DataLoader's fetcher calls this method.
 
-        Not in inference mode, which an evaluation reads in: a data set may keep tensors that training sees later.
+        Leaves the inference mode of an evaluation, since a data set may keep tensors for a later training step.
         """
+        examples = []
         with torch.inference_mode(mode=False), generators_kept():
-            return [self._read(index) for index in indices]
-
-    def _read(self, index: int) -> Any:
-        seed_example(self.seed, self.epoch, index)
-        return self.examples[index]
+            for index in indices:
+                seed_example(self.seed, self.epoch, index)
+                examples.append(self.examples[index])
+        return examples
 
 
 def fork_server(examples: object) -> BaseContext:
-    """The context to start loader processes with; its server, once started, keeps what it has imported.
+    """The context that starts loader processes. Its server, once started, keeps its imports.
 
-    It imports what every loader process would have to: this module, the data set's, and those of the main module,
-    which multiprocessing runs in each process (Ray's takes 0.3 s).
+    It imports what every loader process needs: this module, the data set's, and those of the main module, which
+    multiprocessing runs in each process (Ray's takes 0.3 s).
     """
     context = multiprocessing.get_context("forkserver")
     used_by_main = {value.__name__ for value in vars(sys.modules["__main__"]).values() if isinstance(value, ModuleType)}
@@ -77,9 +76,9 @@ def fork_server(examples: object) -> BaseContext:
 
 
 def why_not_sent(examples: object) -> str | None:
-    """Why a data set can't be sent to loader processes (a lambda in a transform, mostly); None if it can.
+    """Why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
 
-    Its tensors and arrays are passed over: pickling them takes long, and torch would move them to shared memory.
+    Skips its tensors and arrays: pickling them takes long, and torch would move them to shared memory.
     """
     try:
         _FormPickler(_Nowhere()).dump(examples)
@@ -101,31 +100,31 @@ class _Nowhere:
 def end_with_parent(loader_number: int) -> None:
     """In a loader process: end as soon as the training process does, however it ends.
 
-    DataLoader's own watch looks at the parent's id, and that is the fork server's, which lives while its children do.
+    DataLoader watches the parent's id. Here that is the fork server's, which lives as long as its children.
     """
-    threading.Thread(target=_watch_parent, daemon=True).start()
 
+    def watch_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
 
-def _watch_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+    threading.Thread(target=watch_parent, daemon=True).start()
 
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs (N, C, …) and targets (N, …), on the worker's device."""
 
 Batches = Generator[Batch, None, None]
-"""Close it, or drop it, to end what reads ahead."""
+"""Close or drop it to end the reading ahead."""
 
 Bounds = Sequence[tuple[int, int]]
 """First and one-past-last position of each batch; equal for an empty one."""
 
 READ_AHEAD = 2  # batches
 MOST_LOADER_PROCESSES = 4  # a worker
-LOADERS_PAY_FROM_SECONDS = 2.0  # of reading in the training process; starting loader processes takes some tenths
-_PROBED = 4  # examples that are read to find out how long one takes
+LOADERS_PAY_FROM_SECONDS = 2.0  # of reading in the training process; the start of loader processes takes some tenths
+_PROBED = 4  # examples that are read to measure how long one takes
 
 
 class Reader(Protocol):
@@ -139,12 +138,12 @@ class Reader(Protocol):
         """n."""
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
-        """A batch for each pair of bounds: positions in `order` (n,), a permutation, or of the examples as they are."""
+        """A batch for each pair of bounds: positions in the permutation `order` (n,), or in the set itself (None)."""
 
 
 @dataclass(frozen=True)
 class _TensorReader:
-    """What readers of whole tensors have in common."""
+    """The base of readers of whole tensors."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -159,7 +158,7 @@ class _TensorReader:
 
 @dataclass(frozen=True)
 class ResidentReader(_TensorReader):
-    """Tensors on the device: a batch is one gather, and with no order a view."""
+    """Tensors on the device: a batch is one gather, or without an order a view."""
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         if order is None:
@@ -173,7 +172,7 @@ class ResidentReader(_TensorReader):
 
 @dataclass(frozen=True)
 class HostReader(_TensorReader):
-    """Tensors in the host's memory that would not fit the device: gathered and pinned by a thread, then copied."""
+    """Tensors in the host's memory, too large for the device: a thread gathers and pins batches ahead."""
 
     device: torch.device
 
@@ -182,9 +181,9 @@ class HostReader(_TensorReader):
         loader = DataLoader(
             _Rows(self.inputs, self.targets),
             batch_sampler=_Positions(positions, bounds),
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # else it draws from the global one
+            generator=torch.Generator(),  # otherwise it draws from the global one
         )
         with closing(read_ahead(iter(loader), READ_AHEAD)) as loaded:
             for inputs, targets in loaded:
@@ -192,10 +191,10 @@ class HostReader(_TensorReader):
 
 
 class DatasetReader:
-    """A user's torch data set, read by loader processes where that pays, else in the training process."""
+    """A user's torch data set, read by loader processes if that pays, otherwise in the training process."""
 
     def __init__(self, name: str, dataset: Dataset[Any], num_classes: int, worker: Worker, seed: int) -> None:
-        """`name`: of the set, train or test. Raises DataError for examples that are no pairs of tensors."""
+        """`name`: train or test. Raises DataError for examples that are not pairs of tensors."""
         self._name, self._dataset, self._num_classes = name, dataset, num_classes
         self._worker, self._seed = worker, seed
         self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
@@ -207,42 +206,39 @@ class DatasetReader:
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         filled = [(first, stop) for first, stop in bounds if first < stop]
-        loaded = self._loaded(_Positions(torch.arange(len(self)) if order is None else order, filled), epoch)
+        examples = sum(stop - first for first, stop in filled)
+        processes = loader_processes(self._worker, self._seconds_an_example * examples)
+        reason = why_not_sent(self._dataset) if processes else None
+        if reason is not None:
+            processes = 0
+            warnings.warn(
+                f"data: the {self._name} set is read in the training process, because it can't be sent to others "
+                f"({reason}); make it picklable",
+                stacklevel=2,
+            )
         device = self._worker.device
+        loader = DataLoader(
+            KeyedExamples(self._dataset, self._seed, epoch),
+            batch_sampler=_Positions(torch.arange(len(self)) if order is None else order, filled),
+            num_workers=processes,
+            multiprocessing_context=fork_server(self._dataset) if processes else None,
+            worker_init_fn=end_with_parent,
+            prefetch_factor=READ_AHEAD if processes else None,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # otherwise it draws from the global one
+        )
+        loaded = iter(loader)
         try:
             for first, stop in bounds:
                 inputs, targets = self._tensors(next(loaded)) if first < stop else self._empty
                 yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
         finally:
-            _end_processes(loaded)
-
-    def _loaded(self, positions: _Positions, epoch: int) -> Iterator[Any]:
-        """The examples of each batch, collated, in the host's memory."""
-        processes = self._processes(positions.count)
-        return iter(
-            DataLoader(
-                KeyedExamples(self._dataset, self._seed, epoch),
-                batch_sampler=positions,
-                num_workers=processes,
-                multiprocessing_context=fork_server(self._dataset) if processes else None,
-                worker_init_fn=end_with_parent,
-                prefetch_factor=READ_AHEAD if processes else None,
-                pin_memory=self._worker.device.type == "cuda",
-                generator=torch.Generator(),  # else it draws from the global one
-            )
-        )
-
-    def _processes(self, examples: int) -> int:
-        processes = loader_processes(self._worker, self._seconds_an_example * examples)
-        reason = why_not_sent(self._dataset) if processes else None
-        if reason is None:
-            return processes
-        warnings.warn(f"data: the {self._name} set is read in the training process, because it can't be sent to "
-                      f"others ({reason}); make it picklable", stacklevel=2)  # fmt: skip
-        return 0
+            # The iterator ends its processes when it is deleted, which an exception's traceback may delay.
+            if hasattr(loaded, "_shutdown_workers"):  # has loader processes
+                loaded._shutdown_workers()
 
     def _tensors(self, batch: Any) -> Batch:
-        """The collated pair, checked; targets as a loss wants them: int64, or floating-point as the inputs are."""
+        """The collated pair, checked. Targets become int64, or the floating-point format of the inputs."""
         if not isinstance(batch, tuple | list) or [type(part) for part in batch] != [torch.Tensor, torch.Tensor]:
             raise DataError(
                 f"data: {self._name} examples are not pairs of tensors or numbers", "return (input, target)"
@@ -255,7 +251,7 @@ class DatasetReader:
 
 
 def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
-    """The same items (none of them None), up to `depth` of them made ahead by a thread, which ends with the iterator.
+    """The same items (none may be None). A thread makes up to `depth` of them ahead, and ends with the iterator.
 
     For iterators that draw no random numbers: a thread would take them from the training's generators.
     """
@@ -267,32 +263,22 @@ def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]
 
 
 def loader_processes(worker: Worker, seconds: float) -> int:
-    """How many processes should read what would take the training process so many seconds; 0: it reads by itself.
+    """How many loader processes to start for this time of reading; 0: the training process reads.
 
-    The worker's part of the cores that no worker of this machine trains on. A daemon may not have children.
+    They get the worker's part of the cores that no worker of this machine trains on. A daemon may not have children.
     """
     if seconds < LOADERS_PAY_FROM_SECONDS or multiprocessing.current_process().daemon:
         return 0
-    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))  # torchrun's; else as if all were here
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))  # torchrun's; otherwise as if all were here
     training = worker.threads if worker.device.type == "cpu" else 1
-    return max(min(_cores() // neighbours - training, MOST_LOADER_PROCESSES), 0)
-
-
-def _end_processes(loaded: Iterator[Any]) -> None:
-    """DataLoader's iterator ends its processes when it is deleted, which an exception's traceback may put off."""
-    if hasattr(loaded, "_shutdown_workers"):  # has loader processes
-        loaded._shutdown_workers()
-
-
-def _cores() -> int:
-    """Those that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(cores // neighbours - training, MOST_LOADER_PROCESSES), 0)
 
 
 def _probe(examples: KeyedExamples, count: int) -> tuple[float, list[Any]]:
-    """Seconds that reading an example takes, and the examples that were read: some from all over the set."""
+    """Seconds to read an example, and the examples that were read, some from all over the set."""
     chosen = [count * part // _PROBED for part in range(min(_PROBED, count))]
-    first = examples.__getitems__(chosen[:1])  # may open files, or import what it needs
+    first = examples.__getitems__(chosen[:1])  # may open files or import modules
     started = time.perf_counter()
     others = examples.__getitems__(chosen[1:])
     return (time.perf_counter() - started) / max(len(others), 1), first + others
@@ -304,11 +290,6 @@ class _Positions:
 
     order: torch.Tensor
     bounds: Bounds
-
-    @property
-    def count(self) -> int:
-        """Examples of all batches."""
-        return sum(stop - first for first, stop in self.bounds)
 
     def __iter__(self) -> Iterator[list[int]]:
         return (self.order[first:stop].tolist() for first, stop in self.bounds)
@@ -325,5 +306,5 @@ class _Rows(Dataset[Any]):
         return self._inputs.index_select(0, indices), self._targets.index_select(0, indices)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch

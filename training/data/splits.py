@@ -43,13 +43,14 @@ class Splits:
     def from_datasets(
         train: Dataset[Any], test: Dataset[Any], *, num_classes: int, in_channels: int | None = None
     ) -> DatasetSplits:
-        """Torch's map-style data sets in place of tensors; examples are (input (C, …) float, target).
+        """Take torch's map-style data sets in place of tensors. Examples are (input (C, …) float, target).
 
-        in_channels: None: as the first training example has it. Raises DataError for data sets or examples of
-        another form.
+        `in_channels`: None: that of the first training example. Raises DataError for another form of data sets or
+        examples.
         """
-        found = [_channels(split, dataset) for split, dataset in (("train", train), ("test", test))]
-        return DatasetSplits(train, test, num_classes, found[0] if in_channels is None else in_channels)
+        found = _channels("train", train)
+        _channels("test", test)
+        return DatasetSplits(train, test, num_classes, found if in_channels is None else in_channels)
 
     @property
     def in_channels(self) -> int:
@@ -58,7 +59,7 @@ class Splits:
 
     @property
     def size_bytes(self) -> int:
-        """What all four tensors take."""
+        """Bytes of all four tensors."""
         return sum(tensor.nbytes for _, *pair in self._pairs() for tensor in pair)
 
     def to(self, device: torch.device) -> Splits:
@@ -82,7 +83,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class DatasetSplits:
-    """A training and a test set that are read example by example; made by `Splits.from_datasets`."""
+    """A training and a test set, read example by example; made by `Splits.from_datasets`."""
 
     train: Dataset[Any]
     test: Dataset[Any]
@@ -102,7 +103,7 @@ class DatasetSplits:
 
 
 def check_inputs(split: str, inputs: torch.Tensor) -> None:
-    """Raise DataError for bytes, which no layer takes, and for numbers that float32's layers don't."""
+    """Raise DataError for bytes, which no layer takes, and for formats that layers of float32 refuse."""
     if str(inputs.dtype) == "torch.uint8":
         raise DataError(f"data: {split} inputs are torch.uint8", "give floating-point numbers, such as inputs / 255")
     if inputs.is_floating_point() and str(inputs.dtype) != "torch.float32":
@@ -134,7 +135,7 @@ def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
 
 
 def _channels(split: str, dataset: Dataset[Any]) -> int:
-    """C, by the first example."""
+    """C of the first example. Raises DataError for another form of data set or example."""
     size = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else 0
     if not size:
         raise DataError(
@@ -143,14 +144,11 @@ def _channels(split: str, dataset: Dataset[Any]) -> int:
         )
     example = dataset[0]
     if not isinstance(example, tuple | list) or len(example) != 2 or not getattr(example[0], "shape", ()):
+        form = f"a {type(example).__name__}"
+        if isinstance(example, tuple | list):
+            form = f"({', '.join(type(part).__name__ for part in example)})"
         raise DataError(
-            f"data: a {split} example is {_form(example)}",
+            f"data: a {split} example is {form}",
             "return (input, target), the input a tensor (C, ...), with images by transform=ToTensor()",
         )
     return int(example[0].shape[0])
-
-
-def _form(example: object) -> str:
-    if isinstance(example, tuple | list):
-        return f"({', '.join(type(part).__name__ for part in example)})"
-    return f"a {type(example).__name__}"

@@ -9,6 +9,7 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.losses import ShardLoss
 from scalestudy.training.registry import GRADIENT_SYNCS, call_with, resolve_field
+from training.exceptions import InputError
 
 __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 
@@ -16,9 +17,9 @@ __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 def make_gradient_sync(
     name: str, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None
 ) -> GradientSync:
-    """The strategy of that name for this trial; with one worker there is nothing to synchronise.
+    """Make the strategy of that name for this trial. One worker gets the base class, which synchronises nothing.
 
-    Raises ValueError if the name is unknown or a user's callable gives no GradientSync.
+    Raises ValueError if the name is unknown or a user's callable returns no GradientSync.
     """
     strategy = resolve_field("gradient_sync", name, GRADIENT_SYNCS)
     chosen = options or SyncOptions()
@@ -26,6 +27,8 @@ def make_gradient_sync(
         return GradientSync(shard_loss, worker, chosen)
     sync = call_with(strategy, f"gradient_sync: {name!r}", shard_loss, worker, chosen)
     if not isinstance(sync, GradientSync):
-        raise ValueError(f"gradient_sync: {name!r} gave a {type(sync).__name__}; the callable must return a "
-                         "scalestudy.training.gradient_sync.GradientSync")  # fmt: skip
+        raise InputError(
+            f"gradient_sync: {name!r} gave a {type(sync).__name__}",
+            "the callable must return a scalestudy.training.gradient_sync.GradientSync",
+        )
     return sync

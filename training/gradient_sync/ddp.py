@@ -1,6 +1,6 @@
 """PyTorch's DDP, bf16 and PowerSGD hooks.
 
-Annotations are not postponed here: PyTorch compares those of a communication hook with the types themselves.
+This file does not postpone annotations: PyTorch compares those of a communication hook with the types themselves.
 
 Shapes: a parameter's gradient as a matrix, m × n; P, m × r; Q, n × r; r the rank.
 """
@@ -23,19 +23,20 @@ from torch.utils.hooks import RemovableHandle
 from scalestudy.training.distributed import Worker
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
 from scalestudy.training.losses import ShardLoss
+from training.exceptions import InputError
 
 
 class DistributedDataParallelSync(GradientSync):
     """PyTorch's DistributedDataParallel: buckets of gradients, averaged by allreduce while backward still runs.
 
-    It averages over k workers, hence the factor k. `gradient_as_bucket_view` saves a copy of all gradients. Buffers
-    are not broadcast at each forward (a collective a step that only batch normalisation would use): the loop
-    broadcasts them before evaluating. Not `static_graph`: a worker whose shard is empty in some steps (ShardLoss)
-    has another graph in those. Not `find_unused_parameters`: it walks the graph in every step; a model that leaves
-    parameters out gets DistributedDataParallel's own error.
+    It averages over k workers, hence the factor k. `gradient_as_bucket_view` saves a copy of all gradients. Buffers are
+    not broadcast at each forward, a collective that only batch normalisation would use: the loop broadcasts them before
+    an evaluation. `static_graph` is off, since a worker with an empty shard (ShardLoss) has another graph in that step.
+    `find_unused_parameters` is off, since it walks the graph in every step. For a parameter that a model leaves out
+    DistributedDataParallel raises its own error.
 
-    `local_sq_norm` is measured by hooks that stand, in steps that ask for it alone, between a gradient's accumulation
-    and its way into a bucket. Rejected: a communication hook in Python, which can only be there in every step.
+    Hooks between a gradient's accumulation and its bucket measure `local_sq_norm`. They exist only in steps that are
+    measured. Rejected: a communication hook in Python, which would run in every step.
     """
 
     needs_rehearsal = True
@@ -50,15 +51,15 @@ class DistributedDataParallelSync(GradientSync):
             bucket_cap_mb=self._bucket_mebibytes(),
         )
         self.module = self.ddp
-        self._norms: dict[int, torch.Tensor] = {}  # by the parameter's position, of the step that is measured
+        self._norms: dict[int, torch.Tensor] = {}  # by the parameter's position, in a step that is measured
         self._handles: list[RemovableHandle] = []
 
     def factor(self, plan: StepPlan) -> float:
-        """The workers' number is what DistributedDataParallel divides by."""
+        """Times the world size, by which DistributedDataParallel divides."""
         return self.worker.world_size / plan.batch
 
     def step_starts(self, plan: StepPlan) -> None:
-        """Put the hooks there if the step is measured."""
+        """Register the hooks if the step is measured."""
         if self.measures_local:
             self._handles = [
                 parameter.register_post_accumulate_grad_hook(partial(self._measure, position))
@@ -66,11 +67,11 @@ class DistributedDataParallelSync(GradientSync):
             ]
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Without communication."""
+        """Backward without communication."""
         return self.ddp.no_sync()
 
     def synchronise(self) -> None:
-        """Backward has summed already."""
+        """Count what backward has sent; it has summed already."""
         self.count_allreduce(self._bytes_reduced())
         self.local_sq_norm = torch.stack(list(self._norms.values())).square().sum() if self._norms else None
         self._norms.clear()
@@ -78,12 +79,12 @@ class DistributedDataParallelSync(GradientSync):
             self._handles.pop().remove()
 
     def _measure(self, position: int, parameter: torch.Tensor) -> None:
-        """After each micro-batch; the last one's stays, that of the whole shard."""
+        """Called after each micro-batch. The last value stays: that of the whole shard."""
         if parameter.grad is not None:
             self._norms[position] = torch.linalg.vector_norm(parameter.grad)
 
     def _bucket_mebibytes(self) -> int | None:
-        """How large a bucket may be; None: PyTorch's choice."""
+        """The largest bucket; None: PyTorch's choice."""
         return None
 
     def _bytes_reduced(self) -> float:
@@ -93,8 +94,8 @@ class DistributedDataParallelSync(GradientSync):
 class Bf16Sync(DistributedDataParallelSync):
     """DistributedDataParallel that sends gradients as bfloat16, by PyTorch's hook: half of float32's bytes.
 
-    Each addend is rounded to 8 bits of mantissa before it is summed, and the sum is in bfloat16 too. The sum's
-    gradients are the same on all ranks, and only approximately those of the batch. gloo carries bfloat16 too.
+    Each addend is rounded to 8 bits of mantissa before the sum, and the sum is in bfloat16 too. The gradients are equal
+    on all ranks, and approximately those of the batch. gloo carries bfloat16 too.
     """
 
     exact = False
@@ -108,37 +109,47 @@ class Bf16Sync(DistributedDataParallelSync):
 
 
 def _compress(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PyTorch's hook by another name: by its own, DistributedDataParallel refuses it wherever there is no NCCL."""
+    """PyTorch's hook under another name. Under its own, DistributedDataParallel refuses it without NCCL."""
     return bf16_compress_hook(group, bucket)
 
 
-FEWEST_EXACT_STEPS = 2  # PyTorch's own least: DistributedDataParallel orders its buckets anew after the first step
-EXACT_SHARE = 10  # one step in so many, from the training's start, is not compressed
-EPSILON = 1e-8  # keeps a column of zeros, a dead layer's say, from being divided by its norm
+FEWEST_EXACT_STEPS = 2  # PyTorch's minimum: DistributedDataParallel reorders its buckets after the first step
+EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed
+EPSILON = 1e-8  # against a division by zero, the norm of a column of zeros (a dead layer)
 
 
 class PowerSGDSync(DistributedDataParallelSync):
     """DistributedDataParallel with PyTorch's PowerSGD hook (Vogels et al. 2019, arXiv 1905.13727).
 
-    The first max(2, 10 %) steps are plain allreduces. Then each gradient matrix is sent as P and Q where that is less
-    than half of it; what P·Qᵀ misses is this rank's error, added to its next gradient. That memory, Q and the hook's
+    The first max(2, 10 %) steps are plain allreduces. Then each gradient matrix is sent as P and Q if they are less
+    than half of its size. What P·Qᵀ misses is this rank's error, added to its next gradient. Errors, Q and the hook's
     generator go into a checkpoint as plain tensors and numbers. Errors are kept by bucket, and a resumed training has
     the buckets of an uninterrupted one only after a first backward: `needs_rehearsal`. The rehearsal is a plain
-    allreduce, because a new state counts from 0, and `load_state` sets the count. At another world size each rank
-    takes the mean error, which leaves the mean over ranks, all that the sum ever sees of it, as it was.
+    allreduce, because a new state counts from 0; `load_state` then sets the count. At another world size each rank
+    takes the mean error. This keeps the mean over ranks, which is all that the sum sees.
 
-    Under gloo there is one bucket: the hook starts the allreduces of P and Q from callbacks, and gloo's threads run
-    those of several buckets in an order that differs from rank to rank, which ends the process. So nothing overlaps
-    there.
+    Under gloo there is one bucket, and nothing overlaps. The hook starts the allreduces of P and Q from callbacks.
+    With several buckets, gloo's threads would run them in another order on each rank, which ends the process.
 
-    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA, and
-    for parameters of several number formats under gloo, which would be as many buckets.
+    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA.
+    Raises it for parameters of several number formats under gloo, since each format needs a bucket of its own.
     """
 
     exact = False
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
-        _check(shard_loss, worker)
+        if worker.device.type == "cpu" and torch.cuda.is_available():
+            raise InputError(
+                "gradient_sync: powersgd can't run on a CPU while PyTorch sees a GPU",
+                "set CUDA_VISIBLE_DEVICES to nothing, or choose another strategy",
+            )
+        formats = {str(parameter.dtype) for parameter in shard_loss.trained_parameters()}
+        if dist.get_backend() == "gloo" and len(formats) > 1:
+            raise InputError(
+                "gradient_sync: powersgd under gloo needs parameters of one number format, not of "
+                f"{', '.join(sorted(formats))}",
+                "choose another strategy",
+            )
         super().__init__(shard_loss, worker, options)
         self.compression = PowerSGDState(
             process_group=None,
@@ -147,11 +158,11 @@ class PowerSGDSync(DistributedDataParallelSync):
             orthogonalization_epsilon=EPSILON,
             random_seed=self.options.seed % 2**32,
         )
-        self._elements_before = 0  # sent compressed, up to the last step
+        self._elements_before = 0  # sent compressed, before this step
         self.ddp.register_comm_hook(self.compression, powerSGD_hook)
 
     def state(self) -> dict[str, Any]:
-        """Counts, error memory by bucket, P and Q, and the hook's generator."""
+        """Counts, errors by bucket, P and Q, and the hook's generator."""
         own = self.compression
         _, words, position, has_gauss, gauss = own.rng.get_state()
         return {
@@ -169,12 +180,16 @@ class PowerSGDSync(DistributedDataParallelSync):
         }
 
     def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from every rank's `state`; from a single worker's, which has none, compression starts anew."""
+        """Resume from every rank's `state`. A single worker's is empty: compression then starts anew."""
         if not states[0]:
             return
         same_world = len(states) == self.worker.world_size
         mine = states[self.worker.rank] if same_world else states[0]
-        errors = mine["errors"] if same_world else [torch.stack(each).mean(0) for each in _by_bucket(states)]
+        if same_world:
+            errors = mine["errors"]
+        else:
+            by_bucket = zip(*(state["errors"] for state in states), strict=True)
+            errors = [torch.stack(of_ranks).mean(0) for of_ranks in by_bucket]
         own = self.compression
         own.iter = mine["steps"]
         own.total_numel_before_compression, own.total_numel_after_compression = mine["elements"]
@@ -187,7 +202,7 @@ class PowerSGDSync(DistributedDataParallelSync):
         own.rng.set_state(("MT19937", words.numpy().astype(np.uint32), *rest))
 
     def details(self) -> dict[str, Any]:
-        """How many steps were compressed, and what remained of their gradients' bytes."""
+        """The number of compressed steps, and the share of their gradients' bytes that was sent."""
         before, after = self.compression.total_numel_before_compression, self.compression.total_numel_after_compression
         compressed = max(self.compression.iter - self.compression.start_powerSGD_iter, 0)
         return {"powersgd_compressed_steps": compressed, "powersgd_sent_share": after / before if before else 1.0}
@@ -196,25 +211,11 @@ class PowerSGDSync(DistributedDataParallelSync):
         return size_in_bytes(self.parameters) // 2**20 + 1 if dist.get_backend() == "gloo" else None
 
     def _bytes_reduced(self) -> float:
-        """P, Q and what is not worth compressing; or the whole gradients, in the first steps."""
+        """P, Q and what is not worth compressing; in the first steps the whole gradients."""
         elements = self.compression.total_numel_after_compression
         sent, self._elements_before = elements - self._elements_before, elements
         return sent * self.parameters[0].element_size() if sent else size_in_bytes(self.parameters)
 
 
-def _check(shard_loss: ShardLoss, worker: Worker) -> None:
-    if worker.device.type == "cpu" and torch.cuda.is_available():
-        raise ValueError("gradient_sync: powersgd can't run on a CPU while PyTorch sees a GPU; set "
-                         "CUDA_VISIBLE_DEVICES to nothing, or choose another strategy")  # fmt: skip
-    formats = {str(parameter.dtype) for parameter in shard_loss.trained_parameters()}
-    if dist.get_backend() == "gloo" and len(formats) > 1:
-        raise ValueError(f"gradient_sync: powersgd under gloo needs parameters of one number format, not of "
-                         f"{', '.join(sorted(formats))}; choose another strategy")  # fmt: skip
-
-
 def _as_list(by_bucket: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
     return [by_bucket[bucket].clone() for bucket in sorted(by_bucket)]
-
-
-def _by_bucket(states: Sequence[Mapping[str, Any]]) -> list[list[torch.Tensor]]:
-    return [list(errors) for errors in zip(*(state["errors"] for state in states), strict=True)]

@@ -1,6 +1,6 @@
-"""Strategies that sum gradients after backward, in the open.
+"""Strategies that sum gradients by explicit collectives after backward.
 
-Shapes: n gradients' elements in all, k workers.
+Shapes: n elements of all gradients, k workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scalestudy.training.losses import ShardLoss
 class NaiveSync(GradientSync):
     """The book's allreduce, parameter by parameter: gather on rank 0, sum there, send the sum back.
 
-    The sum is copied *into* each rank's gradient; the book's notebook rebinds a list entry instead, and its replicas
+    The sum is copied *into* each rank's gradient. The book's notebook rebinds a list entry instead, so its replicas
     never see the sum. A parameter without a gradient counts as zeros, so that all ranks make the same calls. Rank 0
     sends k - 1 times the gradients' bytes, every other rank sends them once.
     """
@@ -28,7 +28,7 @@ class NaiveSync(GradientSync):
         broadcast_from_first((*shard_loss.parameters(), *shard_loss.buffers()), worker)
 
     def synchronise(self) -> None:
-        """One gather and one broadcast a parameter."""
+        """Make one gather and one broadcast a parameter."""
         self.measure_local()
         for parameter in self.parameters:
             if parameter.grad is None:
@@ -49,10 +49,10 @@ class NaiveSync(GradientSync):
 
 
 class FlatSync(GradientSync):
-    """All gradients in one buffer (one a dtype), summed by one allreduce after backward: nothing overlaps.
+    """All gradients in one buffer (one a dtype), summed by one allreduce after backward. Nothing overlaps.
 
-    For a small model that is the fastest: one message, and no bookkeeping while backward runs. Gradients are views of
-    the buffer afterwards. A parameter without a gradient counts as zeros.
+    This is fastest for a small model: one message, and no bookkeeping while backward runs. Gradients are views of the
+    buffer afterwards. A parameter without a gradient counts as zeros.
     """
 
     in_chunks: ClassVar[bool] = False  # whether a buffer's length is a multiple of k
@@ -65,7 +65,7 @@ class FlatSync(GradientSync):
         self._flat = [(group, FlatBuffer(group, multiple_of=chunks)) for group in groups]
 
     def synchronise(self) -> None:
-        """Copy in, sum, and bind every `.grad` to its part of the sum."""
+        """Copy the gradients in, sum, and bind every `.grad` to its part of the sum."""
         self.measure_local()
         for parameters, flat in self._flat:
             flat.copy_in([parameter.grad for parameter in parameters])
@@ -81,10 +81,10 @@ class FlatSync(GradientSync):
 class RingSync(FlatSync):
     """The ring allreduce from sends and receives alone: reduce-scatter, then all-gather, of one buffer.
 
-    The buffer is k chunks of n / k numbers (padded with zeros up to a multiple of k). In each of 2 (k - 1) rounds a
-    worker sends one chunk to the next rank and receives one from the rank before: it first adds what it receives,
-    until it holds one chunk's sum over all workers, and then hands on finished chunks. Each sum is made once and
-    copied from there, so that all ranks have its bits. (Patarasuk and Yuan 2009.)
+    The buffer is k chunks of n / k numbers, padded with zeros to a multiple of k. In each of 2 (k - 1) rounds a worker
+    sends one chunk to the next rank and receives one from the rank before. In the first half it adds what it receives,
+    until it holds one chunk's sum over all workers. In the second half finished chunks travel on. Each sum is made once
+    and copied, so all ranks have the same bits. (Patarasuk and Yuan 2009.)
     """
 
     in_chunks = True
@@ -102,7 +102,7 @@ class RingSync(FlatSync):
         buffer.copy_(mine)
 
     def _pass_on(self, chunk: torch.Tensor, received: torch.Tensor) -> None:
-        """Send one chunk to the next rank, while another comes from the rank before."""
+        """Send one chunk to the next rank while another arrives from the rank before."""
         rank, workers = self.worker.rank, self.worker.world_size
         both = [
             dist.P2POp(dist.isend, chunk, (rank + 1) % workers),

@@ -1,7 +1,7 @@
-"""The six points at which an optional feature may look at, or add to, a training.
+"""The six points at which an optional feature may look at a training, or change it.
 
-Hooks run on every rank. The three points inside a step lie inside the timed epoch; what they cost counts as part of the
-phase that follows: `backward_ends` of gradient_sync, `gradients_ready` of optimizer, `step_ends` of none.
+Hooks run on every rank. The three points inside a step lie inside the timed epoch. Their cost counts in the phase that
+follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Override the points that are needed; each does nothing by default."""
+    """Override the points that you need; each does nothing by default."""
 
     def train_starts(self, trial: Trial) -> None:
-        """Data, model and optimizer are there; no step has been made. May put the trial where it is to go on."""
+        """Data, model and optimizer are ready; no step is made. May restore the trial from a checkpoint."""
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        """The gradients of a micro-batch (from 0) are there; not yet summed over the workers, unless backward did."""
+        """The gradients of a micro-batch (from 0) are ready; only DistributedDataParallel has summed them already."""
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """Every `.grad` is the finite sum over the workers; not clipped, no update made yet (step from 0)."""
+        """Every `.grad` is the finite sum over the workers, before clipping and update (step from 0)."""
 
     def step_ends(self, trial: Trial, step: int) -> None:
         """The parameters are updated."""
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """All steps of the epoch are made: what goes into its record, the same on every rank; may use collectives."""
+        """All steps of the epoch are made. Returns entries for its record, equal on all ranks; may use collectives."""
         return {}
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        """The epoch is evaluated; the record is the same on every rank but for its time stamp."""
+        """The epoch is evaluated; the record is equal on all ranks, apart from its time stamp."""

@@ -1,7 +1,7 @@
 """The learning rate of each update, from rule, warm-up and schedule (docs/formulas.md §2).
 
-S = batch_size / base_batch_size. Rates are pure functions of the progress, the number of updates made (AdaScale: the
-sum of their gains), so that a training taken up at any step goes on with the same rates.
+S = batch_size / base_batch_size. A rate is a pure function of the progress: the number of updates made, or with
+AdaScale the sum of their gains. So a training that resumes at any step continues with the same rates.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Any
 
 from scalestudy.training.batches import steps_per_epoch as count_steps
 from scalestudy.training.config import TrainConfig
+from training.exceptions import InputError
 
-ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; as the next two, PyTorch's defaults
+ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; like the next two, PyTorch's default
 ONE_CYCLE_START = 25.0  # peak / first rate
 ONE_CYCLE_END = 1e4  # first / last rate
-LEAST_TRACE_COV = 1e-6  # AdaScale's gain is defined where some variance is left
-MEMORY_SCALE = 1000.0  # AdaScale's averages forget a share S / 1000 a step
+LEAST_TRACE_COV = 1e-6  # AdaScale's gain needs some variance
+MEMORY_SCALE = 1000.0  # AdaScale's averages lose a share S / 1000 of their weight each step
 
 
 def scaled_rate(rule: str, learning_rate: float, scale: float) -> float:
-    """The rate that the rule makes of the nominal one at S = `scale`; AdaScale's own factor, its gain, comes later."""
+    """The rule's rate for the nominal rate at S = `scale`. AdaScale's own factor, its gain, is applied later."""
     factors = {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale), "adascale": 1.0}
     return learning_rate * factors[rule]
 
@@ -47,9 +48,9 @@ def one_cycle_factor(progress: float, steps: float) -> float:
 
 
 def gain(sq_norm: float, trace_cov: float, base_batch_size: int, scale: float) -> float:
-    """AdaScale's r (Johnson et al. 2020, arXiv 2007.05105) from |G|² and tr Σ: between 1 and S, in either order.
+    """AdaScale's gain r (Johnson et al. 2020, arXiv 2007.05105), a number between 1 and S, from |G|² and tr Σ.
 
-    r = (σ² + μ²) / (σ²/S + μ²) with σ² = tr Σ / B0, μ² = |G|²: 1 where there is no noise, S where there is only noise.
+    r = (σ² + μ²) / (σ²/S + μ²) with σ² = tr Σ / B0 and μ² = |G|². It is 1 without noise, and S with noise alone.
     """
     variance = max(trace_cov, LEAST_TRACE_COV) / base_batch_size
     square = max(sq_norm, 0.0)
@@ -58,10 +59,10 @@ def gain(sq_norm: float, trace_cov: float, base_batch_size: int, scale: float) -
 
 
 class GainEstimator:
-    """AdaScale's gain from noisy estimates of |G|² and tr Σ, one a step, through moving averages of both.
+    """AdaScale's gain from moving averages of |G|² and tr Σ, whose noisy estimates arrive once a step.
 
-    A step's estimates keep max(0, 1 - S/1000) of their weight a step later. The averages are weighted means of what
-    has come so far; rejected: the first estimate as the start, which alone would rule some 1000/S steps.
+    Each step keeps max(0, 1 - S/1000) of the earlier estimates' weight. The averages are weighted means of all
+    estimates. Rejected: to start from the first estimate, which would dominate some 1000/S steps.
     """
 
     def __init__(self, base_batch_size: int, scale: float) -> None:
@@ -72,14 +73,16 @@ class GainEstimator:
 
     @property
     def gain(self) -> float:
-        """r after the estimates so far. Raises ValueError before the first."""
+        """r from the estimates so far. Raises ValueError before the first."""
         if not self._weight:
-            raise ValueError("lr_rule: adascale has no estimate of the gradient's noise yet; train with the hook "
-                             "scalestudy.training.loop.noise_scale.AdaScale")  # fmt: skip
+            raise InputError(
+                "lr_rule: adascale has no estimate of the gradient's noise yet",
+                "train with the hook scalestudy.training.loop.noise_scale.AdaScale",
+            )
         return gain(self._sq_norm / self._weight, self._trace_cov / self._weight, self.base_batch_size, self.scale)
 
     def update(self, sq_norm: float, trace_cov: float) -> None:
-        """Take in one step's estimates; those that are not finite are left out."""
+        """Add one step's estimates; skip them if they are not finite."""
         if math.isfinite(sq_norm) and math.isfinite(trace_cov):  # a square may overflow where its norm does not
             self._weight = self._keep * self._weight + 1
             self._sq_norm = self._keep * self._sq_norm + sq_norm
@@ -90,7 +93,7 @@ class GainEstimator:
         return {"weight": self._weight, "sq_norm": self._sq_norm, "trace_cov": self._trace_cov}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from another estimator's `state`."""
+        """Continue from another estimator's `state`."""
         self._weight, self._sq_norm, self._trace_cov = state["weight"], state["sq_norm"], state["trace_cov"]
 
 
@@ -98,7 +101,9 @@ class GainEstimator:
 class RatePlan:
     """The rate at any progress, before AdaScale's gain."""
 
-    first: float | None  # rate of the warm-up's first update; None: it rises from 0, and the first is 1/warm_up of peak
+    first: (
+        float | None
+    )  # rate of the first update in the warm-up; None: it rises from 0, the first is 1/warm_up of peak
     peak: float  # rate after the warm-up, from which the schedule falls
     warm_up: int  # updates over which the rate rises; 0: none
     steps: int  # progress at the training's end
@@ -107,48 +112,42 @@ class RatePlan:
     def at(self, progress: float) -> float:
         """The rate of the update that follows `progress`."""
         if progress < self.warm_up:
-            return self._rising(progress)
-        steps = max(self.steps - self.warm_up, 1)
-        return self.peak * self._falling(progress - self.warm_up, steps)
-
-    def _rising(self, progress: float) -> float:
-        if self.first is None:
-            return self.peak * (progress + 1) / self.warm_up
-        return self.first + (self.peak - self.first) * progress / self.warm_up
-
-    def _falling(self, progress: float, steps: int) -> float:
+            if self.first is None:
+                return self.peak * (progress + 1) / self.warm_up
+            return self.first + (self.peak - self.first) * progress / self.warm_up
+        since, steps = progress - self.warm_up, max(self.steps - self.warm_up, 1)
         if self.schedule == "cosine":
-            return cosine_factor(progress, steps)
-        return one_cycle_factor(progress, steps) if self.schedule == "one_cycle" else 1.0
+            return self.peak * cosine_factor(since, steps)
+        return self.peak * (one_cycle_factor(since, steps) if self.schedule == "one_cycle" else 1.0)
 
 
 class LearningRate:
-    """What the loop asks before each update (`rate`) and tells after it (`advance`)."""
+    """The loop asks `rate` before each update, and calls `advance` after it."""
 
     def __init__(self, plan: RatePlan, estimator: GainEstimator | None = None) -> None:
         self._plan = plan
-        self.estimator = estimator  # of AdaScale, unless S is 1; None: the gain is always 1
+        self.estimator = estimator  # AdaScale's, unless S is 1; None: the gain is always 1
         self.progress = 0.0
 
     @property
     def gain(self) -> float:
-        """How many updates at the base batch size the coming one counts for."""
+        """The number of updates at the base batch size that the next update counts for."""
         return 1.0 if self.estimator is None else self.estimator.gain
 
     def rate(self) -> float:
-        """The effective learning rate of the coming update."""
+        """The effective learning rate of the next update."""
         return self.gain * self._plan.at(self.progress)
 
     def advance(self) -> None:
-        """The update is made."""
+        """Count the update that was just made."""
         self.progress += self.gain
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint, the same on every rank."""
+        """Plain data for a checkpoint, equal on every rank."""
         return {"progress": self.progress, "estimator": self.estimator and self.estimator.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state` of a training of the same config."""
+        """Continue from the `state` of a training of the same config."""
         self.progress = state["progress"]
         if self.estimator is not None:
             self.estimator.load_state(state["estimator"])
@@ -157,10 +156,10 @@ class LearningRate:
 def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> LearningRate:
     """The config's rates for epochs of `samples` examples in `steps_per_epoch` updates.
 
-    Warm-up: with `linear` and S > 1 from the nominal rate to S times it (Goyal et al. 2017, arXiv 1706.02677), so
-    that update i (from 0) of W has η0 + (S - 1)·η0·i/W; in every other case from 0, update i having (i + 1)/W of the
-    rule's rate. The schedule covers the updates after it. AdaScale's schedules cover the progress that the same
-    epochs would make at the base batch size; as its gain seldom reaches S, they may end before their last value.
+    Warm-up: with `linear` and S > 1 the rate rises from the nominal rate to S times it (Goyal et al. 2017, arXiv
+    1706.02677): update i (from 0) of W has η0 + (S - 1)·η0·i/W. Otherwise it rises from 0: update i has (i + 1)/W of
+    the rule's rate. The schedule covers the updates after the warm-up. AdaScale's schedules cover the progress that
+    these epochs would make at the base batch size. Its gain seldom reaches S, so they may end before their last value.
     """
     scale = config.batch_size / config.base_batch_size
     peak = scaled_rate(config.lr_rule, config.learning_rate, scale)
@@ -177,5 +176,5 @@ def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> Learni
 
 
 def warm_up_updates(warmup_epochs: float, steps_per_epoch: int) -> int:
-    """W, the nearest whole number of updates; at least 1 where there is a warm-up at all."""
+    """W, the nearest whole number of updates; at least 1 if there is any warm-up."""
     return max(round(warmup_epochs * steps_per_epoch), 1) if warmup_epochs else 0

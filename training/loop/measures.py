@@ -1,7 +1,7 @@
 """Stopwatches, phases, CPU and GPU use.
 
 An epoch's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
-line (CUDA events; on a CPU the clock), read when the epoch has ended, so that no step waits for its measurement.
+line (CUDA events; on a CPU the clock). They are read after the epoch, so that no step waits for its measurement.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from torch import nn
 from scalestudy.training.device import peak_memory_bytes
 from scalestudy.training.distributed import synchronise_device
 
-SAMPLING_INTERVAL = 4  # one step in so many, on average, has its phases timed
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and fall in with no period
+SAMPLING_INTERVAL = 4  # steps from one step with timed phases to the next, on average
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and have no period
 FEWEST_TIMED_STEPS = 5  # fewer than these, in an epoch that has more, give no samples_per_second
 
 Mark = float | torch.cuda.Event
 
 
 class EpochStopwatch:
-    """The seconds of an epoch's steps, and those of its steps after the warm-up."""
+    """Seconds of an epoch's steps, and of its steps after the warm-up."""
 
     def __init__(self, device: torch.device, warm_up_end: int, samples: int = 0) -> None:
-        """`warm_up_end`: index of the epoch's first timed step; `samples`: what this rank has trained of it already."""
+        """`warm_up_end`: index of the epoch's first timed step; `samples`: trained by this rank in it already."""
         self._device = device
         self._warm_up_end = warm_up_end
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
 
     def step_starts(self, step: int, samples: int) -> None:
-        """Before each step (from 0), with the examples that this rank has trained in the epoch."""
+        """Call it before each step (from 0), with the examples that this rank has trained in the epoch."""
         if step == self._warm_up_end and step > 0:
             self._warm = self._now()
             self._samples_at_warm = samples
 
     def seconds(self) -> float:
-        """Those of the steps so far."""
+        """Seconds of the steps so far."""
         return self._now() - self._start
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done meanwhile."""
+        """Leave out what is done inside this context."""
         before = self._now()
         yield
         away = self._now() - before
@@ -73,7 +73,7 @@ class EpochStopwatch:
 def warm_up_end(warm_up_steps: int, steps: int, epoch: int, first: tuple[int, int] = (1, 0)) -> int:
     """Index, in this epoch of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
 
-    `first`: the epoch (from 1) and step (from 0) at which this process began: a resumed training is cold again.
+    `first`: the epoch (from 1) and step (from 0) at which this process began. A resumed training is cold again.
     """
     first_epoch, first_step = first
     begins = first_step if epoch == first_epoch else 0
@@ -82,15 +82,15 @@ def warm_up_end(warm_up_steps: int, steps: int, epoch: int, first: tuple[int, in
 
 
 def enough_timed_steps(steps: int, timed_steps: int) -> bool:
-    """Whether so many timed steps of an epoch's `steps` are enough for a rate: five, or all of a shorter epoch."""
+    """Whether an epoch of `steps` has enough timed steps for a rate: five, or all of a shorter epoch."""
     return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
 
 
 def is_sampled(step: int, steps: int) -> bool:
     """Whether the phases of a step (from 0) are timed, in an epoch of `steps`: a quarter of them, with no period.
 
-    A fixed stride would meet the averages of local SGD always or never. In a short epoch it is every other step. A
-    trial's cold first step is left out where there are others.
+    A fixed stride would meet the averages of local SGD always or never. In a short epoch every other step is timed.
+    The cold first step is left out unless it is the only one.
     """
     if steps < 4 * SAMPLING_INTERVAL:
         return step % 2 == 1 or steps == 1
@@ -98,7 +98,7 @@ def is_sampled(step: int, steps: int) -> bool:
 
 
 class PhaseTimer:
-    """Splits sampled steps into phases: each `mark(phase)` ends the phase that began at the mark before it."""
+    """Splits sampled steps into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
 
     def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
         """`parameters`: those whose gradients are watched in backward; `steps`: those of the epoch."""
@@ -110,25 +110,25 @@ class PhaseTimer:
         self._last_gradient: Mark | None = None
 
     def step_starts(self, step: int) -> None:
-        """Begin a step (from 0); decides whether its phases are timed."""
+        """Begin a step (from 0), and decide whether its phases are timed."""
         self._sampled = is_sampled(step, self._steps)
         self._last_gradient = None
         if self._sampled:
             self._marks.append((None, self._mark()))
 
     def mark(self, phase: str) -> None:
-        """The phase has just ended."""
+        """End the phase now."""
         if self._sampled:
             self._marks.append((phase, self._mark()))
 
     def mark_last_gradient(self, phase: str) -> None:
-        """The phase ended when the last local gradient of `backward` was ready, which may be some time ago."""
+        """End the phase at the moment, maybe some time ago, when the last local gradient of `backward` was ready."""
         if self._sampled:
             self._marks.append((phase, self._last_gradient or self._mark()))
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """Around backward: notes when the last gradient of this worker is ready.
+        """Wrap backward in it: notes when this worker's last gradient is ready.
 
         With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
         """
@@ -149,8 +149,14 @@ class PhaseTimer:
         """
         sums: defaultdict[str, float] = defaultdict(float)
         for (_, earlier), (phase, later) in itertools.pairwise(self._marks):
-            if phase is not None:
-                sums[phase] += _seconds_between(earlier, later)
+            if phase is None:
+                continue
+            if isinstance(earlier, torch.cuda.Event) and isinstance(later, torch.cuda.Event):
+                sums[phase] += earlier.elapsed_time(later) / 1000
+            else:
+                assert isinstance(earlier, float)  # tells mypy that all marks are of one kind
+                assert isinstance(later, float)
+                sums[phase] += later - earlier
         total = sum(sums.values())
         return defaultdict(float, {phase: seconds / total * train_seconds for phase, seconds in sums.items() if total})
 
@@ -165,25 +171,17 @@ class PhaseTimer:
         return event
 
 
-def _seconds_between(earlier: Mark, later: Mark) -> float:
-    if isinstance(earlier, torch.cuda.Event) and isinstance(later, torch.cuda.Event):
-        return earlier.elapsed_time(later) / 1000
-    assert isinstance(earlier, float) and isinstance(later, float)  # noqa: PT018 - tells mypy that marks are of a kind
-    return later - earlier
-
-
 @dataclass(frozen=True)
 class Usage:
-    """Of a stretch of time: mean cores busy, bytes resident at its end, share of the GPU busy at its end (NaN: no GPU,
-    no nvidia-ml-py, which `scalestudy[gpu]` brings, or none that tells)."""
+    """What a process took in a stretch of time."""
 
-    cpu_cores: float
-    resident_bytes: float
-    gpu_share: float
+    cpu_cores: float  # mean number of busy cores
+    resident_bytes: float  # at its end
+    gpu_share: float  # of the GPU's time, at its end; NaN: no GPU, no NVML (`scalestudy[gpu]`), or NVML does not tell
 
 
 class UsageMeter:
-    """Measures this process from one question to the next, evaluation and waiting included."""
+    """Measures this process from one call to the next, evaluation and waiting included."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -191,7 +189,7 @@ class UsageMeter:
         self._since = (time.perf_counter(), time.process_time())
 
     def since_last(self) -> Usage:
-        """Since the last question, or since it was made."""
+        """The usage since the last call, or since the meter was made."""
         (wall, cpu), now = self._since, (time.perf_counter(), time.process_time())
         self._since = now
         seconds = now[0] - wall
@@ -204,13 +202,13 @@ class UsageMeter:
             return math.nan
         try:
             return torch.cuda.utilization(self._device) / 100
-        except Exception:  # no nvidia-ml-py, no driver; NVML's own errors, as on a part of a GPU, have no other base
+        except Exception:  # no nvidia-ml-py, no driver; NVML's own errors (on a part of a GPU) have no other base class
             self._has_nvml = False
             return math.nan
 
 
 def resident_bytes() -> float:
-    """Memory that this process holds now; where the system does not tell, the most that it has held."""
+    """Memory that this process holds now. If the system does not tell, the most that it has held."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

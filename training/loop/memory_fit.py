@@ -24,6 +24,7 @@ from scalestudy.training.loop.measures import PhaseTimer
 from scalestudy.training.loop.train import forward_and_backward
 from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.models import seeded_model
+from training.exceptions import InputError
 
 ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
 
@@ -36,18 +37,18 @@ class ParameterRow:
     shape: tuple[int, ...]
     count: int  # numbers in it
     mean: float | None  # of its numbers as the trial's seed draws them; None: it has none
-    std: float | None  # over the count, not the count - 1
+    std: float | None  # divided by the count, not by the count - 1
     trained: bool  # whether it needs a gradient
     shared_with: tuple[str, ...]  # the other places where the model uses the same tensor
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each worker, whatever the batch; activations come on top and grow with the worker's share of it."""
+    """Bytes on each worker at any batch size. Activations come on top; they grow with the worker's shard."""
 
     parameters: int
     gradients: int  # of the trained parameters
-    optimizer: int  # what it keeps between steps
+    optimizer: int  # its state between steps
     buffers: int
 
 
@@ -72,28 +73,43 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {**dataclasses.asdict(self), "trained_numbers": self.trained_numbers,
-                "frozen_numbers": self.frozen_numbers}  # fmt: skip
+        numbers = {"trained_numbers": self.trained_numbers, "frozen_numbers": self.frozen_numbers}
+        return {**dataclasses.asdict(self), **numbers}
 
 
 def inspect_config(config: TrainConfig) -> Inspection:
-    """The model that a trial of this config starts from, on any rank: same data, same seed, same code.
+    """Inspect the model that a trial of this config starts from: the same data, seed and code as on any rank.
 
-    Raises DataError for missing data, ValueError for a model that can't be built; what a user's code raises passes.
+    Raises DataError for missing data, ValueError for a model that can't be built. A user's exceptions pass.
     """
     data = open_data(config, Worker(0, 1, torch.device("cpu")))
     return inspect_model(seeded_model(config, data.num_classes, data.in_channels), config.optimizer)
 
 
 def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
-    """The parameters of the model in its order, each tensor once, and the memory of training it."""
+    """List the model's parameters in its order, each tensor once, and the memory of training it."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
+    rows = []
+    for parameter, (name, *others) in names.items():
+        values = parameter.detach().double()
+        some = values.numel() > 0
+        rows.append(
+            ParameterRow(
+                name=name,
+                shape=tuple(parameter.shape),
+                count=parameter.numel(),
+                mean=values.mean().item() if some else None,
+                std=values.std(correction=0).item() if some else None,
+                trained=parameter.requires_grad,
+                shared_with=tuple(others),
+            )
+        )
     buffers = list(model.buffers())
     trained = [parameter for parameter in names if parameter.requires_grad]
     return Inspection(
-        parameters=tuple(_row(parameter, *its_names) for parameter, its_names in names.items()),
+        parameters=tuple(rows),
         buffer_tensors=len(buffers),
         buffer_numbers=sum(buffer.numel() for buffer in buffers),
         memory=Memory(
@@ -106,33 +122,19 @@ def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
 
 
 def optimizer_bytes(config: OptimizerConfig, trained: Iterable[torch.Tensor]) -> int:
-    """What PyTorch's optimizer keeps from its first step on: SGD momentum, Adam and AdamW two moments and a count."""
+    """Bytes that PyTorch's optimizer keeps between steps: momentum (SGD), or two moments and a count (Adam)."""
     parameters = list(trained)
     if config.name == "sgd":
         return _bytes(parameters) if config.momentum else 0
     return 2 * _bytes(parameters) + ADAM_STEP_BYTES * len(parameters)
 
 
-def _row(parameter: nn.Parameter, name: str, *others: str) -> ParameterRow:
-    values = parameter.detach().double()
-    some = values.numel() > 0
-    return ParameterRow(
-        name=name,
-        shape=tuple(parameter.shape),
-        count=parameter.numel(),
-        mean=values.mean().item() if some else None,
-        std=values.std(correction=0).item() if some else None,
-        trained=parameter.requires_grad,
-        shared_with=others,
-    )
-
-
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-RESOLUTION = 64  # the answer is this exact: 1/64 of it
-LARGEST = 2**20  # examples; nobody asks for more, and a search must end
+RESOLUTION = 64  # the answer is exact to 1/64 of it
+LARGEST = 2**20  # examples; where a search ends
 
 Example = Sequence[torch.Tensor]  # one input and its target, each with a first dimension of 1
 
@@ -143,18 +145,18 @@ class Try:
 
     batch: int  # examples on one worker
     fits: bool
-    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: largest resident set of the process
+    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: the process's largest resident set
 
 
-Attempt = Callable[[Trial, Example, int], Try]  # a trial, an example, how often it is repeated
+Attempt = Callable[[Trial, Example, int], Try]  # (trial, example, batch): the batch repeats the example
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxBatch:
-    """The answer, with every step that led to it."""
+    """The answer, and every step that led to it."""
 
-    batch: int  # largest that was seen to fit, to within 1/RESOLUTION; 0: not even one example
-    at_least: bool  # whether the search ended at `most`, so that more may fit
+    batch: int  # the largest that fits, to within 1/RESOLUTION; 0: not even one example
+    at_least: bool  # whether the search ended at `most`; more may fit
     device: str
     limit_bytes: int | None  # CPU: the stated limit; CUDA: the device's memory
     tries: tuple[Try, ...]
@@ -165,11 +167,11 @@ class MaxBatch:
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """A whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
 
-    That number itself if it is below 2 · RESOLUTION, else one that is less than 1/RESOLUTION smaller: `fits` may be a
-    training step. Doubles from 2 (a batch of one is refused by batch normalisation) until something does not fit, then
-    halves the gap. 0: not even 1 fits.
+    From 2 · RESOLUTION on it may return a number that is smaller by less than 1/RESOLUTION, since `fits` may be a
+    training step. It doubles from 2 until something does not fit, then halves the gap. (It does not start at 1, a batch
+    that batch normalisation refuses.) 0: not even 1 fits.
     """
     good, bad = 0, min(2, most)
     while bad <= most and fits(bad):
@@ -184,29 +186,25 @@ def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
 def find_max_batch(
     config: TrainConfig, worker: Worker, *, limit_bytes: int | None = None, most: int = LARGEST
 ) -> MaxBatch:
-    """The largest batch on one worker, whole steps of the config's training tried: forward, backward, update.
+    """Find the largest batch on one worker by whole steps of the config's training: forward, backward, update.
 
-    On CUDA the device's memory is the limit. On a CPU `limit_bytes` must be given: a process of its own gets so much
-    for its data (RLIMIT_DATA: Linux refuses more), interpreter, libraries' data and data set included. The gradients'
-    buckets of several workers come on top: once more the parameters' size. The steps in which one worker measures the
-    noise scale keep as much, with half the activations. Raises ValueError for a missing limit.
+    On CUDA the device's memory is the limit. On a CPU give `limit_bytes`: a process of its own gets so much for its
+    data (RLIMIT_DATA: Linux refuses more), with interpreter, libraries' data and data set. Several workers need the
+    parameters' size once more, for the gradients' buckets. One worker's steps that measure the noise scale keep as
+    much, with half the activations. Raises ValueError for a missing or too small limit.
     """
     if worker.device.type == "cuda":
         total = torch.cuda.get_device_properties(worker.device).total_memory
         return _search(config, worker, total, most, _try_here)
     if limit_bytes is None or limit_bytes < 1:
-        raise ValueError("memory: on a CPU the limit has to be stated; give the bytes that a worker may use")
+        raise InputError("memory: on a CPU the limit has to be stated", "give the bytes that a worker may use")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_search_limited, args=(theirs, config, worker, limit_bytes, most))
     process.start()
     theirs.close()
-    return _answer(ours, limit_bytes)
-
-
-def _answer(pipe: Any, limit_bytes: int) -> MaxBatch:
     try:
-        answer = pipe.recv()
+        answer = ours.recv()
     except EOFError:
         raise _too_little(limit_bytes) from None
     if isinstance(answer, MaxBatch):
@@ -215,15 +213,16 @@ def _answer(pipe: Any, limit_bytes: int) -> MaxBatch:
 
 
 def _too_little(limit_bytes: int) -> ValueError:
-    return ValueError(f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model; give "
-                      "more")  # fmt: skip
+    return ValueError(
+        f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model; give more"
+    )
 
 
 def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> None:
-    """In a process of its own: the limit holds for all that it does from now on."""
+    """Search in a process of its own, since the limit holds for all that it does from now on."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a forked child of a process with an OpenMP pool would wait for threads it doesn't have
+    torch.set_num_threads(1)  # a forked child would wait for the threads of an OpenMP pool, which a fork does not copy
     try:
         pipe.send(_search(config, worker, limit_bytes, most, functools.partial(_try_in_child, threads)))
     except Exception as error:
@@ -252,7 +251,7 @@ def _try_here(trial: Trial, example: Example, batch: int) -> Try:
 
 
 def _try_in_child(threads: int, trial: Trial, example: Example, batch: int) -> Try:
-    """Forked for each try: what an earlier one left in the heap, freed but not given back, takes no room here."""
+    """Fork for each try, so that heap which earlier tries freed but did not return takes no room."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send_try, args=(theirs, threads, trial, example, batch))
@@ -260,7 +259,7 @@ def _try_in_child(threads: int, trial: Trial, example: Example, batch: int) -> T
     theirs.close()
     try:
         answer = ours.recv()
-    except EOFError:  # ended without a word, as where no thread could be started for want of memory
+    except EOFError:  # the child died, for example because no thread could be started without memory
         answer = Try(batch, fits=False, peak_memory_bytes=0)
     process.join()
     if isinstance(answer, Exception):
@@ -277,7 +276,7 @@ def _send_try(pipe: Any, threads: int, trial: Trial, example: Example, batch: in
 
 
 def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
-    """Whether a whole step over so many copies of the example can be made."""
+    """Whether a whole step over `batch` copies of the example fits into memory."""
     try:
         inputs, targets = (tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in example)
         trial.plan = StepPlan(shard=batch, batch=batch)

@@ -1,8 +1,8 @@
-"""The gradient noise scale (docs/formulas.md §3), and AdaScale's gain that rests on it.
+"""The gradient noise scale (docs/formulas.md §3), and AdaScale's gain, which rests on it.
 
-Symbols: g_i, worker i's mean gradient over its b_i examples; ḡ, that of the batch, B = Σ b_i; G and Σ, mean and
-covariance of one example's gradient. Where fewer than two workers have examples, two halves of the one shard stand in
-for workers; both are called parts here.
+Symbols: g_i, worker i's mean gradient over its b_i examples; ḡ, the mean gradient of the batch, B = Σ b_i; G and Σ,
+mean and covariance of one example's gradient. A "part" is one worker's shard. If fewer than two workers have examples,
+two halves of the one shard are the parts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn.utils import get_total_norm
 from scalestudy.training.batches import micro_batch_sizes, shard_sizes
 from scalestudy.training.distributed import gather_rows
 from scalestudy.training.loop.hooks import Hook
+from training.exceptions import InputError
 
 if TYPE_CHECKING:
     from scalestudy.training.config import TrainConfig
@@ -30,7 +31,7 @@ SAMPLED_OFFSET = 1  # of the interval; not a trial's cold first step, nor one wh
 
 
 class NoiseEstimate(NamedTuple):
-    """Unbiased estimates, which may therefore be negative; average them over steps before anything else."""
+    """Unbiased estimates, which may be negative. Average them over steps before any other use."""
 
     sq_norm: float  # of |G|²
     trace_cov: float  # of tr Σ
@@ -39,13 +40,13 @@ class NoiseEstimate(NamedTuple):
 def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], batch_sq_norm: float) -> NoiseEstimate:
     """McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1), for parts of any sizes.
 
-    `part_sq_norms`: |g_i|² of each part; `part_sizes`: its b_i; `batch_sq_norm`: |ḡ|². With L the mean of |g_i|² and
-    1/h that of 1/b_i, over the parts that have examples: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. As
-    it is linear, means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
+    `part_sq_norms`: |g_i|² of each part; `part_sizes`: its b_i; `batch_sq_norm`: |ḡ|². Over the parts with examples, L
+    is the mean of |g_i|² and 1/h that of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is linear:
+    means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
     """
     filled = [(square, size) for square, size in zip(part_sq_norms, part_sizes, strict=True) if size]
     if len(filled) < 2:
-        raise ValueError(f"part_sizes: {list(part_sizes)} has fewer than two parts with examples; split the batch")
+        raise InputError(f"part_sizes: {list(part_sizes)} has fewer than two parts with examples", "split the batch")
     mean_square = math.fsum(square for square, _ in filled) / len(filled)
     mean_inverse = math.fsum(1 / size for _, size in filled) / len(filled)
     batch = sum(size for _, size in filled)
@@ -54,24 +55,25 @@ def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], ba
 
 
 class Parts(NamedTuple):
-    """What a whole batch is measured by."""
+    """How a whole batch is measured."""
 
-    sizes: tuple[tuple[int, int], ...] = ()  # by rank: b_i and 0, or the examples of the two halves; none: can't be
+    sizes: tuple[tuple[int, int], ...] = ()  # by rank: b_i and 0, or the sizes of the two halves; empty: not at all
     halved: bool = False
 
 
 def parts_of(trial: Trial) -> Parts:
-    """How this trial can be measured, if it can; the same on every rank.
+    """The parts by which this trial is measured; equal on every rank.
 
-    Not where the strategy gives only an approximate sum. Halves need a second example, and are not made for the
-    measurement's sake where batch normalisation would see them.
+    None if the strategy's sum is only approximate. Halves need a second example. They are not made for the measurement
+    alone if batch normalisation would see them.
     """
-    shards = shard_sizes(trial.config.batch_size, trial.picked.weights)
+    shards = shard_sizes(trial.config.batch_size, trial.choices.weights)
     if not trial.sync.exact:
         return Parts()
     if sum(map(bool, shards)) > 1:
         return Parts(tuple((size, 0) for size in shards), halved=False)
-    if max(shards) < 2 or (trial.config.accumulation < 2 and _has_batch_norm(trial.model)):
+    normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in trial.model.modules())
+    if max(shards) < 2 or (trial.config.accumulation < 2 and normalises):
         return Parts()
     sizes = [micro_batch_sizes(size, max(trial.config.accumulation, 2)) for size in shards]
     halves = [(sum(each[: first_half(each)]), sum(each[first_half(each) :])) for each in sizes]
@@ -85,39 +87,40 @@ def first_half(micro_batches: Sequence[int]) -> int:
 
 
 class NoiseScale(Hook):
-    """Gives each epoch's record |G|² and tr Σ, averaged over sampled steps.
+    """Adds |G|² and tr Σ, averaged over sampled steps, to each epoch's record.
 
-    With two or more workers the strategy measures each one's gradient before it is summed; alone, the sampled steps are
-    made in two halves. Only whole batches are sampled, so that all steps have the same parts. Sums stay on the device
-    and need no collective until the epoch's end. Halves change a training no more than rounding does, but for dropout,
-    whose random numbers fall otherwise. Put this hook behind the one that takes up a checkpoint; an epoch that is taken
-    up in its middle is measured from there on.
+    With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is
+    made in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the
+    device and need no collective until the epoch ends. Halves change a training only by rounding, and by the random
+    numbers of dropout, which fall differently. Put this hook behind the one that restores a checkpoint. An epoch that
+    resumes in its middle is measured from there on.
     """
 
     def __init__(self, interval: int = SAMPLING_INTERVAL) -> None:
-        """`interval`: one step in so many is measured, at least one of each epoch."""
+        """`interval`: steps from one measured step to the next; each epoch has at least one."""
         if interval < 1:
-            raise ValueError(f"interval: {interval} is not valid; choose a whole number, at least 1")
+            raise InputError(f"interval: {interval} is not valid", "choose a whole number, at least 1")
         self.interval = interval
         self.parts = Parts()
         self.steps = 0  # measured in the epoch
         self._first_gradients: list[torch.Tensor | None] = []
 
     def train_starts(self, trial: Trial) -> None:
-        """Find out how this trial can be measured, and ask for the first step if it is sampled."""
+        """Find the trial's parts, and request a measurement if the first step is sampled."""
         self.parts = parts_of(trial)
         self._whole_batches = trial.samples // trial.config.batch_size
         self._reset(trial)
-        self._ask_for(trial, trial.progress.tally.steps)
+        self._request(trial, trial.progress.tally.steps)
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
         """Keep the gradients of the first half."""
         halved = self.parts.halved and self._samples(step)
         if halved and trial.plan.shard and micro_batch + 1 == first_half(trial.micro_batches):
-            self._first_gradients = [_copy(parameter.grad) for parameter in trial.parameters]
+            gradients = [parameter.grad for parameter in trial.parameters]
+            self._first_gradients = [None if each is None else each.detach().clone() for each in gradients]
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """Add up the squared norms of a sampled step."""
+        """Add the squared norms of a sampled step to the sums."""
         if self._samples(step):
             squares = self._squares(trial)
             if squares is not None:
@@ -127,11 +130,11 @@ class NoiseScale(Hook):
         trial.sync.measures_local = False
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        """Ask for the coming step if it is sampled."""
-        self._ask_for(trial, (step + 1) % trial.steps)
+        """Request a measurement if the next step is sampled."""
+        self._request(trial, (step + 1) % trial.steps)
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """The epoch's means of `estimate_noise`, by a collective; None if no step could be measured."""
+        """The epoch's means of `estimate_noise`, by a collective; None if no step was measured."""
         estimate = self.reduce(trial, self._sums / self.steps) if self.steps else None
         self._reset(trial)
         return {
@@ -140,10 +143,10 @@ class NoiseScale(Hook):
         }
 
     def step_measured(self, trial: Trial, squares: torch.Tensor) -> None:
-        """A step's squares are there, for hooks that want them at once."""
+        """Override to use a step's squares at once."""
 
     def reduce(self, trial: Trial, squares: torch.Tensor) -> NoiseEstimate:
-        """The estimate from every rank's squares, by one collective; the same bits on every rank."""
+        """The estimate from every rank's squares, by one collective; equal to the bit on every rank."""
         rows = gather_rows(squares.tolist(), trial.worker)
         sizes = [size for pair in self.parts.sizes for size in pair]
         batch_sq_norm = rows[0][2]  # a norm may differ by a bit on another kind of device
@@ -153,7 +156,7 @@ class NoiseScale(Hook):
         offset = min(SAMPLED_OFFSET, self.interval - 1, self._whole_batches - 1)
         return bool(self.parts.sizes) and step < self._whole_batches and step % self.interval == offset
 
-    def _ask_for(self, trial: Trial, step: int) -> None:
+    def _request(self, trial: Trial, step: int) -> None:
         if self._samples(step):
             trial.halves_next |= self.parts.halved
             trial.sync.measures_local |= not self.parts.halved
@@ -163,30 +166,32 @@ class NoiseScale(Hook):
         self._sums = torch.zeros(3, dtype=torch.float64, device=trial.worker.device)
 
     def _squares(self, trial: Trial) -> torch.Tensor | None:
-        """(3,) float64 on the device: |g_i|² and 0, or those of the halves, and |ḡ|²; zeros for an empty shard.
+        """(3,) float64 on the device: |g_i|² and 0, or |g|² of each half, and |ḡ|²; zeros for an empty shard.
 
-        None where the strategy does not measure.
+        None if the strategy does not measure.
         """
-        if trial.gradient_norm is None or (not self.parts.halved and trial.sync.local_sq_norm is None):
+        local = trial.sync.local_sq_norm
+        if trial.gradient_norm is None or (not self.parts.halved and local is None):
             return None
         whole = trial.gradient_norm.double().square()
-        return torch.stack([*self._part_squares(trial, torch.zeros_like(whole)), whole])
-
-    def _part_squares(self, trial: Trial, zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if not trial.plan.shard:
-            return zero, zero
-        local = trial.sync.local_sq_norm
-        if self.parts.halved or local is None:
-            return self._half_squares(trial)
-        return local.double() * trial.sync.local_factor(trial.plan) ** 2, zero
+        first = second = torch.zeros_like(whole)
+        if trial.plan.shard:
+            if self.parts.halved or local is None:
+                first, second = self._half_squares(trial)
+            else:
+                first = local.double() * trial.sync.local_factor(trial.plan) ** 2
+        return torch.stack([first, second, whole])
 
     def _half_squares(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor]:
-        """|g_1|² and |g_2|² of this worker's halves, which are all examples of the batch."""
+        """|g_1|² and |g_2|² of this worker's halves, which hold all examples of the batch."""
         batch = trial.plan.batch
         share = 1 / (trial.sync.factor(trial.plan) * batch)  # of the first gradients, as their loss scaled them, in ḡ
-        pairs = list(zip(trial.parameters, self._first_gradients, strict=True))
-        first = [gradient for _, gradient in pairs if gradient is not None]
-        second = [_rest(parameter.grad, gradient, share) for parameter, gradient in pairs if parameter.grad is not None]
+        first = [gradient for gradient in self._first_gradients if gradient is not None]
+        second = [
+            parameter.grad if gradient is None else torch.sub(parameter.grad, gradient, alpha=share)
+            for parameter, gradient in zip(trial.parameters, self._first_gradients, strict=True)
+            if parameter.grad is not None
+        ]
         self._first_gradients = []
         sizes = self.parts.sizes[trial.worker.rank]
         norms = get_total_norm(first) * share, get_total_norm(second)
@@ -195,36 +200,52 @@ class NoiseScale(Hook):
 
 
 class AdaScale(NoiseScale):
-    """Measures every whole batch and gives the estimates to the learning rate, which then has the step's gain.
+    """Measures every whole batch, and gives the estimates to the learning rate for the step's gain.
 
-    The gain of an epoch's last, smaller batch is that of the batch before it.
+    An epoch's last, smaller batch takes the gain of the batch before it.
     """
 
     def __init__(self) -> None:
         super().__init__(interval=1)
 
     def train_starts(self, trial: Trial) -> None:
-        """As NoiseScale's. Raises ValueError where the gain can't be measured."""
+        """As NoiseScale. Raises ValueError if the gain can't be measured."""
         super().train_starts(trial)
-        if not self.parts.sizes:
-            raise ValueError(_why_not(trial))
+        if self.parts.sizes:
+            return
+        if not trial.sync.exact:
+            raise InputError(
+                "lr_rule: adascale needs the gradient of the whole batch in each step, which "
+                f"{trial.config.gradient_sync} only approximates",
+                "choose another rule or strategy",
+            )
+        if trial.config.batch_size < 2:
+            raise InputError(
+                "lr_rule: adascale compares parts of a batch, and batch_size 1 has none", "choose a larger batch"
+            )
+        raise InputError(
+            "lr_rule: adascale measures one worker's batch in halves, which batch normalisation would see",
+            "train with two or more workers, with accumulation of at least 2, or by another rule",
+        )
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """As NoiseScale's. Raises ValueError if the strategy did not measure."""
+        """As NoiseScale. Raises ValueError if the strategy did not measure."""
         before = self.steps
         super().gradients_ready(trial, step)
         if self._samples(step) and self.steps == before:
-            raise ValueError(f"gradient_sync: {trial.config.gradient_sync} does not measure local_sq_norm, which "
-                             "adascale needs; choose another strategy or lr_rule")  # fmt: skip
+            raise InputError(
+                f"gradient_sync: {trial.config.gradient_sync} does not measure local_sq_norm, which adascale needs",
+                "choose another strategy or lr_rule",
+            )
 
     def step_measured(self, trial: Trial, squares: torch.Tensor) -> None:
-        """One collective a step with two or more workers."""
+        """Update the gain; with two or more workers this takes one collective a step."""
         if trial.rate.estimator is not None:
             trial.rate.estimator.update(*self.reduce(trial, squares))
 
 
 def with_required(config: TrainConfig, hooks: Sequence[Hook]) -> tuple[Hook, ...]:
-    """The hooks, and behind them AdaScale if the config's rule needs it, which then stands in for NoiseScale.
+    """The hooks, and behind them AdaScale if the config's rule needs it. AdaScale then replaces NoiseScale.
 
     At the base batch size AdaScale's gain is 1, and needs no hook.
     """
@@ -232,25 +253,3 @@ def with_required(config: TrainConfig, hooks: Sequence[Hook]) -> tuple[Hook, ...
     if not needed or any(isinstance(hook, AdaScale) for hook in hooks):
         return tuple(hooks)
     return (*(hook for hook in hooks if type(hook) is not NoiseScale), AdaScale())
-
-
-def _why_not(trial: Trial) -> str:
-    if not trial.sync.exact:
-        return (f"lr_rule: adascale needs the gradient of the whole batch in each step, which "
-                f"{trial.config.gradient_sync} only approximates; choose another rule or strategy")  # fmt: skip
-    if trial.config.batch_size < 2:
-        return "lr_rule: adascale compares parts of a batch, and batch_size 1 has none; choose a larger batch"
-    return ("lr_rule: adascale measures one worker's batch in halves, which batch normalisation would see; train with "
-            "two or more workers, with accumulation of at least 2, or by another rule")  # fmt: skip
-
-
-def _has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-
-
-def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    return None if gradient is None else gradient.detach().clone()
-
-
-def _rest(whole: torch.Tensor, first: torch.Tensor | None, share: float) -> torch.Tensor:
-    return whole if first is None else torch.sub(whole, first, alpha=share)

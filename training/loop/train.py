@@ -27,16 +27,17 @@ from scalestudy.training.distributed import (
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import EpochStopwatch, PhaseTimer, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
-from scalestudy.training.loop.probe import Picked
+from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.losses import NamedMetric, ShardLoss
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
+from training.exceptions import InputError
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What one worker counted; counts of all workers are summed, so no example counts twice."""
+    """What one worker counted. The sum over the workers counts each example once."""
 
     loss_sum: float
     metric_sum: float
@@ -51,10 +52,10 @@ def evaluate(
     worker: Worker,
     weights: Sequence[float] | None = None,
 ) -> Counts:
-    """Loss and metric, summed over this worker's contiguous part of the test set; the part may be empty.
+    """Sum loss and metric over this worker's contiguous part of the test set; the part may be empty.
 
     `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
-    example's outputs do not depend on the others of its batch, and afterwards in training mode.
+    example's outputs are independent of the rest of its batch. It is in training mode afterwards.
     """
     start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
     losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
@@ -73,18 +74,18 @@ Status = Literal["finished", "stopped", "diverged", "left"]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a trial ended. Every rank holds the same records, but for their time stamps.
+    """How a trial ended. The records are equal on all ranks, apart from their time stamps.
 
-    A training that one rank has stopped is "stopped" to that rank and "diverged" to the others: NaN was its message.
-    One that is "left" is so to all of them, and goes on from its checkpoint.
+    If one rank stops a training, that rank has "stopped" and the others "diverged": NaN is the message between them.
+    "left" is the same on all ranks, and means preempted: the training can continue from its checkpoint.
     """
 
     status: Status
-    records: list[EpochRecord]  # of whole epochs; the one in which a trial stopped, diverged or was left has none
+    records: list[EpochRecord]  # of whole epochs; an epoch that stopped, diverged or was left has none
     model: nn.Module  # the bare module, with the parameters of the last update
-    train_seconds: float  # in steps, those of the epoch that was broken off included
+    train_seconds: float  # in steps, also those of an epoch that was broken off
     message: str | None  # where and how it diverged, or where it was left
-    details: Mapping[str, Any]  # what the training picked by itself, plain data
+    details: Mapping[str, Any]  # what the training chose by itself, plain data
 
 
 @dataclass(frozen=True)
@@ -106,68 +107,66 @@ def train(
     *,
     hooks: Sequence[Hook] = (),
     on_epoch: Callable[[EpochRecord], None] | None = None,
-    picked: Picked | None = None,
+    choices: Choices | None = None,
 ) -> TrainResult:
-    """Train the config's model for its epochs, on this worker's shards; call it on all ranks of the process group.
+    """Train the config's model for its epochs on this worker's shards. Call it on all ranks of the process group.
 
-    With `config.max_steps` for so many steps at most, none of them evaluated: such a training is made to be timed.
+    With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed.
 
-    `on_epoch` is called on rank 0 with each epoch's reduced record, those of a resumed training first. `picked`: what
-    an earlier attempt picked by itself. May be called again and again in one process: nothing is left behind, and a
-    trial's losses and accuracies are those of a fresh process (on a CPU, to the bit). Raises ValueError for what does
-    not fit together, DataError for missing data; what a user's code raises passes.
+    `on_epoch` is called on rank 0 with each epoch's reduced record, first with those of a resumed training. `choices`:
+    what an earlier attempt chose by itself. One process may call it many times. Each call gives the losses and
+    accuracies of a fresh process (on a CPU, to the bit). Raises ValueError if settings, data and model do not fit
+    together, DataError for missing data. Exceptions of a user's code pass through.
     """
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)
-    trial = start_trial(config, worker, picked)
-    _call(hooks, "train_starts", trial)
-    report = on_epoch if on_epoch is not None and worker.rank == 0 else lambda record: None
+    trial = start_trial(config, worker, choices)
+    _call(hooks, "train_starts", trial)  # may restore the trial, and its progress with it
     progress = trial.progress
+    report = on_epoch if on_epoch is not None and worker.rank == 0 else lambda record: None
     for record in progress.records:
         report(record)
-    lost_seconds = 0.0
+
     status: Status = "finished"
+    message: str | None = None
+    lost_seconds = 0.0  # in steps of an epoch without a record
     while trial.epoch_steps and status == "finished":
         done = run_steps(trial, hooks)
         if done.tally.diverged:
             lost_seconds = done.train_seconds
             status = "stopped" if trial.stopping else "diverged"
-        elif trial.leaving:
+        elif trial.preempted:
             lost_seconds = done.train_seconds
             status = "left"
         else:
-            report(_finish_epoch(trial, done, hooks))
-            _call(hooks, "epoch_ends", trial, progress.records[-1])
-            status = "left" if trial.leaving else "finished"
+            record = _finish_epoch(trial, done, hooks)
+            report(record)
+            _call(hooks, "epoch_ends", trial, record)
+            status = "left" if trial.preempted else "finished"
+
+    epoch, steps = progress.epoch, progress.tally.steps
+    if status == "diverged":
+        message = f"loss or gradient is not finite in epoch {epoch}, step {steps + 1} of {trial.steps}"
+    elif status == "left":
+        message = f"{len(progress.records)} epochs and {steps} steps of the next are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
-    return TrainResult(status, progress.records, trial.model, train_seconds, _message(trial, status), trial.details())
-
-
-def _message(trial: Trial, status: Status) -> str | None:
-    if status == "left":
-        return f"{len(trial.progress.records)} epochs and {trial.progress.tally.steps} steps of the next are made"
-    return _where_not_finite(trial) if status == "diverged" else None
-
-
-def _where_not_finite(trial: Trial) -> str:
-    epoch, step = trial.progress.epoch, trial.progress.tally.steps + 1
-    return f"loss or gradient is not finite in epoch {epoch}, step {step} of {trial.steps}"
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
 
 
 def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
-    """The steps of the epoch in progress, up to the first that is not finite on any rank, or after which all leave."""
+    """Run the steps of the epoch in progress; end at one that is not finite on some rank, or at a preemption."""
     config, device, tally, epoch = trial.config, trial.worker.device, trial.progress.tally, trial.progress.epoch
     if not tally.steps:
         seed_steps(config.seed, trial.worker.rank, epoch)
-    watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
     shards = trial.shards(epoch, tally.steps)
+    steps = trial.epoch_steps
     trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
     timed_from = warm_up_end(config.warm_up_steps, trial.steps, epoch, trial.progress.first)
-    steps = trial.epoch_steps
+    watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
     phases = PhaseTimer(device, watched, steps)
     stopwatch = trial.stopwatch = EpochStopwatch(device, timed_from, tally.samples)
-    while tally.steps < steps and not (tally.diverged or trial.leaving):
+    while tally.steps < steps and not (tally.diverged or trial.preempted):
         stopwatch.step_starts(tally.steps, tally.samples)
         phases.step_starts(tally.steps)
         trial.plan_step(tally.steps, steps)
@@ -180,11 +179,11 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
 
 
 def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
-    """One optimizer update: zero, fetch, forward/backward, synchronise, check, clip, update, settle, record.
+    """One optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update, record.
 
-    If the loss is not finite on any rank, no rank updates and the tally says `diverged`. No collective is spent on
-    that: such a rank runs backward with NaN, so that every rank finds NaN in the sum of the gradients. A sum whose L2
-    norm overflows counts as not finite too. A rank whose `should_stop` says so ends the training in the same way.
+    If the loss is not finite on some rank, no rank updates, and the tally says `diverged`. This needs no collective of
+    its own: that rank runs backward with NaN, so every rank finds NaN in the sum of the gradients. A sum whose L2 norm
+    overflows counts as not finite too. A rank whose `should_stop` is true ends the training in the same way.
     """
     step, sync, optimizer = tally.steps, trial.sync, trial.optimizer
     optimizer.zero_grad(set_to_none=True)
@@ -205,13 +204,16 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
     if tally.diverged:
         return
     _call(hooks, "gradients_ready", trial, step)
+
     if trial.config.gradient_clip is not None:
         clip_grads_with_norm_(trial.parameters, trial.config.gradient_clip, trial.gradient_norm)
-    _set_rate(optimizer, trial.rate.rate())
+
+    rate = trial.rate.rate()
+    for group in optimizer.param_groups:
+        group["lr"] = rate
     optimizer.step()
     trial.rate.advance()
     phases.mark("optimizer")
-
     sync.step_ends()
     phases.mark("gradient_sync")
 
@@ -222,7 +224,7 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
 
 
 def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: Sequence[Hook]) -> torch.Tensor:
-    """The shard's loss sum, its gradients accumulated over the micro-batches; only the last one communicates."""
+    """Accumulate the shard's gradients over its micro-batches, and return its loss sum. Only the last communicates."""
     sync, step = trial.sync, trial.progress.tally.steps
     parts = max(trial.config.accumulation, 2 if trial.halves_next else 1)
     trial.halves_next = False
@@ -235,47 +237,50 @@ def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: 
             with phases.backward():
                 loss_sum.backward(_scale(loss_sum, factor))
         loss_sums.append(loss_sum.detach())
-        _check_all_used(trial)
+        if not trial.all_used and trial.plan.shard:
+            _check_all_used(trial)
         _call(hooks, "backward_ends", trial, step, index)
     return loss_sums[0] if not last else torch.stack(loss_sums).sum()
 
 
-def _check_all_used(trial: Trial) -> None:
-    """After the first backward over examples: DistributedDataParallel needs every gradient, in every step.
-
-    The same at any number of workers; else a study would fail at some, and weight decay would act at some.
-    """
-    if trial.all_used or not trial.plan.shard:
-        return
-    unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
-    if unused:
-        raise ValueError(f"model: {', '.join(unused)} took no part in the loss of the first batch; use them in "
-                         "forward, or set their requires_grad to False")  # fmt: skip
-    trial.all_used = True
-
-
 def _scale(loss_sum: torch.Tensor, factor: float) -> torch.Tensor:
-    """What backward starts from: the factor, or NaN if the loss is not finite (0 · inf and 0 · NaN are NaN)."""
+    """The gradient that backward starts from: the factor, or NaN if the loss is not finite (0 · inf is NaN)."""
     return loss_sum.detach() * 0 + factor
 
 
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def _check_all_used(trial: Trial) -> None:
+    """Raise ValueError unless the first backward over examples gave every trained parameter a gradient.
+
+    DistributedDataParallel needs every gradient in every step. We ask for them at any number of workers. Otherwise a
+    study would fail at some world sizes, and weight decay would act at some.
+    """
+    unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
+    if unused:
+        raise InputError(
+            f"model: {', '.join(unused)} took no part in the loss of the first batch",
+            "use them in forward, or set their requires_grad to False",
+        )
+    trial.all_used = True
 
 
 def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> EpochRecord:
     """Evaluate, compare the replicas, reduce what all ranks measured, and move on to the next epoch.
 
-    A training of `max_steps` is not evaluated: what an evaluation would have told is NaN in its records.
+    A training of `max_steps` is not evaluated: its records have NaN for the results of an evaluation.
     """
     worker, progress = trial.worker, trial.progress
     measured: dict[str, float | None] = {}
     for hook in hooks:
         measured.update(hook.epoch_measured(trial))
-    started = time.perf_counter()
-    counts = _evaluated(trial)
-    eval_seconds = time.perf_counter() - started if counts else math.nan
+
+    counts, eval_seconds = Counts(math.nan, math.nan, samples=0), math.nan
+    if trial.config.max_steps is None:
+        started = time.perf_counter()
+        broadcast_from_first(trial.model.buffers(), worker)  # all ranks evaluate with rank 0's
+        counts = evaluate(trial.shard_loss, trial.metric, trial.data, worker, trial.choices.weights)
+        synchronise_device(worker.device)
+        eval_seconds = time.perf_counter() - started
+
     usage = trial.usage.since_last()
     mine = RankMeasurements(
         train_loss_sum=done.tally.loss_sum.item(),
@@ -284,9 +289,9 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
         timed_samples=done.timed_samples,
         timed_seconds=done.timed_seconds,
         **{f"{phase}_seconds": done.phases[phase] for phase in PHASES},
-        test_loss_sum=counts.loss_sum if counts else math.nan,
-        test_metric_sum=counts.metric_sum if counts else math.nan,
-        test_samples=counts.samples if counts else 0,
+        test_loss_sum=counts.loss_sum,
+        test_metric_sum=counts.metric_sum,
+        test_samples=counts.samples,
         eval_seconds=eval_seconds,
         peak_memory_bytes=peak_memory_bytes(worker.device),
         replica_difference=largest_difference_from_first(trial.model.parameters(), worker),
@@ -307,16 +312,6 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     progress.records.append(record)
     progress.epoch, progress.tally = progress.epoch + 1, new_tally(worker)
     return record
-
-
-def _evaluated(trial: Trial) -> Counts | None:
-    """This worker's counts over the test set, by rank 0's buffers; None where the training is not to be evaluated."""
-    if trial.config.max_steps is not None:
-        return None
-    broadcast_from_first(trial.model.buffers(), trial.worker)
-    counts = evaluate(trial.shard_loss, trial.metric, trial.data, trial.worker, trial.picked.weights)
-    synchronise_device(trial.worker.device)
-    return counts
 
 
 def _call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:

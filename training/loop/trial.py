@@ -21,12 +21,13 @@ from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import EpochStopwatch, UsageMeter
-from scalestudy.training.loop.probe import Picked, pick
+from scalestudy.training.loop.probe import Choices, choose
 from scalestudy.training.losses import NamedMetric, ShardLoss, make_loss, make_metric
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import epoch_order, seed_steps
+from training.exceptions import InputError
 
 
 @dataclass
@@ -36,8 +37,8 @@ class Tally:
     loss_sum: torch.Tensor  # scalar, float64, on the device
     samples: int = 0  # of this rank
     steps: int = 0  # updates made
-    seconds_before: float = 0.0  # in steps of this epoch, before this process took it up
-    bytes_before: int = 0  # sent in them
+    seconds_before: float = 0.0  # in steps of this epoch, before this process resumed it
+    bytes_before: int = 0  # sent in those steps
     diverged: bool = False
 
 
@@ -52,7 +53,7 @@ class Progress:
 
 
 def never() -> bool:
-    """The answer of who never asks for a trial's end."""
+    """The default of `Trial.should_stop` and `Trial.should_preempt`."""
     return False
 
 
@@ -70,20 +71,20 @@ class Trial:
     sync: GradientSync
     optimizer: torch.optim.Optimizer
     rate: LearningRate
-    picked: Picked
+    choices: Choices
     progress: Progress
     plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
-    gradient_norm: torch.Tensor | None = None  # L2, of the step's gradient over all workers, not clipped
-    halves_next: bool = False  # set by a hook: the coming step is made in at least two micro-batches
+    gradient_norm: torch.Tensor | None = None  # L2 norm of the step's gradient over all workers, before clipping
+    halves_next: bool = False  # set by a hook: the next step is made in at least two micro-batches
     stopwatch: EpochStopwatch | None = None  # of the epoch in progress; None between epochs
     usage: UsageMeter = field(init=False)
     bytes_at_start: int = 0  # what the strategy had sent when the epoch in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
     stopping: bool = False  # whether this rank has asked for the training's end
-    should_leave: Callable[[], bool] = never  # asked on rank 0, now and then, by checkpoints that may leave
-    leaving: bool = False  # all ranks end the training here: its checkpoint is written
+    should_preempt: Callable[[], bool] = never  # asked on rank 0, now and then, by preemptible checkpoints
+    preempted: bool = False  # all ranks end the training here, and its checkpoint is written
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
@@ -100,79 +101,100 @@ class Trial:
 
     @property
     def epoch_steps(self) -> int:
-        """Steps that the epoch in progress comes to; 0: the training has ended before it."""
+        """Steps to make in the epoch in progress; 0: the training has ended before it."""
         epoch = self.progress.epoch
         return steps_made(self.steps, epoch, self.config.max_steps) if epoch <= self.config.epochs else 0
 
+    @cached_property
+    def plans(self) -> list[StepPlan]:
+        """What this worker does in each step of an epoch, equal in all epochs."""
+        plans = []
+        for step in range(self.steps):
+            first, end = batch_bounds(self.samples, self.config.batch_size, step)
+            start, stop = shard_bounds(end - first, self.choices.weights, self.worker.rank)
+            is_last = step == self.steps - 1
+            plans.append(StepPlan(shard=stop - start, batch=end - first, is_last=is_last, first=first + start))
+        return plans
+
     def plan_step(self, step: int, steps: int) -> None:
-        """Makes `step` the one in progress; the last of the `steps` that are made ends the epoch."""
+        """Make `step` the one in progress; the last of the `steps` that are made ends the epoch."""
         plan = self.plans[step]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    @cached_property
-    def plans(self) -> list[StepPlan]:
-        """What this worker does in each step of an epoch, the same in all epochs."""
-        return [self._plan(step) for step in range(self.steps)]
-
     def shards(self, epoch: int, first_step: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This worker's (inputs, targets), on its device, of each step of the epoch from `first_step` on."""
+        """This worker's (inputs, targets), on its device, for each step of the epoch from `first_step` on."""
         order = epoch_order(self.samples, self.config.seed, epoch)
         bounds = [(plan.first, plan.first + plan.shard) for plan in self.plans[first_step:]]
         return self.data.shards(order, bounds, epoch)
 
-    def details(self) -> dict[str, Any]:
-        """What the training picked by itself, and what its strategy has to tell: plain data."""
-        return {**self.picked.to_dict(), **self.sync.details()}
-
-    def seconds_in_epoch(self) -> float:
-        """Time in steps of the epoch in progress, whichever process made them."""
-        return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
-
-    def bytes_in_epoch(self) -> int:
-        """What this rank's strategy has sent in the epoch in progress, whichever process did it."""
-        return self.sync.bytes_sent - self.bytes_at_start
-
-    def untimed(self) -> AbstractContextManager[None]:
-        """Around what a hook does inside an epoch that is no part of training."""
-        return self.stopwatch.paused() if self.stopwatch else nullcontext()
-
     def factor(self) -> float:
-        """What the step's loss sum is multiplied by before backward: NaN once this rank asks for the end."""
+        """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
-    def _plan(self, step: int) -> StepPlan:
-        first, end = batch_bounds(self.samples, self.config.batch_size, step)
-        start, stop = shard_bounds(end - first, self.picked.weights, self.worker.rank)
-        is_last = step == self.steps - 1
-        return StepPlan(shard=stop - start, batch=end - first, is_last=is_last, first=first + start)
+    def seconds_in_epoch(self) -> float:
+        """Seconds in steps of the epoch in progress, also those that an earlier process made."""
+        return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
+
+    def bytes_in_epoch(self) -> int:
+        """Bytes that this rank's strategy has sent in the epoch in progress, also from an earlier process."""
+        return self.sync.bytes_sent - self.bytes_at_start
+
+    def untimed(self) -> AbstractContextManager[None]:
+        """Leave out of the epoch's seconds what a hook does inside this context."""
+        return self.stopwatch.paused() if self.stopwatch else nullcontext()
+
+    def details(self) -> dict[str, Any]:
+        """What the training chose by itself, and what its strategy tells: plain data."""
+        return {**self.choices.measured, **self.sync.details()}
 
 
 def new_tally(worker: Worker) -> Tally:
-    """Nothing done yet."""
+    """The tally before an epoch's first step."""
     return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
 
 
-def start_trial(config: TrainConfig, worker: Worker, picked: Picked | None = None) -> Trial:
-    """Load the data, build model, strategy and optimizer, all seeded from the config.
+def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = None) -> Trial:
+    """Load the data and build model, strategy and optimizer, all seeded from the config.
 
-    `picked`: what an earlier attempt picked by itself, to be kept. Raises ValueError for what does not fit together:
-    data, model, batch, shards, precision or process group.
+    `choices`: those of an earlier attempt, to be kept. Raises ValueError if data, model, batch, shards, precision or
+    process group do not fit together.
     """
     check_process_group(worker)
     config.weights(worker.world_size)
     torch.set_num_threads(worker.threads)
     precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
-    _check_batch(config, data)
+    if config.batch_size > data.samples:
+        raise InputError(
+            f"batch_size: {config.batch_size} is more than the {data.samples} training examples of {config.data!r}",
+            f"choose at most {data.samples}",
+        )
+    steps = steps_per_epoch(data.samples, config.batch_size)
+
     model = seeded_model(config, data.num_classes, data.in_channels)
     loss = make_loss(config.loss, data.num_classes)
-    picked = picked or pick(config, worker, data, ShardLoss(model, loss, precision))
-    shard_loss = _place(config, worker, ShardLoss(model, loss, precision, channels_last=picked.channels_last))
+    choices = choices or choose(config, worker, data, ShardLoss(model, loss, precision))
+    shard_loss = ShardLoss(model, loss, precision, channels_last=choices.channels_last)
+    if config.sync_batch_norm and worker.world_size > 1:
+        shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
+    model.to(worker.device).train()
+    if choices.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.compile:
+        torch.compiler.reset()  # earlier trials' graphs count towards a limit, beyond which nothing is compiled
+        model.compile()
     parameters = shard_loss.trained_parameters()
     if not parameters:
-        raise ValueError(f"model: {config.model!r} has no parameters that need gradients; there is nothing to train")
-    steps = steps_per_epoch(data.samples, config.batch_size)
+        raise InputError(f"model: {config.model!r} has no parameters that need gradients", "there is nothing to train")
+
+    total_steps = config.epochs * steps
+    chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
+    options = SyncOptions(
+        total_steps=total_steps if config.max_steps is None else min(total_steps, config.max_steps),
+        seed=config.seed,
+        **{name: value for name, value in chosen.items() if value is not None},
+    )
     trial = Trial(
         config=config,
         worker=worker,
@@ -181,10 +203,10 @@ def start_trial(config: TrainConfig, worker: Worker, picked: Picked | None = Non
         parameters=parameters,
         shard_loss=shard_loss,
         metric=make_metric(config.metric),
-        sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, _sync_options(config, steps)),
+        sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, options),
         optimizer=make_optimizer(config.optimizer, config.learning_rate, parameters),
         rate=make_rate(config, data.samples, steps),
-        picked=picked,
+        choices=choices,
         progress=Progress(new_tally(worker)),
     )
     seed_steps(config.seed, worker.rank, epoch=1)
@@ -194,41 +216,10 @@ def start_trial(config: TrainConfig, worker: Worker, picked: Picked | None = Non
 def make_optimizer(
     config: OptimizerConfig, learning_rate: float, parameters: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """PyTorch's optimizer of that name, updating all parameters in one fused kernel where it can."""
+    """PyTorch's optimizer of that name; it updates all parameters in one fused kernel where it can."""
     fused = all(parameter.is_floating_point() for parameter in parameters)
-    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
-        "sgd": lambda: torch.optim.SGD(
-            parameters, learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused
-        ),
-        "adam": lambda: torch.optim.Adam(parameters, learning_rate, weight_decay=config.weight_decay, fused=fused),
-        "adamw": lambda: torch.optim.AdamW(parameters, learning_rate, weight_decay=config.weight_decay, fused=fused),
-    }
-    return makers[config.name]()
-
-
-def _place(config: TrainConfig, worker: Worker, shard_loss: ShardLoss) -> ShardLoss:
-    """Bring the model to its device and form: batch normalisation, memory order, compilation."""
-    model = shard_loss.model
-    if config.sync_batch_norm and worker.world_size > 1:
-        shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
-    model.to(worker.device).train()
-    if shard_loss.channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.compile:
-        torch.compiler.reset()  # what earlier trials compiled counts towards a limit, and beyond it nothing is
-        model.compile()
-    return shard_loss
-
-
-def _sync_options(config: TrainConfig, steps: int) -> SyncOptions:
-    chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    total = config.epochs * steps
-    total = total if config.max_steps is None else min(total, config.max_steps)
-    return SyncOptions(total_steps=total, seed=config.seed, **given)
-
-
-def _check_batch(config: TrainConfig, data: TrainingData) -> None:
-    if config.batch_size > data.samples:
-        raise ValueError(f"batch_size: {config.batch_size} is more than the {data.samples} training examples of "
-                         f"{config.data!r}; choose at most {data.samples}")  # fmt: skip
+    decay = config.weight_decay
+    if config.name == "sgd":
+        return torch.optim.SGD(parameters, learning_rate, momentum=config.momentum, weight_decay=decay, fused=fused)
+    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
+    return adam(parameters, learning_rate, weight_decay=decay, fused=fused)

@@ -20,18 +20,20 @@ from scalestudy.training.seeding import seed_parameters
 
 
 def seeded_model(config: TrainConfig, num_classes: int, in_channels: int) -> nn.Module:
-    """The model that every rank of the trial starts from, whatever the world size: drawn on the CPU, right after its
-    generators were seeded. `num_classes` and `in_channels` are the data's. Raises what `build_model` raises.
+    """The model that every rank of the trial starts from, at any world size.
+
+    It is drawn on the CPU, right after the generators were seeded. `num_classes` and `in_channels` are the data's.
+    Raises what `build_model` raises.
     """
     seed_parameters(config.seed)
     return build_model(config.model, num_classes, in_channels, config.model_args)
 
 
 def build_model(name: str, num_classes: int, in_channels: int, model_args: Mapping[str, Any]) -> nn.Module:
-    """The model of that name, on the CPU, drawn from PyTorch's global generator.
+    """Build the model of that name on the CPU, drawn from PyTorch's global generator.
 
-    Raises ValueError if the name or an argument is unknown, if the callable gives no module, or one whose parameters
-    have no shape yet.
+    Raises ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have
+    no shape yet.
     """
     model = call_with(
         resolve_field("model", name, MODELS), f"model_args: {name!r}", num_classes, in_channels, **model_args

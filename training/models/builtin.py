@@ -1,6 +1,6 @@
 """MLP, linear regression, LeNet, ResNet-18.
 
-Shapes: N examples of d = C · image_size² numbers, K classes or numbers to be predicted. Inputs (N, d) or (N, C, H, W),
+Shapes: N examples of d = C · image_size² numbers, K classes or numbers to predict. Inputs (N, d) or (N, C, H, W),
 H = W = image_size, outputs (N, K).
 
 Shapes: N examples, C channels, H × W pixels, K classes. Inputs (N, C, H, W), outputs (N, K) logits.
@@ -23,9 +23,9 @@ from scalestudy.training.models.common import check_image_size, check_images, ch
 class MLP(nn.Sequential):
     """Fully connected layers of the sizes in `hidden`, each followed by ReLU, and one linear layer for the outputs.
 
-    `shared`: one more hidden layer, as wide as the last, that is used so many times in a row with the same parameters,
-    whose gradient is then the sum over its uses (the book's tied parameters); 0: none. `batch_norm`: normalise before
-    each ReLU, every use of the shared layer apart. `dropout`: the share of numbers zeroed after each ReLU while
+    `shared`: how often one more hidden layer, as wide as the last, is used in a row with the same parameters (the
+    book's tied parameters); 0: not there. Its gradient is the sum over its uses. `batch_norm`: normalise before each
+    ReLU, separately at each use of the shared layer. `dropout`: the share of numbers zeroed after each ReLU while
     training. Raises ValueError for other values.
     """
 
@@ -41,14 +41,34 @@ class MLP(nn.Sequential):
         shared: int = 0,
     ) -> None:
         check_image_size(image_size, 1)
-        _check_options(hidden, dropout, batch_norm, shared)
+        if not isinstance(hidden, list | tuple) or not all(is_whole(size, 1) for size in hidden):
+            raise InputError(
+                f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0", "write it like [256]"
+            )
+        if not is_number(dropout) or not 0 <= dropout < 1:
+            raise InputError(f"model_args.dropout: {dropout!r} is not valid", "choose a number in [0, 1)")
+        if not isinstance(batch_norm, bool):
+            raise InputError(f"model_args.batch_norm: {batch_norm!r} is not known", "choose true or false")
+        if not is_whole(shared, 0):
+            raise InputError(
+                f"model_args.shared: {shared!r} is not valid", "choose how often the shared layer is used, 0 or more"
+            )
+        if shared and not hidden:
+            raise InputError(
+                f"model_args.shared: {shared!r} uses of a layer as wide as the last hidden one, but hidden is empty",
+                "give hidden at least one size",
+            )
         sizes = (in_channels * image_size**2, *hidden)
         linears = [nn.Linear(inputs, outputs) for inputs, outputs in itertools.pairwise(sizes)]
         if shared:
             linears += [nn.Linear(sizes[-1], sizes[-1])] * shared
-        layers = [layer for linear in linears for layer in _hidden_layer(linear, dropout, batch_norm)]
+        layers: list[nn.Module] = []
+        for linear in linears:
+            normalise = [nn.BatchNorm1d(linear.out_features)] if batch_norm else []
+            drop = [nn.Dropout(dropout)] if dropout else []
+            layers += [linear, *normalise, nn.ReLU(), *drop]
         super().__init__(nn.Flatten(), *layers, nn.Linear(sizes[-1], num_classes))
-        self.numbers = sizes[0]  # an example has so many
+        self.numbers = sizes[0]  # of an example
         initialise(self, init)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -57,17 +77,17 @@ class MLP(nn.Sequential):
 
 
 class LinearRegression(nn.Sequential):
-    """One linear layer: K weighted sums of an example's numbers, from N(0, 0.01²) and zero biases as in the book.
+    """One linear layer: K weighted sums of an example's numbers; as in the book, drawn from N(0, 0.01²), zero biases.
 
-    `image_size`: 1 for inputs (N, C) of C features each, else the side of the images. With `loss: mse` it is linear
-    regression, with cross-entropy softmax regression. Raises ValueError if init or image_size is not known.
+    `image_size`: 1 for inputs (N, C) of C features each, otherwise the side of the images. It is linear regression with
+    `loss: mse`, and softmax regression with cross-entropy. Raises ValueError for an unknown init or image_size.
     """
 
     def __init__(self, num_classes: int, in_channels: int, init: str = "normal", image_size: int = 1) -> None:
         check_image_size(image_size, 1)
         numbers = in_channels * image_size**2
         super().__init__(nn.Flatten(), nn.Linear(numbers, num_classes))
-        self.numbers = numbers  # an example has so many
+        self.numbers = numbers  # of an example
         initialise(self, init)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -75,37 +95,13 @@ class LinearRegression(nn.Sequential):
         return super().forward(inputs)
 
 
-def _hidden_layer(linear: nn.Linear, dropout: float, batch_norm: bool) -> list[nn.Module]:
-    normalise: list[nn.Module] = [nn.BatchNorm1d(linear.out_features)] if batch_norm else []
-    drop: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []
-    return [linear, *normalise, nn.ReLU(), *drop]
-
-
-def _check_options(hidden: object, dropout: object, batch_norm: object, shared: object) -> None:
-    if not isinstance(hidden, list | tuple) or not all(is_whole(size, 1) for size in hidden):
-        raise InputError(f"model_args.hidden: {hidden!r} is not a list of whole numbers above 0", "write it like [256]")
-    if not is_number(dropout) or not 0 <= dropout < 1:  # type: ignore[operator]
-        raise InputError(f"model_args.dropout: {dropout!r} is not valid", "choose a number in [0, 1)")
-    if not isinstance(batch_norm, bool):
-        raise InputError(f"model_args.batch_norm: {batch_norm!r} is not known", "choose true or false")
-    if not is_whole(shared, 0):
-        raise InputError(
-            f"model_args.shared: {shared!r} is not valid", "choose how often the shared layer is used, 0 or more"
-        )
-    if shared and not hidden:
-        raise InputError(
-            f"model_args.shared: {shared!r} uses of a layer as wide as the last hidden one, but hidden is empty",
-            "give hidden at least one size",
-        )
-
-
 class LeNet(nn.Sequential):
     """The LeNet of Dive into Deep Learning's "Training on Multiple GPUs": two convolutions, average pooling, ReLU.
 
-    `init`: `normal` is the book's N(0, 0.01²) for weights, with zero biases (its from-scratch code draws the biases
-    from the same normal; its concise code leaves PyTorch's); `xavier`, `default` or an import path. Images are
-    `image_size` pixels high and wide. Raises ValueError if init is unknown or image_size leaves nothing after the
-    second pooling.
+    `init`: `normal`, `xavier`, `default` or an import path. `normal` is the book's N(0, 0.01²) for weights, with zero
+    biases. (The book's from-scratch code draws biases from the same normal; its concise code keeps PyTorch's.) Images
+    are `image_size` pixels high and wide. Raises ValueError if init is unknown, or if nothing is left of the images
+    after the second pooling.
     """
 
     def __init__(self, num_classes: int, in_channels: int, init: str = "xavier", image_size: int = 28) -> None:
@@ -123,7 +119,7 @@ class LeNet(nn.Sequential):
             nn.ReLU(),
             nn.Linear(128, num_classes),
         )
-        self.numbers = in_channels * image_size**2  # an example has so many
+        self.numbers = in_channels * image_size**2  # of an example
         initialise(self, init)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -135,7 +131,7 @@ class LeNet(nn.Sequential):
 class Residual(nn.Module):
     """Two 3 × 3 convolutions with batch normalisation, added to their input: (N, in, H, W) -> (N, out, H/s, W/s).
 
-    With a stride s above 1 or more channels the input goes through a 1 × 1 convolution on its way to the sum.
+    With a stride s above 1, or another number of channels, a 1 × 1 convolution brings the input to the sum's shape.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1, conv_bias: bool = True) -> None:
@@ -156,10 +152,10 @@ class Residual(nn.Module):
 class ResNet18(nn.Sequential):
     """The ResNet-18 of the same chapter: a 3 × 3 stem and no max-pooling, so that images of 28 × 28 keep their size.
 
-    Four pairs of residual blocks of 64, 128, 256 and 512 channels, the last three pairs halving height and width, then
-    the mean over all pixels and one linear layer; images of any size. `conv_bias`: as in the book, convolutions have
-    biases; false leaves them out where a batch normalisation follows, whose mean takes them away again: the same
-    functions, less work. Raises ValueError if init or conv_bias is not known.
+    Four pairs of residual blocks have 64, 128, 256 and 512 channels; the last three pairs halve height and width. Then
+    come the mean over all pixels and one linear layer. Images may have any size. `conv_bias`: true gives convolutions
+    biases, as in the book. False leaves them out before a batch normalisation, whose mean removes them again: the same
+    functions with less work. Raises ValueError for an unknown init or conv_bias.
     """
 
     def __init__(self, num_classes: int, in_channels: int, init: str = "xavier", conv_bias: bool = True) -> None:

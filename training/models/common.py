@@ -1,7 +1,7 @@
 """Initialisation and checks that all models share.
 
-An initialiser is a function (module) -> None; `nn.Module.apply` calls it on every module of a model, children first.
-It draws from PyTorch's global generator, on the CPU, so the same seed gives the same numbers at any world size.
+An initialiser is a function (module) -> None. `nn.Module.apply` calls it on every module of a model, children first. It
+draws from PyTorch's global generator on the CPU, so a seed gives the same numbers at any world size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def initialise(model: nn.Module, init: str) -> None:
-    """Draw the model's parameters anew: `normal`, `xavier`, `default` or the user's `package.module:callable`.
+    """Draw the model's parameters by `normal`, `xavier`, `default` or the user's `package.module:callable`.
 
     Raises ValueError if there is no such initialiser.
     """
@@ -33,12 +33,12 @@ def initialise(model: nn.Module, init: str) -> None:
 
 
 def normal(module: nn.Module) -> None:
-    """Weights of linear and convolutional layers from N(0, 0.01²), their biases zero."""
+    """Draw weights of linear and convolutional layers from N(0, 0.01²); set their biases to zero."""
     _draw(module, lambda weight: nn.init.normal_(weight, std=0.01))
 
 
 def xavier(module: nn.Module) -> None:
-    """Weights of linear and convolutional layers uniform in ± sqrt(6 / (fan_in + fan_out)), their biases zero.
+    """Draw weights of linear and convolutional layers uniformly in ± sqrt(6 / (fan_in + fan_out)); biases are zero.
 
     Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks".
     """
@@ -46,7 +46,7 @@ def xavier(module: nn.Module) -> None:
 
 
 def default(module: nn.Module) -> None:
-    """As the layer drew itself when it was made."""
+    """Keep what the layer drew when it was made."""
 
 
 def _draw(module: nn.Module, fill: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -57,12 +57,12 @@ def _draw(module: nn.Module, fill: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether the value is a whole number (no bool) of at least `least`."""
+    """Whether the value is a whole number, at least `least`; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def check_image_size(size: object, least: int) -> None:
-    """Raise ValueError unless `size`, the side of the images in pixels, is a whole number of at least `least`."""
+    """Raise ValueError unless `size`, the side of the images in pixels, is a whole number, at least `least`."""
     if not is_whole(size, least):
         raise InputError(f"model_args.image_size: {size!r} is too small or not a whole number", f"use at least {least}")
 
@@ -77,7 +77,7 @@ def check_images(inputs: torch.Tensor) -> None:
 
 
 def check_numbers(inputs: torch.Tensor, numbers: int) -> None:
-    """Raise ValueError unless each example of inputs (N, …) has so many numbers."""
+    """Raise ValueError unless each example of inputs (N, …) has `numbers` numbers."""
     if math.prod(inputs.shape[1:]) != numbers:
         raise InputError(
             f"data: examples of shape {list(inputs.shape[1:])} do not fit the model, which takes "

@@ -1,10 +1,10 @@
-"""Batch normalisation over the global batch, whatever the split over the workers.
+"""Batch normalisation over the global batch, for any split over the workers.
 
 Shapes: n examples of this worker's shard (n may be 0), C channels, inputs (n, C, …), k workers; m values a channel on
 this worker (n times the pixels of an example), M = Σ m on all.
 
-Why not nn.SyncBatchNorm: it refuses tensors on a CPU, so that a study without GPUs could not have it, and its kernels
-are CUDA's alone. This one is plain tensor operations and one collective each way, on gloo and NCCL alike.
+Rejected: nn.SyncBatchNorm, whose kernels need CUDA, so that a study without GPUs could not use it. This one is plain
+tensor operations and one collective each way, on gloo and NCCL alike.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class SynchronisedBatchNorm(_BatchNorm):
     """Batch normalisation whose mean and variance, and their gradients, are those of all workers' examples together.
 
-    Running statistics are the same on every rank, and the same as one device's (variance over M - 1). Every rank has
-    to run it, with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's own and sends nothing.
-    Under accumulation the batch is each micro-batch, all workers' together. Raises ValueError if a channel has one
-    value alone in the global batch, as PyTorch's does.
+    Running statistics are equal on every rank, and equal to one device's (variance over M - 1). Every rank must run it,
+    with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's own and sends nothing. Under
+    accumulation it normalises each micro-batch of all workers together. Like PyTorch's, it raises ValueError if a
+    channel has a single value in the global batch.
     """
 
     world_size: int  # k
@@ -41,17 +41,14 @@ class SynchronisedBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         outputs, mean, squares, count = _normalise(input, self.weight, self.bias, self.eps, self.world_size)
         if self.track_running_stats and (len(input) or count.item()):
-            self._track(mean, squares / (count - 1))
+            assert self.running_mean is not None  # track_running_stats says so
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            share = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum  # None: of all batches
+            for running, value in ((self.running_mean, mean), (self.running_var, squares / (count - 1))):
+                running.add_(share * (value.to(running.dtype) - running))
         return outputs
-
-    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        assert self.running_mean is not None  # track_running_stats says so
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        share = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum  # None: mean of all batches
-        for running, value in ((self.running_mean, mean), (self.running_var, variance)):
-            running.add_(share * (value.to(running.dtype) - running))
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
@@ -62,11 +59,11 @@ class SynchronisedBatchNorm(_BatchNorm):
 
 
 def convert_sync_batch_norm(model: nn.Module, worker: Worker) -> bool:
-    """Make the model's batch normalisations synchronised ones, in place; whether it has any.
+    """Turn the model's batch normalisations into synchronised ones, in place. Returns whether it has any.
 
-    Each module stays the object that it is and changes its class: names, parameters, buffers, hooks and all who hold
-    it are as before. Rejected: new modules in the old ones' places, which miss those that a model keeps elsewhere.
-    Raises ValueError for a batch normalisation of the user's own class, whose forward can't be known.
+    Each module stays the same object and changes its class, so names, parameters, buffers, hooks and references to it
+    stay valid. Rejected: to replace modules by new ones, which misses references that a model keeps elsewhere. Raises
+    ValueError for a batch normalisation of the user's own class, whose forward is unknown.
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     for name, module in found.items():
@@ -93,12 +90,12 @@ class _Normalise(torch.autograd.Function):
         world_size: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         count, mean, squares = _over_workers(_moments(inputs), world_size)
-        if inputs.numel() // inputs.shape[1] < 2 and count.item() == 1:  # waits for the device only if it may be so
+        if inputs.numel() // inputs.shape[1] < 2 and count.item() == 1:  # seldom waits for the device
             raise InputError(
                 "batch_size: one value a channel in the global batch has no variance, which batch normalisation needs",
                 "choose a larger batch_size",
             )
-        divisor = count.clamp(min=1)  # no rank has an example: nothing is normalised, and no 0 / 0 is made
+        divisor = count.clamp(min=1)  # avoids 0 / 0 if no rank has an example
         inverse_std = (squares / divisor + eps).rsqrt()
         scale = inverse_std if weight is None else inverse_std * weight
         shift = -mean * scale if bias is None else bias - mean * scale
@@ -132,8 +129,8 @@ class _Normalise(torch.autograd.Function):
         return grad_inputs, grad_weight, grad_bias, None, None
 
 
-# Left out of torch.compile's graphs: traced with its collective, its backward fails in PyTorch 2.13. That this imports
-# the compiler costs no start-up time: every optimizer of PyTorch imports it too.
+# Kept out of torch.compile's graphs: traced with its collective, its backward fails in PyTorch 2.13. The import of the
+# compiler costs no start-up time, since every optimizer of PyTorch imports it too.
 _normalise = torch.compiler.disable(_Normalise.apply)
 
 
@@ -150,8 +147,8 @@ def _moments(inputs: torch.Tensor) -> torch.Tensor:
 def _over_workers(moments: torch.Tensor, world_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """M, means (C,) and sums of squared deviations from them (C,) over all workers, the same on every rank.
 
-    The parts are put together as Chan, Golub and LeVeque 1979 do ("Updating formulae and a pairwise algorithm for
-    computing sample variances"): Σ x² - M · mean² would cancel where the mean is large.
+    Combines the parts as Chan, Golub and LeVeque 1979 do ("Updating formulae and a pairwise algorithm for computing
+    sample variances"). Rejected: Σ x² - M · mean², which cancels if the mean is large.
     """
     rows = [torch.empty_like(moments) for _ in range(world_size)]
     if world_size > 1:

@@ -1,4 +1,4 @@
-"""Stage 5, training loop: `torchvision:<name>`, any image classifier of torchvision, for any number of channels.
+"""`torchvision:<name>`: any image classifier of torchvision, for any number of channels.
 
 Shapes: N examples, C channels, H × W pixels, K classes. Inputs (N, C, H, W), outputs (N, K) logits.
 """
@@ -19,9 +19,9 @@ from scalestudy.training.models.common import check_images, initialise
 from scalestudy.training.torchvision_compat import import_torchvision
 
 RGB = 3  # the channels that torchvision's classifiers are made for
-_WITH_SECOND_HEADS = ("googlenet", "inception_v3")  # they give a tuple of logits while training, unless told not to
-_ONE_SIZE = ("vit", "maxvit")  # families that are built for one size of images
-_ANY_SIZE = ("swin", "efficientnet")  # families for which torchvision states the size they were trained with, no limit
+_WITH_SECOND_HEADS = ("googlenet", "inception_v3")  # by default they return a tuple of logits while training
+_ONE_SIZE = ("vit", "maxvit")  # families that take one size of images
+_ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is that of their training, not a limit
 
 
 def find_classifier(name: str) -> Callable[..., nn.Module]:
@@ -40,14 +40,12 @@ def find_classifier(name: str) -> Callable[..., nn.Module]:
 
 
 class ImageSizeCheck:
-    """A forward hook that refuses images of a size that the model has no answer for: torchvision's own errors speak of
-    the shapes of some layer's inputs.
-    """
+    """A forward hook that refuses images of unfit size. Torchvision's own errors name shapes of inner layers."""
 
     def __init__(self, model: str, least: int, exact: bool) -> None:
         self.model = model
-        self.least = least  # pixels, height and width
-        self.exact = exact  # whether no other size will do
+        self.least = least  # height and width, in pixels
+        self.exact = exact  # whether it is the only size
 
     def __call__(self, module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
         """`arguments` are the model's: inputs (N, C, H, W)."""
@@ -65,24 +63,7 @@ class ImageSizeCheck:
 def _build(
     models: ModuleType, name: str, num_classes: int, in_channels: int, init: str = "default", **model_args: Any
 ) -> nn.Module:
-    """The classifier, `init: default` as torchvision draws it; other arguments are those of torchvision's class."""
-    _refuse(name, model_args)
-    second_heads = {"aux_logits": False, "init_weights": True} if name in _WITH_SECOND_HEADS else {}
-    try:
-        model: nn.Module = models.get_model(name, num_classes=num_classes, **(second_heads | model_args))
-    except (TypeError, ValueError, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"model_args: {model_args!r} do not suit torchvision:{name} ({reason})", "correct or remove them"
-        ) from None
-    if in_channels != RGB:
-        _take_channels(model, in_channels)
-    initialise(model, init)
-    _check_sizes(models, name, model, model_args)
-    return model
-
-
-def _refuse(name: str, model_args: dict[str, Any]) -> None:
+    """The classifier; `init: default` keeps what torchvision draws. `model_args` go to torchvision's class."""
     for key in ("weights", "pretrained"):
         if model_args.get(key):
             raise InputError(
@@ -96,12 +77,32 @@ def _refuse(name: str, model_args: dict[str, Any]) -> None:
             "one tensor of logits, which no loss here takes",
             "remove it",
         )
+    second_heads = {"aux_logits": False, "init_weights": True} if name in _WITH_SECOND_HEADS else {}
+    try:
+        model: nn.Module = models.get_model(name, num_classes=num_classes, **(second_heads | model_args))
+    except (TypeError, ValueError, AssertionError) as error:
+        reason = str(error).splitlines()[0].replace("; ", ", ") if str(error) else type(error).__name__
+        raise InputError(
+            f"model_args: {model_args!r} do not suit torchvision:{name} ({reason})", "correct or remove them"
+        ) from None
+    if in_channels != RGB:
+        _take_channels(model, in_channels)
+    initialise(model, init)
+
+    family = name.split("_")[0]
+    if not family.startswith(_ANY_SIZE):
+        least = min(weights.meta["min_size"][0] for weights in models.get_model_weights(name))
+        if family in _ONE_SIZE:
+            least = model_args.get("image_size") or model_args.get("input_size", [least])[0]
+        if least > 1:
+            model.register_forward_pre_hook(ImageSizeCheck(f"torchvision:{name}", least, family in _ONE_SIZE))
+    return model
 
 
 def _take_channels(model: nn.Module, in_channels: int) -> None:
-    """Put a convolution for that many channels, as PyTorch initialises it, in place of the first one.
+    """Replace the first convolution by one for that many channels, as PyTorch initialises it.
 
-    Rejected: grey images repeated three times, which cost memory and time in every step and train the same functions.
+    Rejected: to repeat grey images three times. It costs memory and time in every step and trains the same functions.
     """
     name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
     parent, _, attribute = name.rpartition(".")
@@ -114,15 +115,3 @@ def _take_channels(model: nn.Module, in_channels: int) -> None:
         bias=first.bias is not None,
     )
     setattr(model.get_submodule(parent), attribute, replacement)
-
-
-def _check_sizes(models: ModuleType, name: str, model: nn.Module, model_args: dict[str, Any]) -> None:
-    """Let the model refuse images that it can't take, as far as torchvision states it."""
-    family = name.split("_")[0]
-    if family.startswith(_ANY_SIZE):
-        return
-    least = min(weights.meta["min_size"][0] for weights in models.get_model_weights(name))
-    if family in _ONE_SIZE:
-        least = model_args.get("image_size") or model_args.get("input_size", [least])[0]
-    if least > 1:
-        model.register_forward_pre_hook(ImageSizeCheck(f"torchvision:{name}", least, family in _ONE_SIZE))

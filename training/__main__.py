@@ -99,9 +99,9 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
             )
         # checkpoints come first, so that the other hooks start from what was restored
         hooks = [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
-        picked = checkpoints.find(config, worker) if checkpoints else None
+        choices = checkpoints.find(config, worker) if checkpoints else None
         result = train(
-            config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), picked=picked
+            config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), choices=choices
         )
     finally:
         stop_process_group()

@@ -1,4 +1,4 @@
-"""Stage 8, analysis: from trials to figures, verdicts and a recommendation. Pure functions on plain data."""
+"""From trials to figures, verdicts and a recommendation. Pure functions on plain data."""
 
 from scalestudy.experiments.analysis.answers.recommendation import recommend
 from scalestudy.experiments.analysis.answers.summary import predict, summarise

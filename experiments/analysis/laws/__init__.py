@@ -1,2 +1,2 @@
-"""Stage 8, analysis: the laws of docs/formulas.md §2–5 as pure mathematics: arrays in, small records out, and no word
+"""The laws of docs/formulas.md §2–5 as pure mathematics: arrays in, small records out, and no word
 of studies."""

@@ -29,51 +29,50 @@ __all__ = ["draw", "write_report"]
 
 
 def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
-    """Reads spec.yaml, plan.json and trials.jsonl; writes summary.json, figures/*.png and report.html, its result.
+    """Reads spec.yaml, plan.json and trials.jsonl. Writes summary.json, figures/*.png and report.html, its result.
 
-    wall_seconds: of the whole study; None keeps what an earlier summary.json says, else it is taken from the trials'
-    own times. include_flagged: laws are fitted to timings too that were disturbed, by their flags. Raises OSError where
-    a file is not there, ValueError where one can't be read.
+    wall_seconds: of the whole study. None keeps that of an earlier summary.json, or else takes it from the trials' own
+    times. include_flagged: fit laws also to timings whose flags say that they were disturbed.
+
+    Raises OSError if a file is missing, ValueError if one can't be read.
     """
-    with _without_sweeping():
-        return _write_report(folder, wall_seconds, include_flagged)
+    with _without_garbage_collection():
+        spec_yaml = folder.spec_file.read_text("utf-8")
+        spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
+        plan, trials = folder.read_plan(), folder.read_trials()
+        wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
+        cells = gather(plan, trials, StudyMetric.of(spec.workload))
+        summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged)
+        summary["study"]["study_id"] = folder.study_id
+        figures = draw(cells, summary)
+        for figure in figures:
+            if figure.png is not None:
+                folder.write_bytes(folder.figure_file(figure.name), figure.png)
+            else:
+                folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
+        folder.write_json(folder.summary_file, summary)
+        folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml))
+        return folder.report_file
 
 
 @contextmanager
-def _without_sweeping() -> Iterator[None]:
-    """Keeps the garbage collector from going through the records of a large study again and again, which are millions
-    of objects and hold no cycles: a quarter of the report's time.
+def _without_garbage_collection() -> Iterator[None]:
+    """Switches off Python's garbage collector.
+
+    The records of a large study are millions of objects without cycles. Searching them again and again takes a quarter
+    of the report's time.
     """
-    swept = gc.isenabled()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if swept:
+        if enabled:
             gc.enable()
 
 
-def _write_report(folder: StudyFolder, wall_seconds: float | None, include_flagged: bool) -> Path:
-    spec_yaml = folder.spec_file.read_text("utf-8")
-    spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-    plan, trials = folder.read_plan(), folder.read_trials()
-    wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
-    cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged)
-    summary["study"]["study_id"] = folder.study_id
-    figures = draw(cells, summary)
-    for figure in figures:
-        if figure.png is not None:
-            folder.write_bytes(folder.figure_file(figure.name), figure.png)
-        else:
-            folder.delete(folder.figure_file(figure.name))  # of an earlier report, which had more to go by
-    folder.write_json(folder.summary_file, summary)
-    folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml))
-    return folder.report_file
-
-
 def draw(cells: Sequence[Cell], summary: Mapping[str, Any]) -> list[Drawn]:
-    """Every figure, in the page's order; one that can't be drawn has only its reason."""
+    """Every figure, in the page's order. One that can't be drawn has only its reason."""
     styles = Styles.of(summary)
     return [
         speedup_figure(summary),

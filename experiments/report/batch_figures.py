@@ -5,8 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import (
+    Missing,
+    Row,
+    Summary,
     estimate_text,
     identified,
     interval_of,
@@ -33,11 +37,10 @@ from scalestudy.experiments.report.drawing import (
     sentences,
 )
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
-from scalestudy.experiments.report.speedup_figures import ENOUGH_SIZES, combination_of
+from scalestudy.experiments.report.speedup_figures import ENOUGH_SIZES
 
-Summary = Mapping[str, Any]
-Row = Mapping[str, Any]
 Place = tuple[int, int]
+"""Column and row of a square."""
 LOG_FROM = 30.0
 """From this ratio of the greatest to the least value on, an error's colours follow its logarithm."""
 MOST_NAMED = 6
@@ -45,10 +48,16 @@ ENDED = ("diverged", "out_of_memory", "failed", "skipped")
 
 
 def rate_map_figure(summary: Summary) -> Drawn:
-    """The metric after the last epoch over learning rate and batch size; medians over num_gpus, best a batch marked."""
+    """The metric after the last epoch over learning rate and batch size, with the best rate of each batch marked.
+
+    It is drawn for the swept keys of the recommended cell, else of the first. A square shows the median over num_gpus,
+    or the best value if it stands for a range.
+    """
     name, metric = "learning_rate", metric_of(summary["study"])
     title = f"{metric.title.capitalize()} by learning rate and batch"
-    combination = _combination(summary)
+    choice = summary["recommendation"]["choice"]
+    params = choice["params"] if present(choice) else (summary["cells"][0]["params"] if summary["cells"] else {})
+    combination = combination_of(params)
     rows = [row for row in summary["cells"] if combination_of(row["params"]) == combination]
     if not any(present(row[metric.key]) for row in rows):
         return not_drawn(name, title, f"no trial has a {metric.title}")
@@ -56,103 +65,60 @@ def rate_map_figure(summary: Summary) -> Drawn:
     lines = Bins.of((row["params"]["batch_size"] for row in rows), MOST_ROWS)
     if len(columns.names) < 2:
         return not_drawn(name, title, f"the study has one learning rate only ({columns.names[0]})")
-    members = _members(rows, columns, lines)
-    values = {place: _value(inside, metric, columns.ranges or lines.ranges) for place, inside in members.items()}
-    known = {place: value for place, value in values.items() if value is not None}
-    best = _best_columns(known, metric)
-    with canvas(height=height_of(len(lines.names), 1)) as (figure, axes):
-        draw_map(axes, _squares(members, known, best, metric), columns.names, lines.names)
-        axes.set(xlabel=columns.axis("learning rate"), ylabel=lines.axis("batch size (all workers)"))
-        caption = _rate_caption(summary, known, best, columns, lines, combination)
-        return export(figure, name, title, caption)
 
-
-def _combination(summary: Summary) -> str:
-    """The other swept keys of the recommended cell, else of the first."""
-    choice = summary["recommendation"]["choice"]
-    params = choice["params"] if present(choice) else (summary["cells"][0]["params"] if summary["cells"] else {})
-    return combination_of(params)
-
-
-def _members(rows: Sequence[Row], columns: Bins, lines: Bins) -> dict[Place, list[Row]]:
     members: dict[Place, list[Row]] = {}
     for row in rows:
         place = columns.place(row["params"]["learning_rate"]), lines.place(row["params"]["batch_size"])
         members.setdefault(place, []).append(row)
-    return members
+    known: dict[Place, float] = {}
+    best: dict[int, int] = {}  # the best column of each row
+    for place, inside in members.items():
+        values = [row[metric.key]["value"] for row in inside if present(row[metric.key])]
+        value = metric.best(values) if columns.ranges or lines.ranges else statistics.median(values) if values else None
+        if value is not None:
+            known[place] = value
+            column, line = place
+            if line not in best or metric.better(value, known[best[line], line]):
+                best[line] = column
 
-
-def _value(rows: Sequence[Row], metric: StudyMetric, ranges: bool) -> float | None:
-    """One value for a square: the median over num_gpus, of a range of rates the best."""
-    values = [row[metric.key]["value"] for row in rows if present(row[metric.key])]
-    if not values:
-        return None
-    return metric.best(values) if ranges else statistics.median(values)
-
-
-def _best_columns(known: Mapping[Place, float], metric: StudyMetric) -> dict[int, int]:
-    """The best column of each row."""
-    return {
-        line: min((place for place in known if place[1] == line), key=lambda place: metric.order(known[place]))[0]
-        for line in {place[1] for place in known}
-    }
+    with canvas(height=height_of(len(lines.names), 1)) as (figure, axes):
+        draw_map(axes, _squares(members, known, best, metric), columns.names, lines.names)
+        axes.set(xlabel=columns.axis("learning rate"), ylabel=lines.axis("batch size (all workers)"))
+        said = [
+            f"{columns.said(column)} at batch {lines.names[line]} ({metric.text(known[column, line])})"
+            for line, column in sorted(best.items())
+        ]
+        more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
+        of = f"With {combination}: the" if combination else "The"
+        words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
+        last = len(columns.names) - 1
+        edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
+        bound = (
+            f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid, hence a bound and not the best."
+        )
+        ranges = "Where a column or row is a range, the best of it is shown." if columns.ranges or lines.ranges else ""
+        caption = sentences(words, bound if edges and not columns.ranges else "", ranges, _rule_words(summary))
+        return export(figure, name, title, caption)
 
 
 def _squares(
     members: Mapping[Place, Sequence[Row]], known: Mapping[Place, float], best: Mapping[int, int], metric: StudyMetric
 ) -> list[Square]:
-    strength = dict(zip(known, shades(_graded(list(known.values()), metric)), strict=True))
-    return [
-        Square(
-            column=place[0],
-            row=place[1],
-            lines=[metric.text(known[place]) if place in known else _ending(rows)],
-            shade=strength.get(place),
-            chosen=best.get(place[1]) == place[0],
-        )
-        for place, rows in members.items()
-    ]
-
-
-def _graded(values: Sequence[float], metric: StudyMetric) -> list[float]:
-    """Values the greater the better; of an error that spans decades the logarithm."""
+    """Squares whose colour is stronger for better values. One without a value says how most of its trials ended."""
+    values = list(known.values())
     logarithmic = not metric.share and min(values) > 0 and max(values) / min(values) >= LOG_FROM
-    return [-metric.order(math.log(value) if logarithmic else value) for value in values]
-
-
-def _ending(rows: Sequence[Row]) -> str:
-    """How the trials of a square without a value ended, in most cases."""
-    counts = {status: sum(row["trials"][status] for row in rows) for status in ENDED}
-    most = max(counts, key=lambda status: counts[status])
-    return most.replace("_", " ") if counts[most] else "not run"
-
-
-def _rate_caption(
-    summary: Summary,
-    known: Mapping[Place, float],
-    best: Mapping[int, int],
-    columns: Bins,
-    lines: Bins,
-    combination: str,
-) -> str:
-    metric = metric_of(summary["study"])
-    said = [
-        f"{columns.said(column)} at batch {lines.names[line]} ({metric.text(known[column, line])})"
-        for line, column in sorted(best.items())
-    ]
-    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    of = f"With {combination}: the" if combination else "The"
-    ranges = "Where a column or row is a range, the best of it is shown." if columns.ranges or lines.ranges else ""
-    words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
-    return sentences(words, _edge_words(best, columns, lines), ranges, _rule_words(summary))
-
-
-def _edge_words(best: Mapping[int, int], columns: Bins, lines: Bins) -> str:
-    last = len(columns.names) - 1
-    edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
-    if not edges or columns.ranges:
-        return ""
-    return f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid, hence a bound and not the best."
+    graded = [-metric.order(math.log(value) if logarithmic else value) for value in values]
+    strength = dict(zip(known, shades(graded), strict=True))
+    squares = []
+    for place, rows in members.items():
+        text = metric.text(known[place]) if place in known else "not run"
+        if place not in known:
+            counts = {status: sum(row["trials"][status] for row in rows) for status in ENDED}
+            most = max(counts, key=lambda status: counts[status])
+            text = most.replace("_", " ") if counts[most] else text
+        chosen = best.get(place[1]) == place[0]
+        squares.append(Square(column=place[0], row=place[1], lines=[text], shade=strength.get(place), chosen=chosen))
+    return squares
 
 
 def _rule_words(summary: Summary) -> str:
@@ -160,8 +126,8 @@ def _rule_words(summary: Summary) -> str:
     if not present(rule):
         return f"No rule for the rate: {why_of(rule)}."
     exponent = estimate_text(rule["exponent"], "{:.2f}".format)
-    if exponent.startswith("not "):
-        return f"By which power of the batch the best rate grows is {exponent.rstrip('. ')}."
+    if isinstance(exponent, Missing):
+        return f"By which power of the batch the best rate grows is {exponent}."
     nearest = f", nearest the {rule['nearest']} rule" if rule.get("nearest") else ""
     by = f" ({rule['target_or_metric']})" if rule.get("target_or_metric") else ""
     return f"The best rate{by} grows with the batch to the power of {exponent}{nearest}."
@@ -171,60 +137,58 @@ Point = Mapping[str, Any]
 
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
 NEAR = 4.0
-"""A batch beyond the measured ones by less than this factor still has room on the axis."""
+"""The axis has room for a batch beyond the measured ones by less than this factor."""
 
 
 def steps_figure(summary: Summary) -> Drawn:
     """Steps to the target over the examples of a step, each batch at its best rate, with S(B) = S_min(1 + B_crit/B)."""
     name, title = "steps_to_target", "Steps to the target by batch size"
     part = part_of(summary, "statistical_efficiency")
-    points = sorted(_points(part), key=examples_of)
+    points: list[Point] = []
+    if present(part) and part["target"] is not None:
+        points = sorted((point for point in part["points"] if point["steps"] is not None), key=examples_of)
     if not points:
         why = why_of(part) if not present(part) or part.get("why") else "no batch size reached a target"
         return not_drawn(name, title, why)
     title = f"Steps to {part['target']:g} by batch size"
+    x_label = "examples a step (all workers; the last step of an epoch has fewer)"
+    if all(examples_of(point) == point["batch_size"] for point in points):
+        x_label = "batch size (examples, all workers)"
     with canvas(height=3.2) as (figure, axes):
         handles = [*_draw_points(axes, points), *_draw_law(axes, part, points), *_draw_batches(axes, part, points)]
         axes.margins(y=0.15)
         plain_log_axes(axes, "y")
         log_sizes_axis(axes, [round(examples_of(point)) for point in points])
-        axes.set(xlabel=_x_label(points), ylabel=f"optimizer steps to {part['target']:g}")
+        axes.set(xlabel=x_label, ylabel=f"optimizer steps to {part['target']:g}")
         legend_below(figure, handles)
         return export(figure, name, title, _steps_caption(part, points))
 
 
-def _points(part: Mapping[str, Any]) -> list[Point]:
-    if not present(part) or part["target"] is None:
-        return []
-    return [point for point in part["points"] if point["steps"] is not None]
-
-
 def examples_of(point: Point) -> float:
-    """Examples of a step, what the law is fitted over: below the batch size where epochs end in a smaller batch."""
+    """Examples of a step, over which the law is fitted. It is below the batch size if epochs end in a smaller batch."""
     return float(point.get("examples_per_step") or point["batch_size"])
 
 
-def _x_label(points: Sequence[Point]) -> str:
-    if all(examples_of(point) == point["batch_size"] for point in points):
-        return "batch size (examples, all workers)"
-    return "examples a step (all workers; the last step of an epoch has fewer)"
-
-
 def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
-    """The measured points with their ranges; a marker a regime, hollow where the best rate is on the grid's edge.
+    """The measured points with their ranges, and the ideal: half the steps at twice the batch.
 
-    Ideal is half the steps at twice the batch.
+    Each regime has its marker. It is hollow if the best rate is at the grid's edge.
     """
-
     for point in points:
         batch, steps = examples_of(point), point["steps"]
         if point["low"] is not None and point["high"] is not None:
             axes.plot([batch, batch], [point["low"], point["high"]], color=PALETTE[0], linewidth=1.2, zorder=3)
         face = PAPER if point["edge"] else PALETTE[0]
         axes.plot(
-            batch, steps, linestyle="none", marker=REGIMES.get(point["regime"], "D"), markersize=7, color=PALETTE[0],
-            markerfacecolor=face, zorder=4,
-        )  # fmt: skip
+            batch,
+            steps,
+            linestyle="none",
+            marker=REGIMES.get(point["regime"], "D"),
+            markersize=7,
+            color=PALETTE[0],
+            markerfacecolor=face,
+            zorder=4,
+        )
     first, ends = points[0], [examples_of(point) for point in (points[0], points[-1])]
     ideal = [first["steps"], first["steps"] * ends[0] / ends[1]]
     axes.plot(ends, ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
@@ -238,7 +202,7 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
 
 
 def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """S(B) between the measured batches as examples of a step and steps; nothing where the data do not identify it."""
+    """S(B) between the measured batches as (examples of a step, steps). Empty if the data do not identify it."""
     s_min, b_crit = number_of(part["s_min"]), number_of(part["b_crit"])
     sizes = {examples_of(point) for point in points}
     if s_min is None or b_crit is None or len(sizes) < ENOUGH_SIZES:
@@ -249,7 +213,7 @@ def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[fl
 
 
 def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
-    """S(B) with its band by the ends of S_min and E_min."""
+    """S(B), with a band from the ends of S_min and E_min."""
     batches, curve = law_curve(part, points)
     if not batches:
         return []
@@ -262,8 +226,7 @@ def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> li
 
 
 def _draw_batches(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
-    """The critical batch and the noise scale as upright lines with their intervals, where the axis has room."""
-
+    """The critical batch and the noise scale as upright lines with their intervals, if the axis has room."""
     handles = []
     for place, (name, estimate) in enumerate((("B_crit", part["b_crit"]), ("noise scale", part["noise_scale"]))):
         value = number_of(estimate)
@@ -296,15 +259,9 @@ def _steps_caption(part: Mapping[str, Any], points: Sequence[Point]) -> str:
         law = f"No law is drawn: {why_of(part['s_min'])}"
     else:
         law = f"No law is drawn: {law}"
-    return sentences(words, f"{law.rstrip('. ')}.", _noise_words(part["noise_scale"]), _of_words(part))
-
-
-def _noise_words(noise: Mapping[str, Any] | None) -> str:
-    if not identified(noise):
-        return f"The noise scale is not known: {why_of(noise)}."
-    optimizer = f" with {noise['optimizer']}" if noise and noise.get("optimizer") else ""
-    return f"The gradient's noise scale{optimizer}, a proxy for B_crit, is {estimate_text(noise, _count)}."
-
-
-def _of_words(part: Mapping[str, Any]) -> str:
-    return f"Of {part['of']}." if part.get("of") else ""
+    noise = part["noise_scale"]
+    scale = f"The noise scale is not known: {why_of(noise)}."
+    if identified(noise):
+        optimizer = f" with {noise['optimizer']}" if noise.get("optimizer") else ""
+        scale = f"The gradient's noise scale{optimizer}, a proxy for B_crit, is {estimate_text(noise, _count)}."
+    return sentences(words, f"{law}.", scale, f"Of {part['of']}." if part.get("of") else "")

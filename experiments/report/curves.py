@@ -2,16 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.verdicts import phase_share
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.parts import Row, Summary, present
 from scalestudy.experiments.analysis.measures.records import COUNTED, PHASES, epochs_of, test_values
-from scalestudy.experiments.analysis.measures.units import metric_of
-from scalestudy.experiments.analysis.text.answer import marked_seconds
+from scalestudy.experiments.analysis.measures.units import marked_seconds, metric_of
 from scalestudy.experiments.report.drawing import (
     HATCHES,
     INK,
@@ -27,12 +26,11 @@ from scalestudy.experiments.report.drawing import (
 )
 from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_mark, flag_words
 
-Summary = Mapping[str, Any]
 Points = tuple[Sequence[float], Sequence[float]]
 
 
 def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
-    """Median of the metric over the seeds that have this epoch."""
+    """Epochs, and the median of the metric over the seeds that have each epoch."""
     values: dict[int, list[float]] = {}
     for trial in cell.with_status(COUNTED):
         for epoch in epochs_of(trial):
@@ -43,7 +41,7 @@ def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
 
 
 def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
-    """Median seconds and median metric over seeds after each epoch; from (0, –) on as measured."""
+    """Median seconds and median metric over seeds, after each epoch."""
     curves = [points for trial in cell.with_status(COUNTED) if (points := cell.curve(trial))]
     longest = max((len(points) for points in curves), default=0)
     columns = [[points[index] for points in curves if index < len(points)] for index in range(longest)]
@@ -55,13 +53,30 @@ def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
 
 def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
     """The metric after each epoch, a line a cell, median over seeds."""
-    return _curves("epochs", "epochs", "epoch", _by_epoch, cells, summary, styles, _epochs_caption(summary))
+    metric = metric_of(summary["study"])
+    rows = [row for row in summary["cells"] if present(row[metric.key])]
+    caption = "No trial finished; the lines show how far each came."
+    if rows:
+        best = min(rows, key=lambda row: metric.order(row[metric.key]["value"]))
+        last = max(rows, key=lambda row: metric.order(row[metric.key]["value"]))
+        at_best, at_last = (metric.text(row[metric.key]["value"]) for row in (best, last))
+        caption = f"{best['label']} ends at {at_best}."
+        if len(rows) > 1:
+            caption = (
+                f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
+            )
+    return _curves("epochs", "epochs", "epoch", _by_epoch, cells, summary, styles, caption)
 
 
 def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
     """The same values over the training seconds that they took."""
     x_label = "training time (seconds, evaluation left out)"
-    caption = sentences(_seconds_caption(summary), flag_words(summary["cells"]))
+    fastest = summary["recommendation"]["fastest"]
+    words = f"No time to a target: {fastest.get('why')}."
+    if present(fastest):
+        target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
+        words = f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
+    caption = sentences(words, flag_words(summary["cells"]))
     return _curves("seconds", "training time", x_label, _by_seconds, cells, summary, styles, caption)
 
 
@@ -99,7 +114,7 @@ LOG_FROM = 30.0
 
 
 def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None:
-    """A share has `share_limits`; another metric what values and targets need, logarithmic where that is much."""
+    """A share's axis has `share_limits`. Another metric's fits values and targets, in logarithms if they span much."""
     axes.set_ylabel(metric.title)
     if metric.share:
         low, high = share_limits(values)
@@ -110,7 +125,7 @@ def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None
 
 
 def share_limits(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of a share's axis: 0 and 1, or the tenths around the values where all of them are in the upper half."""
+    """The ends of a share's axis: 0 and 1, or the tenths around the values if all are in the upper half."""
     if min(values) < 0.5:
         return 0.0, 1.0
     low = min(math.floor(min(values) * 10) / 10, 0.9)
@@ -122,7 +137,7 @@ LABEL_GAP = 0.06
 
 
 def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
-    """A line a target, named beside the axis; names of targets that lie close keep apart."""
+    """A line for each target, named beside the axis. Names of close targets keep apart."""
     rising = sorted(targets)
     for target in rising:
         axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
@@ -131,9 +146,16 @@ def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
     places = [to_axes.transform((0, target))[1] for target in rising]
     for target, place in zip(rising, apart(places, LABEL_GAP), strict=True):
         axes.annotate(
-            f"target {target:g}", (1, place), xycoords="axes fraction", fontsize=8, color=INK,
-            ha="left", va="center", xytext=(3, 0), textcoords="offset points",
-        )  # fmt: skip
+            f"target {target:g}",
+            (1, place),
+            xycoords="axes fraction",
+            fontsize=8,
+            color=INK,
+            ha="left",
+            va="center",
+            xytext=(3, 0),
+            textcoords="offset points",
+        )
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
@@ -143,29 +165,6 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
         moved.append(max(place, moved[-1] + gap) if moved else place)
     return moved
 
-
-def _epochs_caption(summary: Summary) -> str:
-    metric = metric_of(summary["study"])
-    rows = [row for row in summary["cells"] if present(row[metric.key])]
-    if not rows:
-        return "No trial finished; the lines show how far each came."
-    best = min(rows, key=lambda row: metric.order(row[metric.key]["value"]))
-    last = max(rows, key=lambda row: metric.order(row[metric.key]["value"]))
-    at_best, at_last = (metric.text(row[metric.key]["value"]) for row in (best, last))
-    if len(rows) == 1:
-        return f"{best['label']} ends at {at_best}."
-    return f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
-
-
-def _seconds_caption(summary: Summary) -> str:
-    fastest = summary["recommendation"]["fastest"]
-    if not present(fastest):
-        return f"No time to a target: {fastest['why']}."
-    target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
-    return f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
-
-
-Row = Mapping[str, Any]
 
 PHASE_NAMES = {
     "data": "data",
@@ -177,20 +176,29 @@ MOST_BARS = 16
 
 
 def phases_figure(summary: Summary) -> Drawn:
-    """Milliseconds a step by phase, a stacked bar a (num_gpus, batch_size)."""
+    """Milliseconds a step by phase, with a stacked bar for each (num_gpus, batch_size)."""
     name, title = "phases", "Where a step's time goes"
     measured = [row for row in summary["timings"] if present(row["step_seconds"])]
     if not measured:
         return not_drawn(name, title, "no trial measured the phases of its steps")
-    rows = _spread_over(measured)
+    rows = measured
+    if len(measured) > MOST_BARS:  # evenly from the whole range, the first and the last among them
+        rows = [measured[round(number * (len(measured) - 1) / (MOST_BARS - 1))] for number in range(MOST_BARS)]
     with canvas(height=0.9 + 0.42 * len(rows)) as (figure, axes):
         left = [0.0 for _ in rows]
         for place, phase in enumerate(PHASES):
             widths = [row["step_seconds"][phase] * 1000 for row in rows]
             axes.barh(
-                range(len(rows)), widths, left=left, height=0.44, color=PALETTE[place], hatch=HATCHES[place],
-                edgecolor="white", linewidth=0.6, label=PHASE_NAMES[phase],
-            )  # fmt: skip
+                range(len(rows)),
+                widths,
+                left=left,
+                height=0.44,
+                color=PALETTE[place],
+                hatch=HATCHES[place],
+                edgecolor="white",
+                linewidth=0.6,
+                label=PHASE_NAMES[phase],
+            )
             left = [start + width for start, width in zip(left, widths, strict=True)]
         for place, total in enumerate(left):
             axes.annotate(
@@ -205,13 +213,6 @@ def phases_figure(summary: Summary) -> Drawn:
         axes.margins(x=0.12)
         legend_below(figure, axes.get_legend_handles_labels()[0])
         return export(figure, name, title, _phases_caption(rows, len(measured)))
-
-
-def _spread_over(rows: Sequence[Row]) -> list[Row]:
-    """Of many rows some from everywhere in their order, the first and the last among them."""
-    if len(rows) <= MOST_BARS:
-        return list(rows)
-    return [rows[round(number * (len(rows) - 1) / (MOST_BARS - 1))] for number in range(MOST_BARS)]
 
 
 def _phases_caption(rows: Sequence[Row], of_all: int) -> str:

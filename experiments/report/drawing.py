@@ -1,7 +1,7 @@
-"""How figures look – palette, sizes, and a figure as crisp SVG or PNG.
+"""How figures look: palette, sizes, and a figure as SVG and PNG.
 
-Matplotlib's own objects are used (`matplotlib.figure.Figure`), never pyplot's global state. In the SVG the colours of
-ink, rules and muted lines become CSS variables, so that the page's light and dark schemes reach into the figures.
+Figures are Matplotlib objects (`matplotlib.figure.Figure`), without pyplot's global state. In the SVG the colours of
+ink, rules and muted lines become CSS variables, so that figures follow the page's light or dark scheme.
 """
 
 import io
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which readers with a colour-vision deficiency can tell apart; without yellow and black."""
+"""Okabe and Ito's colours without yellow and black. Readers with a colour-vision deficiency can tell them apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 HATCHES = ("", "", "///", "")
@@ -27,7 +27,7 @@ INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
 _CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
 
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
-"""One panel; small enough that its text is still readable on a telephone."""
+"""One panel. Its text is still readable on a telephone."""
 PNG_DOTS_PER_INCH = 160
 
 STYLE: dict[Any, Any] = {
@@ -64,8 +64,9 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """One figure of the report. caption: what it shows in this study. svg: for the page. png: None where nothing could
-    be drawn; the caption then says why.
+    """One figure of the report.
+
+    caption: what it shows in this study. svg: for the page. png: None if nothing could be drawn; the caption says why.
     """
 
     name: str
@@ -76,19 +77,19 @@ class Drawn:
 
 
 def not_drawn(name: str, title: str, why: str) -> Drawn:
-    """A figure of which only the reason is there."""
+    """A figure that can't be drawn, with the reason."""
     return Drawn(name=name, title=title, caption=f"Not drawn: {why.rstrip('. ')}.")
 
 
 def sentences(*parts: str) -> str:
-    """The parts of a caption that say something, one after the other."""
+    """The parts of a caption, joined. Empty ones are left out."""
     return " ".join(part for part in parts if part)
 
 
 @contextmanager
 def canvas(height: float = HEIGHT_INCHES) -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure of one panel with its axes, in the report's style; draw and export it inside."""
-    import matplotlib as mpl  # here, not at the top: whoever only analyses need not pay for it
+    """A figure of one panel with its axes, in the report's style. Draw and export it inside."""
+    import matplotlib as mpl  # here, since it is slow to import and analysis does not need it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -99,7 +100,7 @@ def canvas(height: float = HEIGHT_INCHES) -> Iterator[tuple["Figure", "Axes"]]:
 
 
 def export(figure: "Figure", name: str, title: str, caption: str) -> Drawn:
-    """The drawn figure, the same in both forms. The same drawing gives the same bytes."""
+    """The drawn figure as SVG and PNG. The same drawing gives the same bytes."""
     png = io.BytesIO()
     figure.axes[0].set_title(title, loc="left", fontsize=10, fontweight="bold", pad=10)
     figure.savefig(png, format="png", dpi=PNG_DOTS_PER_INCH, facecolor="white", metadata={"Software": None})
@@ -121,13 +122,11 @@ def _svg(figure: "Figure", name: str, description: str) -> str:
         text = text.replace(colour, variable)
     text = text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
     size = re.search(r'<svg[^>]*?(viewBox="[^"]+")[^>]*>', text)
-    opening = f'<svg {size[1] if size else ""} role="img" aria-label="{_attribute(description)}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
-
-
-def _attribute(text: str) -> str:
     escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-    return "".join(escapes.get(character, character) for character in text)
+    label = "".join(escapes.get(character, character) for character in description)
+    box, xlink = size[1] if size else "", "http://www.w3.org/1999/xlink"
+    opening = f'<svg {box} role="img" aria-label="{label}" xmlns:xlink="{xlink}">'
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
 
 
 def line_handle(**looks: Any) -> Any:
@@ -145,11 +144,11 @@ def patch_handle(**looks: Any) -> Any:
 
 
 LEGEND_CHARACTERS = 68
-"""How many characters of labels, with some for each handle, one row of a legend has room for."""
+"""Characters of labels and handles for which one row of a legend has room."""
 
 
 def legend_below(figure: "Figure", handles: list[Any]) -> None:
-    """A legend under the axes, where it hides no data; the figure grows by its rows, the axes keep their size."""
+    """A legend under the axes, where it hides no data. The figure grows by its rows, the axes keep their size."""
     if not handles:
         return
     longest = max(len(str(handle.get_label())) for handle in handles)
@@ -173,7 +172,7 @@ def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
 
 
 def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:
-    """A logarithmic x axis with a tick a size that was tried; of many, every other one or fewer."""
+    """A logarithmic x axis with a tick for each size tried. If there are many, every other one or fewer."""
     from matplotlib.ticker import NullLocator
 
     axes.set_xscale("log", base=2)
@@ -188,7 +187,7 @@ TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers within the limits of a log axis: three or more where such are to be had, about evenly spaced."""
+    """Round numbers within the limits of a log axis, about evenly spaced: three or more if there are so many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for steps in TICK_STEPS:

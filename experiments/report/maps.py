@@ -1,7 +1,7 @@
 """Maps of squares with binned axes.
 
-The colour is the palette's blue on whatever the page's ground is, so that the map works in light and dark; a number
-stands in every square, so that nobody has to read a colour.
+The colour is the palette's blue over the page's ground, so that the map works in light and dark. Every square has a
+number, so that nobody has to read a colour.
 """
 
 from bisect import bisect_right
@@ -15,12 +15,12 @@ MOST_COLUMNS, MOST_ROWS = 10, 12
 """Squares in each direction that still leave room for a number."""
 FAINT, STRONG = 0.10, 1.0
 DARK_FROM = 0.8
-"""From this strength of the colour on its number is white; below, it has the ink of the page."""
+"""From this strength of the colour on, the number is white. Below, it has the page's ink."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Square:
-    """One square. shade: 0 (worst) to 1 (best), None where there is no number. chosen: outlined."""
+    """One square. shade: 0 (worst) to 1 (best), None without a number. chosen: outlined."""
 
     column: int
     row: int
@@ -30,12 +30,12 @@ class Square:
 
 
 def height_of(rows: int, lines: int) -> float:
-    """Inches of a figure whose map has so many rows of so many lines of text."""
+    """Height in inches of a map with so many rows of so many lines of text."""
     return 0.75 + rows * (0.26 + 0.16 * lines)
 
 
 def draw_map(axes: Any, squares: Sequence[Square], columns: Sequence[str], rows: Sequence[str]) -> None:
-    """Draws the map; the first row is at the bottom, as on an axis."""
+    """Draws the map. The first row is at the bottom, as on an axis."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
@@ -52,15 +52,11 @@ def draw_map(axes: Any, squares: Sequence[Square], columns: Sequence[str], rows:
             )
         _write(axes, square, strength, len(columns))
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5))
-    axes.set_xticks(range(len(columns)), columns, fontsize=_tick_size(columns))
+    tick_size = 9.0 if sum(len(name) + 2 for name in columns) <= 60 else 7.0  # names stand side by side
+    axes.set_xticks(range(len(columns)), columns, fontsize=tick_size)
     axes.set_yticks(range(len(rows)), rows)
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
-
-
-def _tick_size(columns: Sequence[str]) -> float:
-    """Points at which the names of all columns stand side by side."""
-    return 9.0 if sum(len(name) + 2 for name in columns) <= 60 else 7.0
 
 
 def _write(axes: Any, square: Square, strength: float, columns: int) -> None:
@@ -68,25 +64,30 @@ def _write(axes: Any, square: Square, strength: float, columns: int) -> None:
     for number, line in enumerate(square.lines):
         shift = 5.2 * (len(square.lines) - 1) - 10.4 * number
         text = axes.annotate(
-            line, (square.column, square.row), xytext=(0, shift), textcoords="offset points", ha="center", va="center",
-            fontsize=size if number == 0 else size - 1, color="#ffffff" if strength > DARK_FROM else INK, zorder=5,
+            line,
+            (square.column, square.row),
+            xytext=(0, shift),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=size if number == 0 else size - 1,
+            color="#ffffff" if strength > DARK_FROM else INK,
+            zorder=5,
             fontweight="bold" if square.chosen and number == 0 else "normal",
-        )  # fmt: skip
+        )
         if square.shade is None:
             text.set_bbox({"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"})
 
 
 def shades(values: Sequence[float]) -> list[float]:
-    """Strength of each value, 0 for the least and 1 for the greatest; all 1 where they are the same."""
+    """Strength of each value: 0 for the least, 1 for the greatest. All are 1 if the values are equal."""
     least, most = min(values), max(values)
     return [(value - least) / (most - least) if most > least else 1.0 for value in values]
 
 
 @dataclass(frozen=True)
 class Bins:
-    """names: of the columns; of a range where it starts. starts: the least value of each. ranges: whether a column
-    stands for several values.
-    """
+    """Columns of a map. names: the value, or the start of a range. starts: the least value. ranges: they are ranges."""
 
     names: Sequence[str]
     starts: Sequence[float]
@@ -94,7 +95,7 @@ class Bins:
 
     @classmethod
     def of(cls, values: Iterable[float], most: int) -> "Bins":
-        """A column a value; of more than `most` positive values, so many ranges of equal ratio."""
+        """A column for each value. If there are more than `most`, all positive: so many ranges of equal ratio."""
         distinct = sorted(set(values))
         if len(distinct) <= most or distinct[0] <= 0:
             chosen = distinct[:most]
@@ -108,9 +109,9 @@ class Bins:
         return f"{label}, each a range from" if self.ranges else label
 
     def said(self, place: int) -> str:
-        """A column in a sentence."""
+        """How a sentence names a column."""
         return f"from {self.names[place]}" if self.ranges else self.names[place]
 
     def place(self, value: float) -> int:
-        """The column of a value; starts of ranges are rounded, so a value that is one but for that belongs there."""
+        """The column of a value. Starts of ranges are rounded, so a value just below one belongs there too."""
         return max(0, bisect_right(self.starts, value * (1 + 1e-12) if self.ranges else value) - 1)

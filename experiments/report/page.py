@@ -1,7 +1,7 @@
 """What the template gets; the choices.
 
-Names, messages and every other text of a study are untrusted: the template escapes all of it. Only the figures' SVG,
-made here from escaped text, goes in as it is.
+Names, messages and every other text of a study are untrusted, so the template escapes them. Only the SVG of figures,
+which is made from escaped text, goes in unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
-from scalestudy.experiments.analysis.measures.parts import NOTHING, present
+from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present
 from scalestudy.experiments.analysis.measures.units import (
+    FLAGGED,
     clipped,
+    marked_seconds,
     metric_of,
     money_text,
     range_text,
@@ -21,53 +23,38 @@ from scalestudy.experiments.analysis.measures.units import (
     work_unit,
 )
 from scalestudy.experiments.analysis.text.advice import best_rows, book_table, evidence_words, shared_caveats
-from scalestudy.experiments.analysis.text.answer import (
-    answer_lines,
-    headline,
-    marked_seconds,
-    measured_when,
-    verdict_words,
-)
+from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, verdict_words
 from scalestudy.experiments.report.drawing import Drawn
-from scalestudy.experiments.report.styles import DAGGER, flag_words
+from scalestudy.experiments.report.styles import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 
-Summary = Mapping[str, Any]
 Choice = Mapping[str, Any]
 ROLES = ("fastest", "cheapest", "knee")
 
 
 def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
-    """Cards and notes. A card a choice – fastest, cheapest and knee, where no cell reached a target the best by the
-    metric alone – with name, value, unit, which (the cell), details and caveats. A note says why a choice is missing,
-    or what holds for every one.
+    """Cards and notes.
+
+    There is a card for fastest, cheapest and knee, or one for the best metric if no cell reached a target. It has name,
+    value, unit, which (the cell), details and caveats. A note says why a choice is missing, or what holds for all.
     """
-    recommendation = summary["recommendation"]
-    roles = [role for role in ROLES if present(recommendation[role])]
-    cards = [_card(summary, role) for role in roles] or _best_card(summary)
+    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
+    cards = [_card(summary, role) for role in ROLES if present(recommendation[role])]
+    best = recommendation[metric.choice_key]
+    if not cards and present(best):
+        details = [f"{metric.title} {measured_when(best)}"]
+        value = metric.text(best[metric.key]["value"])
+        cards = [_written(metric.superlative.capitalize(), value, best, details)]
     shared = shared_caveats([card["caveats"] for card in cards])
     cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
-    return cards, [*_missing(recommendation), *shared]
-
-
-def _best_card(summary: Summary) -> list[dict[str, Any]]:
-    metric = metric_of(summary["study"])
-    best = summary["recommendation"][metric.choice_key]
-    if not present(best):
-        return []
-    details = [f"{metric.title} {measured_when(best)}", *_evidence(best)]
-    return [_written(metric.superlative.capitalize(), metric.text(best[metric.key]["value"]), best, details)]
-
-
-def _missing(recommendation: Mapping[str, Any]) -> list[str]:
-    """Why choices are missing, each reason once."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}  # each said once
     for role in ROLES:
         if not present(recommendation[role]):
             reasons.setdefault(recommendation[role]["why"], []).append(role)
-    return [
+    missing = [
         f"No {' or '.join(filter(None, (', '.join(roles[:-1]), roles[-1])))}: {why}." for why, roles in reasons.items()
     ]
+    return cards, [*missing, *shared]
 
 
 def _card(summary: Summary, role: str) -> dict[str, Any]:
@@ -76,36 +63,32 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
     if choice["cost"] is not None:
         spent += f", cost {money_text(choice['cost'])}"
     interval = range_text(choice["interval"])
-    mark = DAGGER if choice["flags"] else ""
+    mark = FLAGGED if choice["flags"] else ""
     value, details = marked_seconds(choice), [*([interval] if interval else []), spent]
     if role == "cheapest":
         value = f"{three_digits(choice['gpu_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
         details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
     names = {"knee": "Knee between the two"}
-    details += _evidence(choice)
+
     return _written(names.get(role, role.capitalize()), value, choice, details, unit if role == "cheapest" else "")
 
 
 def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit: str = "") -> dict[str, Any]:
+    evidence = evidence_words(choice)
     caveats = [clipped(str(caveat), 300) for caveat in choice.get("caveats") or ()]
     return {
         "name": name,
         "value": value,
         "unit": unit,
         "which": choice["label"],
-        "details": list(details),
+        "details": [*details, *([evidence] if evidence else [])],
         "caveats": caveats,
     }
 
 
-def _evidence(choice: Choice) -> list[str]:
-    words = evidence_words(choice)
-    return [words] if words else []
-
-
 def cost_words(summary: Summary) -> str:
-    """What the study itself took."""
+    """A sentence about what the study itself took."""
     cost = summary["cost"]
     if cost["overhead_ratio"] is None:
         return f"What the study took beside training is not known: {cost['why']}."
@@ -119,16 +102,16 @@ def cost_words(summary: Summary) -> str:
 
 HERE = Path(__file__).parent
 TABLE_ROWS = 40
-"""Cells that are shown at once; of more, the best, and all of them where the reader asks."""
+"""Cells that are shown at once. If there are more, the best are shown, and all of them on request."""
 LONGEST_TABLE = 1_400_000
-"""Characters of text in a table of every cell; of more, the best cells are in it, the rest in summary.json."""
+"""Characters of text in a table of every cell. If there are more, it has the best cells, summary.json the rest."""
 TAGS = 9
 """Characters that a table's cell takes beside its text."""
-LONGEST_VERDICT, LONGEST_LEAD_IN = 600, 60
+LONGEST_VERDICT = 600
 
 
 def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
-    """The report as one HTML text, nothing outside it; its one script sorts tables and is not needed to read it."""
+    """The report as one HTML text that needs nothing else. Its one script sorts tables and is not needed to read it."""
     from markupsafe import Markup
 
     header, rows = book_table(summary)
@@ -140,7 +123,7 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
         metric=metric_of(summary["study"]),
         counts=summary["trials"],
         headline=headline(summary),
-        answer=[lead_in(line) for line in answer_lines(summary)],
+        answer=answer(summary),
         choices=cards,
         notes=notes,
         cost=cost_words(summary),
@@ -169,19 +152,13 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
 
 
 def _template() -> Any:
-    """The page without its texts; it escapes them all, and misses none silently."""
+    """The page without its texts. It escapes them all, and fails if one is missing."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html")
-
-
-def lead_in(line: str) -> tuple[str, str]:
-    """A line of the answer as what it is about, which is set in bold, and the rest."""
-    head, colon, rest = line.partition(": ")
-    return (f"{head}:", rest) if colon and ". " not in head and len(head) <= LONGEST_LEAD_IN else ("", line)
 
 
 def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
@@ -191,7 +168,7 @@ def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def no_verdict(summary: Summary) -> str:
-    """What to say where no rule found a cause."""
+    """A sentence for when no rule found a cause."""
     if not any(present(row["step_seconds"]) for row in summary["timings"]):
         return "No finished trial measured the phases of its steps, so that no cause can be named."
     return (
@@ -211,8 +188,9 @@ def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Every figure with its range over seeds: the metric, epoch seconds, samples/s, time to each target, and what
-    training picked by itself where it picked something.
+    """Every figure with its range over seeds: the metric, epoch seconds, samples/s and time to each target.
+
+    If training picked something by itself, that has a column too.
     """
     targets, metric = summary["study"]["targets"], metric_of(summary["study"])
     picks = any("details" in row for row in summary["cells"])
@@ -221,7 +199,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
         [
-            f"{row['label']}{f' {DAGGER}' if row['flags'] else ''}",
+            f"{row['label']}{f' {FLAGGED}' if row['flags'] else ''}",
             _seeds_text(row),
             _ranged(row[metric.key], metric.text),
             _ranged(row[metric.best_key], metric.text),
@@ -244,7 +222,7 @@ def _seeds_text(row: Mapping[str, Any]) -> str:
 
 
 def _picked_text(details: Mapping[str, Sequence[Any]]) -> str:
-    """`channels_last: true; shards: [0.6, 0.4]`; where the trials of a cell differ, every value."""
+    """`channels_last: true; shards: [0.6, 0.4]`, with every value if the trials of a cell differ."""
     texts = {name: " or ".join(setting_text(value) for value in values) for name, values in details.items()}
     return "; ".join(f"{name}: {text}" for name, text in texts.items()) or NOTHING
 
@@ -257,9 +235,9 @@ def _ranged(part: Mapping[str, Any], text: Callable[[float], str]) -> str:
 
 
 def _time_text(row: Mapping[str, Any]) -> str:
-    seconds = "not reached" if row["seconds"] is None else seconds_text(row["seconds"])
     if row["n_seeds"] == 0:
         return NOTHING
-    return (
-        seconds if row["reached"] in (0, row["n_seeds"]) else f"{seconds} ({row['reached']} of {row['n_seeds']} seeds)"
-    )
+    seconds = "not reached" if row["seconds"] is None else seconds_text(row["seconds"])
+    if row["reached"] in (0, row["n_seeds"]):
+        return seconds
+    return f"{seconds} ({row['reached']} of {row['n_seeds']} seeds)"

@@ -9,7 +9,10 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.throughput import times_of
 from scalestudy.experiments.analysis.laws.least_squares import WIDEST_RATIO
+from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import (
+    Row,
+    Summary,
     estimate_text,
     identified,
     missing,
@@ -19,7 +22,7 @@ from scalestudy.experiments.analysis.measures.parts import (
     why_of,
 )
 from scalestudy.experiments.analysis.measures.scaling import BASE, STRONG
-from scalestudy.experiments.analysis.text.answer import scaling_words
+from scalestudy.experiments.analysis.text.answer import scaling_line
 from scalestudy.experiments.plan.plan import label
 from scalestudy.experiments.report.drawing import (
     LINES,
@@ -39,18 +42,18 @@ from scalestudy.experiments.report.drawing import (
 )
 from scalestudy.experiments.report.styles import flag_mark, flag_words, used_all_the_same
 
-Summary = Mapping[str, Any]
 ENOUGH_SIZES = 3
-"""Fewer numbers of workers than this are joined by any law."""
+"""Any law fits fewer numbers of workers."""
 MOST_POINTS = 60
 WIDEST_HALF = math.log(WIDEST_RATIO) / 2
-"""Of the interval of a speed-up's logarithm: wider ones are not drawn, as figures that wide are not identified."""
+"""The widest half interval of a speed-up's logarithm that is drawn. Wider figures are not identified."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LawCurve:
-    """Speed-up over one worker by a law, at the workers of x, with its band where there is one. measured: the largest
-    number of workers measured; a law that may not be extrapolated ends there.
+    """Speed-up over one worker by a law, at the workers of x, with its band if there is one.
+
+    measured: the largest number of workers measured. A law that may not be extrapolated ends there.
     """
 
     kind: Literal["usl", "step time"]
@@ -61,60 +64,49 @@ class LawCurve:
     measured: float
 
 
-def combination_of(params: Mapping[str, Any]) -> str:
-    """The text by which a part names the swept keys, other than the usual three, that it was fitted for."""
-    usual = ("num_gpus", "batch_size", "learning_rate", "seed")
-    return label({key: value for key, value in params.items() if key not in usual})
-
-
 def part_for(summary: Summary, key: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of the summary as it is for the combination of swept keys that a row belongs to, there or missing."""
+    """A part of the summary for the combination of swept keys that a row belongs to. It may be missing."""
     part, of = part_of(summary, key), combination_of(params)
     parts = (part, *(part.get("others") or ()))
     return next((each for each in parts if each.get("of", of) == of), missing(f"nothing was fitted for {of}"))
 
 
 def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | None:
-    """The law to draw through the speed-ups of one batch size; None where none is identified by the data.
+    """The law to draw through the speed-ups of one batch size, or None if the data identify none.
 
-    rows: its timings, which differ in num_gpus alone. Flagged ones count where the laws were fitted to such as well.
+    rows: its timings, which differ only in num_gpus. Flagged ones count if the laws were fitted to such as well.
     """
     params = rows[0]["params"]
     used = [row for row in rows if not row["flags"] or rests_on_flagged(summary, params)]
     if not used:
         return None
     fit = usl_fit(summary, params)
-    if fit is not None and drawable(fit):
-        return _usl_curve(fit)
+    if fit is not None and (curve := _usl_curve(fit)) is not None:
+        return curve
     return _step_time_curve(summary, params, [row["params"]["num_gpus"] for row in used])
 
 
 def rests_on_flagged(summary: Summary, params: Mapping[str, Any]) -> bool:
-    """Whether flagged timings were used in the laws for the combination of swept keys that a row belongs to."""
+    """Whether the laws for a row's combination of swept keys were fitted to flagged timings."""
     return any(part_for(summary, key, params).get("flagged") for key in ("usl", "throughput_model"))
 
 
 def usl_fit(summary: Summary, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The fit of Gunther's law at constant batch size, with a law or the reason why it has none; None: no such line."""
+    """The fit of Gunther's law at constant batch size, with a law or the reason for none. None: no such line."""
     fits = part_for(summary, "usl", params).get("fits") or ()
     strong = (fit for fit in fits if fit["scaling"] == STRONG and fit["batch_size"] == params["batch_size"])
     return next(strong, None)
 
 
-def drawable(fit: Mapping[str, Any]) -> bool:
-    """Whether a fit has a curve of speed-ups, and sizes enough for it."""
-    return bool(fit["extrapolates"] and fit.get("curve") and _one_worker(fit))
+def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
+    """The fitted throughput over that of one worker. It goes beyond the measured if σ and κ are both identified.
 
-
-def _one_worker(fit: Mapping[str, Any]) -> float | None:
-    """Examples a second of one worker, as measured."""
-    alone = [point["samples_per_second"] for point in fit.get("points") or () if point["num_gpus"] == 1]
-    return alone[0] if alone else None
-
-
-def _usl_curve(fit: Mapping[str, Any]) -> LawCurve:
-    """The fitted throughput over that of one worker; beyond the measured only where σ and κ are both identified."""
-    alone, measured = _one_worker(fit) or 1.0, float(max(fit["sizes"]))
+    None without a curve, with too few sizes, or if one worker was not measured.
+    """
+    of_one = [point["samples_per_second"] for point in fit.get("points") or () if point["num_gpus"] == 1]
+    if not fit["extrapolates"] or not fit.get("curve") or not of_one or not of_one[0]:
+        return None
+    alone, measured = of_one[0], float(max(fit["sizes"]))
     everywhere = identified(fit["sigma"]) and identified(fit["kappa"])
     curve = [place for place in fit["curve"] if everywhere or place["num_gpus"] <= measured * (1 + 1e-9)]
     banded = all(place["low"] is not None and place["high"] is not None for place in curve)
@@ -134,7 +126,9 @@ def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequenc
     law = step_law(model)
     if law is None or len(set(sizes)) < ENOUGH_SIZES:
         return None
-    x, batch = [float(size) for size in _whole(max(sizes))], float(params["batch_size"])
+    # all whole numbers of workers, or about so many of them: between one and two the law has no meaning
+    whole = sorted({round(max(sizes) ** (step / MOST_POINTS)) for step in range(MOST_POINTS + 1)})
+    x, batch = [float(size) for size in whole], float(params["batch_size"])
     y = [law(1.0, batch) / law(size, batch / size) for size in x]
     halves = [half for size in x if (half := _half(model, law, size, batch)) is not None]
 
@@ -146,8 +140,9 @@ def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequenc
 
 
 def _half(model: Mapping[str, Any], law: Callable[[float, float], float], size: float, batch: float) -> float | None:
-    """Half the 90% interval of a speed-up's logarithm: by the delta method, of both times of a step together, for the
-    same constants make them. None where no error of the constants is known, or it is so wide that it tells nothing.
+    """Half the 90% interval of a speed-up's logarithm, or None if it is unknown or too wide to say anything.
+
+    The delta method is applied to both times of a step together, since the same constants make them.
     """
     times = times_of(model) if model.get("covariance") else None
     if times is None or times.t is None:
@@ -161,15 +156,16 @@ def _half(model: Mapping[str, Any], law: Callable[[float, float], float], size: 
 
 
 def step_law(model: Mapping[str, Any]) -> Callable[[float, float], float] | None:
-    """T_iter(K, m) of the fitted model on one node, in seconds; None where a parameter that it needs is not identified,
-    and where workers spanned nodes, which a number of workers alone does not tell.
+    """T_iter(K, m) of the fitted model on one node, in seconds.
+
+    None if a parameter that it needs is not identified, or if workers spanned nodes, which their number does not tell.
     """
     numbers = {key: number_of(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r")}
     known = {key: value for key, value in numbers.items() if value is not None}
     sizes = {point["num_gpus"] for point in model.get("points") or ()}
     if len(known) < len(numbers) or len(sizes) < ENOUGH_SIZES or model.get("alpha_n") is not None:
         return None
-    gamma = (model.get("gamma") or {}).get("value") or 1.0  # where the data do not identify it, the law hardly asks
+    gamma = (model.get("gamma") or {}).get("value") or 1.0  # if the data do not identify it, it hardly matters
     data = number_of(model.get("data_seconds")) or 0.0
 
     def seconds(num_gpus: float, per_worker_batch: float) -> float:
@@ -180,22 +176,16 @@ def step_law(model: Mapping[str, Any]) -> Callable[[float, float], float] | None
     return seconds
 
 
-def _whole(most: int) -> list[int]:
-    """Numbers of workers up to the most, all of them or about so many: between one and two the law has no meaning."""
-    return sorted({round(most ** (step / MOST_POINTS)) for step in range(MOST_POINTS + 1)})
-
-
-Row = Mapping[str, Any]
 Quantity = Literal["speedup", "efficiency"]
 
 MOST_LINES = len(PALETTE)
 LOG_FROM_WORKERS = 16
-"""From so many workers on, sizes double rather than count up, and a linear axis would press the small ones together."""
+"""From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Timings that differ in num_gpus alone, fewest workers first, and the law through them if there is one."""
+    """Timings that differ only in num_gpus, fewest workers first, and the law through them if there is one."""
 
     name: str
     rows: Sequence[Row]
@@ -208,22 +198,21 @@ class Line:
 
 
 def lines_of_batches(summary: Summary) -> list[Line]:
-    """Timings of strong scaling, a line for what is equal but num_gpus; only lines with more than one point, the
-    fastest first.
+    """Timings of strong scaling, a line for all that differ only in num_gpus. The fastest stands first.
+
+    Lines of one point are left out.
     """
     groups: dict[str, list[Row]] = {}
     for row in summary["timings"]:
         if row["scaling"] in (BASE, STRONG) and row["speedup"] is not None:
             rest = {key: value for key, value in row["params"].items() if key != "num_gpus"}
             groups.setdefault(label(rest), []).append(row)
-    several = [(name, rows) for name, rows in groups.items() if any(row["scaling"] == STRONG for row in rows)]
-    lines = [_line(name, rows, summary) for name, rows in several]
+    lines = []
+    for name, rows in groups.items():
+        if any(row["scaling"] == STRONG for row in rows):
+            ordered = sorted(rows, key=lambda row: row["params"]["num_gpus"])
+            lines.append(Line(name, ordered, law_of(summary, ordered)))
     return sorted(lines, key=lambda line: -max(row["speedup"] for row in line.rows))
-
-
-def _line(name: str, rows: Sequence[Row], summary: Summary) -> Line:
-    ordered = sorted(rows, key=lambda row: row["params"]["num_gpus"])
-    return Line(name, ordered, law_of(summary, ordered))
 
 
 def speedup_figure(summary: Summary) -> Drawn:
@@ -261,7 +250,7 @@ def _scaling_figure(
 
 
 def _draw_line(axes: Any, line: Line, quantity: Quantity, place: int) -> None:
-    """The measured points; through them the law, solid as far as was measured, else straight pieces."""
+    """The measured points, and through them the law, solid as far as was measured. Without a law: straight pieces."""
     colour, marker = PALETTE[place], MARKERS[place]
     name, y = f"{line.name}{flag_mark(line.rows)}", [row[quantity] for row in line.rows]
     if line.law is None:
@@ -299,7 +288,6 @@ def _limits(axes: Any, lines: Sequence[Line], quantity: Quantity, workers: Seque
 
 
 def _law_handles(lines: Sequence[Line]) -> list[Any]:
-
     laws = [line.law for line in lines if line.law]
     handles: list[Any] = [line_handle(color=MUTED, linewidth=1.5, label="law, where measured")] if laws else []
     if any(max(law.x) > law.measured for law in laws):
@@ -310,7 +298,7 @@ def _law_handles(lines: Sequence[Line]) -> list[Any]:
 
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
-    """The value at each line's end, except where it would be printed over the one above."""
+    """The value at each line's end, unless it would overlap the one above."""
     room = 0.06 * max(y for _, y in ends)
     above: tuple[float, float] | None = None
     for x, y in sorted(ends, reverse=True):
@@ -322,11 +310,11 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
 def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
     shown = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
     rows = [row for line in lines[:MOST_LINES] for row in line.rows]
-    return sentences(scaling_words(summary), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
+    return sentences(str(scaling_line(summary)), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
 
 
 def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
-    """What the law of the topmost line that has one says, or why the topmost line has none."""
+    """What the topmost law says, or why the topmost line has none."""
     if not lines:
         return ""
     first = next((line for line in lines if line.law), None)
@@ -345,7 +333,7 @@ def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
 
 
 def _why_no_law(summary: Summary, line: Line) -> str:
-    """As a clause. A fit without a reason of its own has too few sizes, or none with one worker."""
+    """The reason, as a clause. A fit without a reason of its own has too few sizes, or none with one worker."""
     params = line.rows[0]["params"]
     part, fit = part_for(summary, "usl", params), usl_fit(summary, params)
     if not present(part):

@@ -1,32 +1,31 @@
-"""Which cells get which colour, line and marker, and which of many are drawn."""
+"""Which cells get which colour, line and marker, and which are drawn if there are many."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import Cell, key_of
-from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.analysis.measures.units import metric_of
-from scalestudy.experiments.analysis.text.answer import FLAGGED
+from scalestudy.experiments.analysis.measures.parts import Summary, present
+from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of
 from scalestudy.experiments.plan.plan import label
 from scalestudy.experiments.report.drawing import INK, LINES, MARKERS, MUTED, PALETTE, line_handle, patch_handle
 
-Summary = Mapping[str, Any]
 Params = Mapping[str, Any]
 FEW_CELLS = 12
-"""With more cells than this only the recommended ones have a colour, and each its own: else nobody tells them apart."""
+"""With more cells than this, only the recommended ones have a colour, each its own. Nobody could tell more apart."""
 MOST_CELLS = 60
-"""Cells drawn in one figure; of more, the recommended and the best."""
-DAGGER = FLAGGED
+"""Cells drawn in one figure. If there are more, the recommended and the best are drawn."""
 
 
 @dataclass(frozen=True)
 class Styles:
-    """Few cells: colour by everything but num_gpus, line and marker by num_gpus. Many: a colour, line and marker for
-    each of the recommended cells and the Pareto front, grey for the rest.
+    """How the cells of a study are drawn.
 
-    by_cell: whether there are many. colours: by group, of few cells those that are equal but for num_gpus. foremost:
-    labels of the cells that matter most, as many as are drawn. flagged: groups with a flag on some timing.
+    Few cells have a line and marker by num_gpus, and a colour by everything else. If there are many, each recommended
+    cell and each of the Pareto front has its own colour, line and marker. The rest is grey.
+
+    by_cell: whether there are many. colours: by group. A group is a cell if there are many, else all cells that differ
+    only in num_gpus. foremost: labels of the cells that are drawn. flagged: groups with a flag on some timing.
     """
 
     by_cell: bool
@@ -38,7 +37,7 @@ class Styles:
 
     @classmethod
     def of(cls, summary: Summary) -> "Styles":
-        """The styles of a study's cells: those that matter most have the palette's colours."""
+        """The styles of a study's cells. Those that matter most have the palette's colours."""
         by_cell = len(summary["cells"]) > FEW_CELLS
         shared = () if by_cell else ("num_gpus",)
         recommended = _recommended(summary)
@@ -61,7 +60,7 @@ class Styles:
         return key_of(params, () if self.by_cell else ("num_gpus",))
 
     def most_important(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Of many cells those that are drawn, in their order."""
+        """The cells that are drawn, in their order."""
         return [cell for cell in cells if cell.label in self.foremost]
 
     def colour(self, params: Params) -> str:
@@ -92,7 +91,7 @@ class Styles:
         return {"color": self.colours[group], "linewidth": 1.8, "zorder": 3 + 0.1 * place, **looks}
 
     def line_handles(self, drawn: Sequence[Params], timed: bool) -> list[Any]:
-        """Legend entries of the lines of some cells; timed: with the mark of flags."""
+        """Legend entries for the lines of some cells. timed: with the mark of flags."""
         groups, grey = self._among(drawn)
         rest = [line_handle(color=MUTED, linewidth=0.7, label="other cells")] if grey else []
         looks = {group: self._own_line(group) if self.by_cell else {"color": self.colours[group]} for group in groups}
@@ -105,41 +104,45 @@ class Styles:
         return [group for group in self.colours if group in there], any(map(self.is_grey, drawn))
 
     def point_handles(self, drawn: Sequence[Params]) -> list[Any]:
-        """Legend entries of the points of some cells: colours as patches, num_gpus as markers."""
+        """Legend entries for the points of some cells: colours as patches, num_gpus as markers."""
         groups, grey = self._among(drawn)
         rest = [patch_handle(color=MUTED, label="other cells")] if grey else []
         colours = [patch_handle(color=self.colours[group], label=self._name(group, True)) for group in groups]
         return [*colours, *rest, *self._worker_handles(lines=False)]
 
     def _name(self, group: str, timed: bool) -> str:
-        return f"{self.labels[group]}{f' {DAGGER}' if timed and group in self.flagged else ''}"
+        return f"{self.labels[group]}{f' {FLAGGED}' if timed and group in self.flagged else ''}"
 
     def _worker_handles(self, lines: bool) -> list[Any]:
         return [
-            line_handle(color=INK, linestyle=LINES[place % 4] if lines else "none", marker=MARKERS[place % 6],
-                   label=f"num_gpus={number}")
+            line_handle(
+                color=INK,
+                linestyle=LINES[place % 4] if lines else "none",
+                marker=MARKERS[place % 6],
+                label=f"num_gpus={number}",
+            )
             for place, number in enumerate(self.workers)
-        ]  # fmt: skip
+        ]
 
 
 def flag_mark(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The mark behind what flagged timings touch."""
-    return f" {DAGGER}" if any(row["flags"] for row in rows) else ""
+    """The mark that follows what flagged timings touch."""
+    return f" {FLAGGED}" if any(row["flags"] for row in rows) else ""
 
 
 def flag_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the mark means here, as a sentence; nothing where no row is flagged."""
+    """A sentence about what the mark means here. Empty if no row is flagged."""
     flags = sorted({flag.replace("_", " ") for row in rows for flag in row["flags"]})
-    return f"{DAGGER} Timed under doubtful conditions ({', '.join(flags)})." if flags else ""
+    return f"{FLAGGED} Timed under doubtful conditions ({', '.join(flags)})." if flags else ""
 
 
 def used_all_the_same(part: Mapping[str, Any]) -> str:
-    """That a law, or what follows from it, rests on flagged timings, as a sentence; nothing where it does not."""
-    return f"Flagged timings ({DAGGER}) were used all the same." if part.get("flagged") else ""
+    """A sentence saying that a law, or what follows from it, rests on flagged timings. Empty if it does not."""
+    return f"Flagged timings ({FLAGGED}) were used all the same." if part.get("flagged") else ""
 
 
 def _recommended(summary: Summary) -> list[Mapping[str, Any]]:
-    """The cells that were chosen, then the rest of the Pareto front; each with label and params."""
+    """The cells that were chosen, then the rest of the Pareto front. Each has label and params."""
     recommendation = summary["recommendation"]
     best = metric_of(summary["study"]).choice_key
     parts = [recommendation[key] for key in ("fastest", "cheapest", "knee", best)]
@@ -148,7 +151,7 @@ def _recommended(summary: Summary) -> list[Mapping[str, Any]]:
 
 
 def _by_metric(summary: Summary) -> list[Mapping[str, Any]]:
-    """The cells' rows, the best first, those without a value last."""
+    """The cells' rows, the best first, and those without a value last."""
     metric = metric_of(summary["study"])
     known = [row for row in summary["cells"] if present(row[metric.key])]
     rows = sorted(known, key=lambda row: metric.order(row[metric.key]["value"]))

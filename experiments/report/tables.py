@@ -4,8 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.parts import NOTHING, estimate_text, identified, part_of, present, why_of
+from scalestudy.experiments.analysis.measures.parts import (
+    NOTHING,
+    UNBROKEN,
+    Missing,
+    Summary,
+    estimate_text,
+    identified,
+    part_of,
+    present,
+    why_of,
+)
 from scalestudy.experiments.analysis.measures.units import (
+    FLAGGED,
     brief_seconds,
     money_text,
     plain_text,
@@ -15,18 +26,16 @@ from scalestudy.experiments.analysis.measures.units import (
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import sentences
-from scalestudy.experiments.report.styles import DAGGER, used_all_the_same
+from scalestudy.experiments.report.styles import used_all_the_same
 
-Summary = Mapping[str, Any]
 Rows = Sequence[Sequence[str]]
 Text = Callable[[float], str]
 MOST_FITS = 12
-UNBROKEN = "\u00a0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """A table of text under a title; lead: a sentence before it. Without rows the sentence is all there is."""
+    """A table of text under a title. lead: what stands before it, and alone if there are no rows."""
 
     title: str
     lead: str
@@ -38,7 +47,7 @@ Tables = list[TextTable]
 
 
 def law_tables(summary: Summary) -> Tables:
-    """The parameters of every law, with intervals or what would identify them; a sentence for a law not there."""
+    """The parameters of every law, with intervals or what would identify them. A missing law has a sentence."""
     return [
         *_tables(summary, "throughput_model", "Time of a step", _step_table),
         *_tables(summary, "statistical_efficiency", "Steps to the target", _steps_table),
@@ -56,9 +65,7 @@ def _flagged(part: Mapping[str, Any]) -> str:
 
 
 def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
-    """A table for each combination of swept keys that a part is there for; a sentence for each that it is not for,
-    those that say the same once.
-    """
+    """A table for each combination of swept keys that has this part, a sentence for each other. Equal ones are one."""
     part, found = part_of(summary, key), Tables()
     for each in (part, *(part.get("others") or ())):
         name = f"{title}{_of(each)}"
@@ -96,7 +103,7 @@ def _step_table(title: str, part: Mapping[str, Any]) -> TextTable:
 
 def _parameters(part: Mapping[str, Any], wanted: Sequence[tuple[str, str, str, Text]]) -> list[list[str]]:
     return [
-        [symbol, _unbroken(estimate_text(part[key], text)), meaning]
+        [symbol, str(estimate_text(part[key], text, space=UNBROKEN)), meaning]
         for key, symbol, meaning, text in wanted
         if part.get(key) is not None
     ]
@@ -128,28 +135,17 @@ def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
     measured = [f"{each['value']:.2f} at {each['num_gpus']}" for each in fit["karp_flatt"] if each["value"] is not None]
     serial = "amdahl_serial" if fit["scaling"] == "strong" else "gustafson_serial"
     estimates = [fit[key] for key in ("sigma", "kappa", "peak_gpus", serial)]
+    texts = [estimate_text(each, short, space=UNBROKEN) for each in estimates]
     reasons = [why_of(each) for each in estimates if each is not None and not identified(each)]
     reading = dict.fromkeys(str(text).rstrip(". ") for text in (fit["karp_flatt_words"], fit["why"], *reasons) if text)
     sizes = UNBROKEN.join(plain_text(size) for size in fit["sizes"])
     return [
         f"{_line_of(fit)} ({fit['scaling']})",
         sizes,
-        *(_brief(each, short) for each in estimates),
+        *(each.lack if isinstance(each, Missing) else each for each in texts),
         ", ".join(measured) or NOTHING,
         "; ".join(reading),
     ]
-
-
-def _brief(estimate: Mapping[str, Any] | None, text: Text) -> str:
-    """As `estimate_text`; the reason, which stands beside in the row, is left out."""
-    said = estimate_text(estimate, text)
-    return said.partition(":")[0] if said.startswith("not ") else _unbroken(said)
-
-
-def _unbroken(said: str) -> str:
-    """An estimate whose interval stays on one line."""
-    value, bracket, interval = said.partition(" (")
-    return said if said.startswith("not ") or not bracket else f"{value} ({interval.replace(' ', UNBROKEN)}"
 
 
 def _to(part: Mapping[str, Any]) -> str:
@@ -175,12 +171,12 @@ def _steps_table(title: str, part: Mapping[str, Any]) -> TextTable:
 
 def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
     exponent = estimate_text(part["exponent"], "{:.2f}".format)
-    known = "is" if exponent.startswith("not ") else "="
+    known = f"is {exponent}" if isinstance(exponent, Missing) else f"= {exponent}"
     nearest = f", nearest {part['nearest']}" if part.get("nearest") else ""
     by = f" Best: {part['target_or_metric']}." if part.get("target_or_metric") else ""
     return TextTable(
         title=title,
-        lead=f"Best rate ∝ batch^p: p {known} {exponent.rstrip('. ')}{nearest}. 0.5 is the square-root rule, 1 the "
+        lead=f"Best rate ∝ batch^p: p {known}{nearest}. 0.5 is the square-root rule, 1 the "
         f"linear one; bounds are left out.{by}",
         header=["batch", "best rate", "runs", "note"],
         rows=[
@@ -196,14 +192,14 @@ def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
 
 
 def prediction_table(summary: Summary) -> TextTable:
-    """A row a num_gpus: what is predicted to be the best batch there, and what it would take."""
+    """A row for each num_gpus: the batch that is predicted to be best there, and what it would take."""
     part, title = part_of(summary, "predictions"), "Beyond the cluster"
     if not present(part):
         return TextTable(title=title, lead=f"Not predicted: {why_of(part)}.")
     broken = part.get("breaks_at")
     ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
     made = f"Steps to {part['target']:g} times the time of a step; batch: {part['batch_size']}{_of(part)}."
-    mark = DAGGER if part.get("flagged") else ""
+    mark = FLAGGED if part.get("flagged") else ""
     header = ["num_gpus", "batch", "a worker", "lr", "step", f"time to {part['target']:g}", "90% interval"]
     return TextTable(
         title=title,
@@ -214,7 +210,7 @@ def prediction_table(summary: Summary) -> TextTable:
 
 
 def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], told: str, mark: str) -> list[str]:
-    """told: the reason that stands above the table already. mark: behind what comes from the time of a step."""
+    """told: the reason that stands above the table already. mark: follows what comes from the time of a step."""
 
     def text(key: str, write: Callable[[Any], str], mark: str = "") -> str:
         return NOTHING if row.get(key) is None else f"{write(row[key])}{mark}"
@@ -238,7 +234,7 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], told: str, 
 
 
 def factorised_table(summary: Summary) -> TextTable | None:
-    """What the factorised study predicted of the cells held out, and what it saved; None where it was a plain one."""
+    """What a factorised study predicted for the cells held out, and what it saved. None for another study."""
     part = summary.get("factorised")
     if part is None:
         return None
@@ -251,23 +247,17 @@ def factorised_table(summary: Summary) -> TextTable | None:
     if part["saved_by_factorising"] is not None:
         spent, grid = three_digits(part["gpu_seconds"]), three_digits(part["grid_gpu_seconds"])
         lead.append(f"It took {spent} {unit}, the full grid is predicted to take {grid}.")
-        lead.append(_saved_words(part["saved_by_factorising"]))
+        share = part["saved_by_factorising"]
+        dearer = f"Factorising does not pay here: it costs {1 - share:.2f}× as much as that."
+        lead.append(dearer if share < 0 else f"Factorising saves {share:.0%} of that.")
     if part["saved_by_asha"] is not None:
         lead.append(f"Stopping trials early saves {part['saved_by_asha']:.0%} of the rest.")
     if part.get("why"):
         lead.append(f"{part['why'][:1].upper()}{part['why'][1:].rstrip('. ')}.")
     header = ["held out", "predicted", "measured", "error", "note"]
-    return TextTable(title=title, lead=" ".join(lead), header=header, rows=[_held(row) for row in part["held_out"]])
-
-
-def _saved_words(share: float) -> str:
-    """share: of the full grid's cost; below zero where trainings and timing runs cost more than the grid."""
-    if share < 0:
-        return f"Factorising does not pay here: it costs {1 - share:.2f}× as much as that."
-    return f"Factorising saves {share:.0%} of that."
-
-
-def _held(row: Mapping[str, Any]) -> list[str]:
-    error = NOTHING if row["error"] is None else f"{row['error']:+.1%}"
-    seconds = [seconds_text(row["predicted_seconds"]), seconds_text(row["measured_seconds"])]
-    return [row["label"], *seconds, error, row.get("why") or ""]
+    rows = []
+    for row in part["held_out"]:
+        error = NOTHING if row["error"] is None else f"{row['error']:+.1%}"
+        seconds = [seconds_text(row["predicted_seconds"]), seconds_text(row["measured_seconds"])]
+        rows.append([row["label"], *seconds, error, row.get("why") or ""])
+    return TextTable(title=title, lead=" ".join(lead), header=header, rows=rows)

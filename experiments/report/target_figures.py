@@ -4,9 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.parts import part_of, present, why_of
-from scalestudy.experiments.analysis.measures.units import seconds_text, three_digits, work_unit
-from scalestudy.experiments.analysis.text.answer import marked_seconds, steps_doubt
+from scalestudy.experiments.analysis.measures.cells import combination_of
+from scalestudy.experiments.analysis.measures.parts import Row, Summary, part_of, present, why_of
+from scalestudy.experiments.analysis.measures.units import (
+    FLAGGED,
+    marked_seconds,
+    seconds_text,
+    three_digits,
+    work_unit,
+)
+from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import (
     INK,
     LINES,
@@ -25,16 +32,13 @@ from scalestudy.experiments.report.drawing import (
     sentences,
 )
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
-from scalestudy.experiments.report.speedup_figures import combination_of
-from scalestudy.experiments.report.styles import DAGGER, MOST_CELLS, Styles, flag_words, used_all_the_same
+from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_words, used_all_the_same
 
-Summary = Mapping[str, Any]
-Row = Mapping[str, Any]
 ROLES = ("fastest", "cheapest", "knee")
 
 
 def roles_of(recommendation: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What each recommended cell is recommended as, by its label."""
+    """The roles of each recommended cell, by its label."""
     names: dict[str, list[str]] = {}
     for role in ROLES:
         if present(recommendation[role]):
@@ -76,7 +80,7 @@ def time_map_figure(summary: Summary) -> Drawn:
 
 
 def _best_in_squares(rows: Sequence[Row], columns: Bins, lines: Bins) -> dict[tuple[int, int], Row]:
-    """The soonest row of each square; one that never reached the target where none did."""
+    """The soonest row of each square. If none reached the target, it is one that did not."""
     best: dict[tuple[int, int], Row] = {}
     for row in rows:
         key = columns.place(row["params"]["num_gpus"]), lines.place(row["params"]["batch_size"])
@@ -101,20 +105,23 @@ def _time_squares(
         role = [" + ".join(roles[row["label"]])] if row["label"] in roles else []
         squares.append(
             Square(
-                column=column, row=line, lines=[number, *rate, *role], shade=strength.get((column, line)),
+                column=column,
+                row=line,
+                lines=[number, *rate, *role],
+                shade=strength.get((column, line)),
                 chosen=bool(role),
             )
-        )  # fmt: skip
+        )
     return squares
 
 
 def _time_words(row: Row, flagged: Mapping[str, Row]) -> str:
-    """A time to the target, marked where its timings have flags."""
-    return f"{seconds_text(row['seconds'])}{DAGGER if row['label'] in flagged else ''}"
+    """A time to the target, marked if its timings have flags."""
+    return f"{seconds_text(row['seconds'])}{FLAGGED if row['label'] in flagged else ''}"
 
 
 def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row]) -> str:
-    """From when to when the target is reached."""
+    """Between which times the target is reached, and in how many sizes it is not."""
     times = [row for row in best.values() if row["seconds"] is not None]
     soonest, latest = min(times, key=_seconds), max(times, key=_seconds)
     missed = len(best) - len(times)
@@ -124,7 +131,7 @@ def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Ro
 
 
 def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
-    """Time to the target against GPU-seconds, a point a cell; the front joined."""
+    """Time to the target against GPU-seconds, a point for each cell, with the Pareto front joined."""
     name, recommendation, unit = "pareto", summary["recommendation"], work_unit(summary)
     if not present(recommendation["fastest"]):
         return not_drawn(name, f"Time against {unit}", why_of(recommendation["fastest"]))
@@ -143,7 +150,7 @@ def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
             axes.plot(row["seconds"], row["gpu_seconds"], linestyle="none", **style)
             if row["label"] in flagged:
                 axes.annotate(
-                    DAGGER, (row["seconds"], row["gpu_seconds"]), xytext=(5, 3), textcoords="offset points", fontsize=8
+                    FLAGGED, (row["seconds"], row["gpu_seconds"]), xytext=(5, 3), textcoords="offset points", fontsize=8
                 )
         axes.margins(0.18)
         plain_log_axes(axes, "xy")
@@ -157,7 +164,7 @@ def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
 
 
 def _nearest(rows: Sequence[Row], front: Sequence[Row]) -> list[Row]:
-    """Of many rows those that are beaten by least, and the front."""
+    """The front, and the rows nearest to it if there are many."""
     if len(rows) <= 2 * MOST_CELLS:
         return list(rows)
 
@@ -171,7 +178,7 @@ def _nearest(rows: Sequence[Row], front: Sequence[Row]) -> list[Row]:
 
 
 def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
-    """A ring around each recommended cell, and what it is recommended as."""
+    """A ring around each recommended cell, with its roles."""
     for label, roles in roles_of(recommendation).items():
         choice = next(recommendation[role] for role in roles if recommendation[role]["label"] == label)
         place = (choice["seconds"], choice["gpu_seconds"])
@@ -179,10 +186,17 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
         axes.plot(*place, linestyle="none", color=INK, zorder=4, **ring)
         above = roles[0] == "fastest"
         axes.annotate(
-            " and ".join(roles), place, xytext=(-3, 11) if above else (3, -18), textcoords="offset points",
-            ha="left" if above else "right", fontsize=8.5, fontweight="bold", color=INK, zorder=5,
+            " and ".join(roles),
+            place,
+            xytext=(-3, 11) if above else (3, -18),
+            textcoords="offset points",
+            ha="left" if above else "right",
+            fontsize=8.5,
+            fontweight="bold",
+            color=INK,
+            zorder=5,
             bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75},
-        )  # fmt: skip
+        )
 
 
 def _pareto_caption(recommendation: Mapping[str, Any], count: int, unit: str) -> str:
@@ -215,7 +229,7 @@ def predictions_figure(summary: Summary) -> Drawn:
     measured = _measured(summary, part)
     flagged = flagged_labels(summary)
     with canvas(height=3.2) as (figure, axes):
-        mark = f" {DAGGER}" if part.get("flagged") else ""
+        mark = f" {FLAGGED}" if part.get("flagged") else ""
         handles = [*_draw_rows(axes, rows, mark), *_draw_measured(axes, measured, flagged)]
         broken = part.get("breaks_at")
         sizes = [row["num_gpus"] for row in rows] + [row["params"]["num_gpus"] for row in measured]
@@ -226,19 +240,19 @@ def predictions_figure(summary: Summary) -> Drawn:
         axes.set(xlabel="num_gpus (workers)", ylabel=f"training seconds to {part['target']:g}")
         legend_below(figure, handles)
         touched = [flagged[row["label"]] for row in measured if row["label"] in flagged]
-        caption = sentences(_caption(summary, part, rows), flag_words(touched))
+        caption = sentences(_prediction_caption(summary, part, rows), flag_words(touched))
         return export(figure, name, f"Time to {part['target']:g} beyond the cluster", caption)
 
 
 def valid_rows(part: Mapping[str, Any]) -> list[Row]:
-    """The sizes for which a time is predicted, fewest workers first."""
+    """The sizes with a predicted time, fewest workers first."""
     rows = part["rows"] if present(part) else []
     known = [row for row in rows if row["valid"] and row["seconds_to_target"] is not None]
     return sorted(known, key=lambda row: float(row["num_gpus"]))
 
 
 def _measured(summary: Summary, part: Mapping[str, Any]) -> list[Row]:
-    """The soonest measured cell of each num_gpus, of the same target and combination."""
+    """The soonest measured cell of each num_gpus, for the same target and combination."""
     soonest: dict[int, Row] = {}
     for row in summary["time_to_target"]:
         alike = row["target"] == part["target"] and combination_of(row["params"]) == part.get("of", "")
@@ -249,8 +263,7 @@ def _measured(summary: Summary, part: Mapping[str, Any]) -> list[Row]:
 
 
 def _draw_rows(axes: Any, rows: Sequence[Row], mark: str) -> list[Any]:
-    """The prediction with its band: solid within the measured sizes, dotted and hollow beyond. mark: of its names."""
-
+    """The prediction with its band: solid within the measured sizes, dotted and hollow beyond. mark: ends its names."""
     x, y = [row["num_gpus"] for row in rows], [row["seconds_to_target"] for row in rows]
     within = sum(not row["beyond"] for row in rows)
     axes.plot(x[:within], y[:within], color=PALETTE[0], zorder=2)
@@ -272,19 +285,17 @@ def _draw_rows(axes: Any, rows: Sequence[Row], mark: str) -> list[Any]:
 
 
 def _draw_measured(axes: Any, rows: Sequence[Row], flagged: Mapping[str, Row]) -> list[Any]:
-
     looks = {"linestyle": "none", "marker": "X", "markersize": 7, "color": PALETTE[1]}
     for row in rows:
         axes.plot(row["params"]["num_gpus"], row["seconds"], zorder=4, **looks)
         if row["label"] in flagged:
             place = (row["params"]["num_gpus"], row["seconds"])
-            axes.annotate(DAGGER, place, xytext=(5, 3), textcoords="offset points", fontsize=8)
+            axes.annotate(FLAGGED, place, xytext=(5, 3), textcoords="offset points", fontsize=8)
     return [line_handle(label="measured, soonest", **looks)] if rows else []
 
 
 def _draw_limits(axes: Any, rows: Sequence[Row], broken: Mapping[str, Any] | None) -> list[Any]:
-    """Upright lines: the largest measured size, and where the prediction breaks."""
-
+    """Upright lines at the largest measured size, and where the prediction ends."""
     handles = []
     within = [row["num_gpus"] for row in rows if not row["beyond"]]
     if within and any(row["beyond"] for row in rows):
@@ -293,16 +304,23 @@ def _draw_limits(axes: Any, rows: Sequence[Row], broken: Mapping[str, Any] | Non
     if broken:
         axes.axvline(broken["num_gpus"], color=INK, linewidth=1.2, zorder=1)
         axes.annotate(
-            "ends here", (broken["num_gpus"], 1), xycoords=("data", "axes fraction"), xytext=(-4, -3),
-            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8,
-        )  # fmt: skip
+            "ends here",
+            (broken["num_gpus"], 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, -3),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            fontsize=8,
+        )
     return handles
 
 
-def _caption(summary: Summary, part: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _prediction_caption(summary: Summary, part: Mapping[str, Any], rows: Sequence[Row]) -> str:
     best = (part.get("best") or {}).get("fastest")
     best = best if best and present(best) else min(rows, key=lambda row: float(row["seconds_to_target"]))
-    mark = DAGGER if part.get("flagged") else ""
+    mark = FLAGGED if part.get("flagged") else ""
     wide = best["low"] is not None and best["high"] is not None
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if wide else ""
     words = (

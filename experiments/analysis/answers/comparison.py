@@ -8,9 +8,9 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, apart
-from scalestudy.experiments.analysis.measures.parts import NOTHING, Part, identified, missing, present
-from scalestudy.experiments.analysis.measures.units import metric_of, three_digits
+from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, exclusive
+from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, identified, missing, present
+from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, three_digits
 from scalestudy.experiments.plan.plan import label
 
 LAWS: Sequence[tuple[str, str, str]] = (
@@ -27,56 +27,47 @@ LAWS: Sequence[tuple[str, str, str]] = (
 """The parameters that are compared: the part of the summary, the key, the unit."""
 
 
-def compared_laws(studies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each parameter that two or more studies have, the first of these as the base.
+def compared_laws(studies: Mapping[str, Summary]) -> list[dict[str, Any]]:
+    """A row for each parameter that two or more studies have. The first of these studies is the base.
 
-    studies: `summarise`'s result by name. A row: `{name, part, unit, entries}`, an entry `{study, value, low, high,
-    change, answer, why}`; change: value over the base's. answer: `more` or `less` where 90 % intervals do not touch,
-    `within noise` where they do, `not known` where one of them has none or is not identified, or the laws are of
-    different things, and why.
+    studies: `summarise`'s result by name. A row is `{name, part, unit, entries}`, an entry `{study, value, low, high,
+    change, answer, why}`. change: value over the base's. answer: `more` or `less` if the 90 % intervals do not touch,
+    `within noise` if they do. It is `not known`, with a why, if one has no interval or is not identified, or if the
+    laws are of different things.
     """
     rows = []
     for part, name, unit in LAWS:
         found = {study: summary.get(part) or {} for study, summary in studies.items()}
-        known = {study: law for study, law in found.items() if _value(law, name) is not None}
+        known = {study: law for study, law in found.items() if law.get(name) is not None and present(law[name])}
         if len(known) > 1:
             base = next(iter(known.values()))
-            entries = [{"study": study, **_entry(law, base, name)} for study, law in known.items()]
+            entries = [{"study": study, **_law_entry(law, base, name)} for study, law in known.items()]
             rows.append({"name": name, "part": part, "unit": unit, "entries": entries})
     return rows
 
 
-def _value(law: Part, name: str) -> float | None:
-    estimate = law.get(name)
-    return estimate["value"] if estimate is not None and present(estimate) else None
-
-
-def _entry(law: Part, base: Part, name: str) -> dict[str, Any]:
+def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
     estimate, of_base = law[name], base[name]
     facts = {key: estimate.get(key) for key in ("value", "low", "high")}
     change = estimate["value"] / of_base["value"] if of_base["value"] else None
-    why = _why_not_known(law, base, name)
-    if why:
-        return {**facts, "change": change, "answer": "not known", "why": why}
-    if not apart(estimate, of_base):
-        return {**facts, "change": change, "answer": "within noise", "why": None}
-    more = estimate["value"] > of_base["value"]
-    return {**facts, "change": change, "answer": "more" if more else "less", "why": None}
-
-
-def _why_not_known(law: Part, base: Part, name: str) -> str | None:
-    for key, words in (("of", "of other settings"), ("target", "to another target")):
-        if law.get(key) != base.get(key):
-            return f"the law is {words}"
-    if any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
-        return "it has no interval in both"
-    if not (identified(law[name]) and identified(base[name])):
-        return "the measurements do not identify it in both"
-    return None
+    answer, why = "not known", None
+    if law.get("of") != base.get("of"):
+        why = "the law is of other settings"
+    elif law.get("target") != base.get("target"):
+        why = "the law is to another target"
+    elif any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
+        why = "it has no interval in both"
+    elif not (identified(estimate) and identified(of_base)):
+        why = "the measurements do not identify it in both"
+    elif not exclusive(estimate, of_base):
+        answer = "within noise"
+    else:
+        answer = "more" if estimate["value"] > of_base["value"] else "less"
+    return {**facts, "change": change, "answer": answer, "why": why}
 
 
 def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """In words, a line a parameter and study but the base."""
+    """The rows as text, a line for each parameter and study but the base."""
     lines = []
     for row in rows:
         base, *others = row["entries"]
@@ -86,75 +77,76 @@ def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-Summary = Mapping[str, Any]
 Answer = Literal["more", "less", "within noise", "not known"]
-FLAGGED = "†"
-"""Behind a number that comes from timings with a flag."""
+ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
 NOT_KNOWN = (
     f"not known: without a figure, below {ENOUGH_SEEDS} seeds in the metric and in time to a target, and with too few "
     "epochs in seconds an epoch and samples/s, there is no telling a difference from noise"
 )
-TO_TARGET = "s to "
-"""Begins the heading of a time to a target."""
+RATE_PLACE, METRIC_PLACE = 1, 2
+"""Places of samples/s and the metric among the measures. The metric alone is compared by difference, not by ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is compared: its heading, its part in a cell's row, and whether a ratio or a difference is told. repeated:
-    whether the epochs of a trial are repeats of it, as of seconds an epoch; else each seed is one value.
+    """What is compared.
+
+    heading: of its column. key: of its figure in a cell's row. by_ratio: whether a ratio is told, else a difference.
+    repeated: whether each epoch is a repeat, as for seconds an epoch, else each seed is one value. timed: whether flags
+    of timings put it in doubt.
     """
 
     heading: str
     key: str
     by_ratio: bool
     repeated: bool = False
-
-    @property
-    def timed(self) -> bool:
-        """Whether flags of timings put it in doubt."""
-        return self.repeated or self.heading.startswith(TO_TARGET)
+    timed: bool = False
 
 
 def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
-    """The cells that two or more studies have in common, the first study as the base.
+    """The cells that two or more studies share. The first study is the base.
 
     Args:
         studies: `summarise`'s result by name, in order.
 
     Returns:
-        `studies` (names), `measures` (headings), `cells`: a row a common cell, with `label` and by measure a list of
-        `{study, value, low, high, n, change, answer, flags}`, `change` being the value over the base's (of the
-        metric: minus the base's). `only`: by study, cells that no other has. `laws`: as from `compared_laws`. answer:
-        `more` or `less` where the ranges or intervals do not touch, `within noise` where they do, `not known` where one
-        of the two has no figure, or there are too few values to tell (`beyond_noise`). These are, for seconds an epoch
-        and samples/s, the single epochs; for the metric and times to a target, seeds. flags: those that put it in
-        doubt.
+        `studies` (names), `measures` (headings), `only` (by study, the cells that no other has), `laws` (from
+        `compared_laws`) and `cells`: a row for each shared cell, with `label` and, by measure, a list of `{study,
+        value, low, high, n, change, answer, flags}`.
+
+        change: the value over the base's; for the metric, minus the base's. answer: `more` or `less` if the ranges or
+        intervals do not touch, `within noise` if they do, `not known` if one has no figure or too few values
+        (`beyond_noise`). Seconds an epoch and samples/s are compared over single epochs, the metric and times to a
+        target over seeds. flags: those that put the value in doubt.
     """
     measures = measures_of(studies)
-    rows = {name: _rows(summary) for name, summary in studies.items()}
+    rows: dict[str, dict[str, dict[str, Any]]] = {}  # by study and key of the cell, times to targets among the figures
+    for name, summary in studies.items():
+        by_label = {row["label"]: dict(row) for row in summary["cells"]}
+        for row in summary["time_to_target"]:
+            by_label[row["label"]][target_heading(row["target"])] = _time_figure(row)
+        rows[name] = {key_of(row["params"]): row for row in by_label.values()}
     keys = list(dict.fromkeys(key for cells in rows.values() for key in cells))
     shared = [key for key in keys if sum(key in cells for cells in rows.values()) > 1]
+    cells = []
+    for key in shared:
+        found = {name: members[key] for name, members in rows.items() if key in members}
+        params, base = next(iter(found.values()))["params"], found.get(next(iter(rows)))
+        by_measure = {measure.heading: _entries(found, measure, base) for measure in measures}
+        cells.append({"label": label(params), "params": dict(params), "measures": by_measure})
     return {
         "studies": list(studies),
         "measures": [measure.heading for measure in measures],
-        "cells": [_cell(key, rows, measures) for key in shared],
+        "cells": cells,
         "only": {
-            name: [row["label"] for key, row in cells.items() if key not in shared] for name, cells in rows.items()
+            name: [row["label"] for key, row in members.items() if key not in shared] for name, members in rows.items()
         },
         "laws": compared_laws(studies),
     }
 
 
-def _rows(summary: Summary) -> dict[str, dict[str, Any]]:
-    """A study's cells by their parameters, their times to each target as measures of their own."""
-    rows = {row["label"]: dict(row) for row in summary["cells"]}
-    for row in summary["time_to_target"]:
-        rows[row["label"]][target_heading(row["target"])] = _time_part(row)
-    return {key_of(row["params"]): row for row in rows.values()}
-
-
-def _time_part(row: Mapping[str, Any]) -> Part:
-    """Seconds to a target as a measure; an end of the interval that is null is infinite."""
+def _time_figure(row: Mapping[str, Any]) -> Figure:
+    """Seconds to a target as a figure. A null end of its interval is infinite."""
     if row["seconds"] is None:
         return missing(row["why"])
     interval = row["interval"]
@@ -162,152 +154,122 @@ def _time_part(row: Mapping[str, Any]) -> Part:
 
 
 def target_heading(target: float) -> str:
-    """At the head of a column: `s to 0.85`."""
-    return f"{TO_TARGET}{target:g}"
+    """The head of a column: `s to 0.85`."""
+    return f"s to {target:g}"
 
 
 def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
-    """Seconds an epoch, samples a second, and if all studies have the same metric that and the targets in common."""
+    """Seconds an epoch and samples a second. If all studies have the same metric, also that and the targets shared."""
     found = [
-        Measure(heading="epoch s", key="epoch_seconds", by_ratio=True, repeated=True),
-        Measure(heading="samples/s", key="samples_per_second", by_ratio=True, repeated=True),
+        Measure(heading="epoch s", key="epoch_seconds", by_ratio=True, repeated=True, timed=True),
+        Measure(heading="samples/s", key="samples_per_second", by_ratio=True, repeated=True, timed=True),
     ]
     metrics = {metric_of(summary["study"]).key: metric_of(summary["study"]) for summary in studies.values()}
     if len(metrics) == 1:
         (metric,) = metrics.values()
         found.append(Measure(heading=metric.heading, key=metric.key, by_ratio=False))
-        headings = [target_heading(target) for target in _common_targets(studies)]
-        found += [Measure(heading=heading, key=heading, by_ratio=True) for heading in headings]
+        first, *others = ({row["target"]: None for row in summary["time_to_target"]} for summary in studies.values())
+        headings = [target_heading(target) for target in first if all(target in other for other in others)]
+        found += [Measure(heading=heading, key=heading, by_ratio=True, timed=True) for heading in headings]
     return found
 
 
-def _common_targets(studies: Mapping[str, Summary]) -> list[float]:
-    """In the order of the first study."""
-    first, *others = ({row["target"]: None for row in summary["time_to_target"]} for summary in studies.values())
-    return [target for target in first if all(target in other for other in others)]
+def _entries(found: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """One entry a study. found: the cell's row by study. base_row: the base's, None if it has no such cell."""
+    base = base_row[measure.key] if base_row is not None else missing("the base has no such cell")
+    entries = []
+    for name, row in found.items():
+        figure = row[measure.key]
+        entry: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "change": None}
+        answer: Answer = "not known"
+        if present(figure):
+            entry |= {key: figure[key] for key in ("value", "low", "high", "n")}
+            if present(base) and base_row is not None and (base["value"] or not measure.by_ratio):
+                value, of_base = figure["value"], base["value"]
+                entry["change"] = value / of_base if measure.by_ratio else value - of_base
+                told_by, base_told_by = (
+                    each["repeats"][measure.key] if measure.repeated else each[measure.key] for each in (row, base_row)
+                )
+                answer = beyond_noise(told_by, base_told_by, repeated=measure.repeated)
+        flags = sorted(DOUBTFUL & set(row["flags"])) if measure.timed else []
+        entries.append({"study": name, **entry, "answer": answer, "flags": flags})
+    return entries
 
 
-def _cell(key: str, rows: Mapping[str, Mapping[str, Any]], measures: Sequence[Measure]) -> dict[str, Any]:
-    found = {name: cells[key] for name, cells in rows.items() if key in cells}
-    params = next(iter(found.values()))["params"]
-    by_measure = {measure.heading: _entries(found, measure, next(iter(rows))) for measure in measures}
-    return {"label": label(params), "params": dict(params), "measures": by_measure}
+def beyond_noise(figure: Mapping[str, Any], base: Mapping[str, Any], *, repeated: bool = False) -> Answer:
+    """Whether two ranges are exclusive. figures: with n, low and high; a null end is infinite.
 
-
-def _entries(found: Mapping[str, Any], measure: Measure, base_study: str) -> list[dict[str, Any]]:
-    none = missing("the base has no such cell")
-    base = _compared(found[base_study], measure) if base_study in found else none
-    return [
-        {
-            "study": name,
-            **_row_entry(_compared(row, measure), base, measure),
-            "flags": sorted(DOUBTFUL & set(row["flags"])) if measure.timed else [],
-        }
-        for name, row in found.items()
-    ]
-
-
-def _compared(row: Mapping[str, Any], measure: Measure) -> Part:
-    """The part of a row, with what it is told apart by: the range over its repeats, or its own over seeds."""
-    part = row[measure.key]
-    return {**part, "told_by": row["repeats"][measure.key] if measure.repeated else part}
-
-
-def _row_entry(part: Mapping[str, Any], base: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
-    if not present(part):
-        return {"value": None, "low": None, "high": None, "n": 0, "change": None, "answer": "not known"}
-    facts = {key: part[key] for key in ("value", "low", "high", "n")}
-    if not present(base) or (measure.by_ratio and not base["value"]):
-        return {**facts, "change": None, "answer": "not known"}
-    change = part["value"] / base["value"] if measure.by_ratio else part["value"] - base["value"]
-    return {
-        **facts,
-        "change": change,
-        "answer": beyond_noise(part["told_by"], base["told_by"], repeated=measure.repeated),
-    }
-
-
-def beyond_noise(part: Mapping[str, Any], base: Mapping[str, Any], *, repeated: bool = False) -> Answer:
-    """Whether two ranges lie apart. parts: with n, low and high, null for what is infinite.
-
-    Over seeds nothing is claimed below five on either side (docs/formulas.md §6). repeated: over epochs of a training,
-    where that number is not asked for, but two ranges of n and m values that differ in nothing lie apart with
-    probability 2/C(n + m, n), by the order of their ranks: nothing is claimed where that exceeds 10 %, as with two of
-    each.
+    Over seeds nothing is claimed below five on either side (docs/formulas.md §6). repeated: over the epochs of a
+    training fewer may do. If n and m values do not differ, their ranges are exclusive by the order of their ranks with
+    probability 2/C(n + m, n). Nothing is claimed if that exceeds 10 %, as with two of each.
     """
-    if not (present(part) and present(base)) or not _enough(part["n"], base["n"], repeated):
+    if not (present(figure) and present(base)):
         return "not known"
-    if _end(part["low"]) > _end(base["high"]):
+    if repeated:
+        enough = 2 / math.comb(figure["n"] + base["n"], base["n"]) <= round(1 - LEVEL, 9)
+    else:
+        enough = min(figure["n"], base["n"]) >= ENOUGH_SEEDS
+    if not enough:
+        return "not known"
+    low, high, base_low, base_high = (
+        math.inf if each[end] is None else each[end] for each in (figure, base) for end in ("low", "high")
+    )
+    if low > base_high:
         return "more"
-    return "less" if _end(part["high"]) < _end(base["low"]) else "within noise"
-
-
-def _enough(count: int, base: int, repeated: bool) -> bool:
-    if not repeated:
-        return min(count, base) >= ENOUGH_SEEDS
-    return 2 / math.comb(count + base, base) <= round(1 - LEVEL, 9)
-
-
-def _end(end: float | None) -> float:
-    return math.inf if end is None else end
+    return "less" if high < base_low else "within noise"
 
 
 def comparison_table(found: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text: a row a cell and study; of many cells, those that differ most in the first measure.
+    """Header and rows of text, a row for each cell and study. cells: how many, those that differ most in time.
 
-    A value beyond noise carries its change: `0.232 (0.67×)`, `0.981 (+0.012)`; one of flagged timings is marked †.
+    A value beyond noise carries its change: `0.232 (0.67×)`, `0.981 (+0.012)`. One of flagged timings is marked †.
     """
-    chosen = found["cells"]
+    chosen, headings = found["cells"], found["measures"]
     if cells is not None and len(chosen) > cells:
-        chosen = sorted(chosen, key=lambda row: -_largest_change(row, found["measures"][0]))[:cells]
+
+        def largest_change(row: Mapping[str, Any]) -> float:
+            return max(abs((entry["change"] or 1.0) - 1.0) for entry in row["measures"][headings[0]])
+
+        chosen = sorted(chosen, key=largest_change, reverse=True)[:cells]
     rows = []
     for row in chosen:
-        for number, entry in enumerate(row["measures"][found["measures"][0]]):
-            values = [_text(row["measures"][heading][number], heading) for heading in found["measures"]]
+        for number, entry in enumerate(row["measures"][headings[0]]):
+            values = [
+                _text(row["measures"][heading][number], whole=place == RATE_PLACE, by_ratio=place != METRIC_PLACE)
+                for place, heading in enumerate(headings)
+            ]
             rows.append([row["label"] if number == 0 else "", entry["study"], *values])
-    return ["cell", "study", *found["measures"]], rows
+    return ["cell", "study", *headings], rows
 
 
 def comparison_lines(found: Mapping[str, Any]) -> list[str]:
-    """What it comes to, in words: by study and measure, in how many cells it differs beyond noise."""
+    """The comparison as text: by study and measure, in how many cells it differs beyond noise."""
     lines = [f"{len(found['cells'])} cells in common; {found['studies'][0]} is the base"]
     for study in found["studies"][1:]:
         for heading in found["measures"]:
             entries = [each for row in found["cells"] for each in row["measures"][heading] if each["study"] == study]
-            told = [f"{count} {answer}" for answer in ("more", "less", "within noise", "not known")
-                    if (count := sum(each["answer"] == answer for each in entries))]  # fmt: skip
+            counts = {answer: sum(each["answer"] == answer for each in entries) for answer in ANSWERS}
+            told = [f"{count} {answer}" for answer, count in counts.items() if count]
             if told:
                 lines.append(f"{study}: {heading}: {', '.join(told)}")
     lines += law_lines(found["laws"])
     lines += [f"{name} alone has {len(cells)} cells" for name, cells in found["only"].items() if cells]
-    if any(entry["answer"] == "not known" for row in found["cells"] for entries in row["measures"].values()
-           for entry in entries):  # fmt: skip
+    every = [entry for row in found["cells"] for entries in row["measures"].values() for entry in entries]
+    if any(entry["answer"] == "not known" for entry in every):
         lines.append(NOT_KNOWN)
-    return lines + _flag_lines(found)
-
-
-def _flag_lines(found: Mapping[str, Any]) -> list[str]:
-    """By study, the flags of its timings."""
-    lines = []
     for study in found["studies"]:
-        entries = [[each for each in entries if each["study"] == study and each["flags"]]
-                   for row in found["cells"] for entries in row["measures"].values()]  # fmt: skip
-        flags = sorted({flag for each in entries for entry in each for flag in entry["flags"]})
+        flags = sorted({flag for entry in every if entry["study"] == study for flag in entry["flags"]})
         if flags:
             lines.append(f"{FLAGGED} {study}: timings marked {', '.join(flags)}: they may differ for that alone")
     return lines
 
 
-def _largest_change(row: Mapping[str, Any], heading: str) -> float:
-    return max(abs((entry["change"] or 1.0) - 1.0) for entry in row["measures"][heading])
-
-
-def _text(entry: Mapping[str, Any], heading: str) -> str:
+def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
+    """whole: written without decimals."""
     if entry["value"] is None:
         return NOTHING
-    value = f"{entry['value']:,.0f}" if heading == "samples/s" else three_digits(entry["value"])
+    value = f"{entry['value']:,.0f}" if whole else three_digits(entry["value"])
     value += FLAGGED if entry["flags"] else ""
     if entry["answer"] not in ("more", "less"):
         return value
-    ratio = heading in ("epoch s", "samples/s") or heading.startswith(TO_TARGET)
-    return f"{value} ({entry['change']:.2f}×)" if ratio else f"{value} ({entry['change']:+.3g})"
+    return f"{value} ({entry['change']:.2f}×)" if by_ratio else f"{value} ({entry['change']:+.3g})"

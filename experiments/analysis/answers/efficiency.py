@@ -1,14 +1,14 @@
 """Steps over batch sizes; noise scale.
 
-Each epoch's record has the means over its sampled steps of two unbiased estimates, |G|² and tr Σ. They are averaged
-apart, over epochs and trainings, and then divided: B_noise = mean(tr Σ) / mean(|G|²) (McCandlish et al. 2018, arXiv
-1812.06162). It is a proxy of B_crit that hangs on the optimizer's path, so that it is labelled with the optimizer.
+Each epoch's record has the means, over its sampled steps, of two unbiased estimates, |G|² and tr Σ. Each is averaged
+over epochs and trainings before they are divided: B_noise = mean(tr Σ) / mean(|G|²) (McCandlish et al. 2018, arXiv
+1812.06162). It is a proxy of B_crit. It depends on the optimizer's path, so it is labelled with the optimizer.
 """
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from scalestudy.experiments.analysis.laws.power import ratio_of_means
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
 from scalestudy.experiments.analysis.measures.intervals import holding, over_seeds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Part, bound_part, estimate_part, finite, missing
+from scalestudy.experiments.analysis.measures.parts import Figure, bound_part, estimate_part, finite, missing
 from scalestudy.experiments.analysis.measures.trainings import BatchPoint, Training, batch_points, trainings_of
 from scalestudy.experiments.spec.checks import inexact_findings
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -29,74 +29,66 @@ NOT_MEASURED = "no training that finished has recorded its gradients' noise"
 MORE = "measure more steps, or more seeds"
 NOT_ABOVE_ZERO = "the mean estimate of |G|² or of tr Σ is not above zero: measure more steps, or larger batch sizes"
 
+Noise = tuple[float, float]
+"""|G|² and tr Σ."""
 
-def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Part:
+
+def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Figure:
     """B_noise in examples, over the trainings at the best rate of their batch size.
 
     Args:
         trainings: of one combination of settings.
-        rates: the best rate by batch size; of a batch size that has none all rates count.
-        optimizer: its name, with what else sets it off.
+        rates: the best rate by batch size. A batch size that has none counts with all its rates.
+        optimizer: its name, with its distinguishing settings.
 
     Returns:
-        `{value, low, high, identified, optimizer, steps, by_batch, why}`. value null, with a why, where a mean is not
-        above zero; identified false, with a why, where the interval has no ends.
-        low, high: 90 %, Fieller's, over trainings; the same batch size, rate and seed on several num_gpus is one
-        training. steps: those of the epochs that were measured, of which training samples some.
+        `{value, low, high, identified, optimizer, steps, by_batch, why}`. value is null, with a why, if a mean is not
+        above zero; identified is false, with a why, if the interval has no ends. low, high: 90 %, Fieller's, over
+        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: those of the epochs
+        that were measured, of which training samples some. by_batch: if its values differ, the noise scale is no
+        single number.
     """
     measured = [
         training
         for training in trainings
         if training.noise is not None and rates.get(training.batch_size, training.rate) == training.rate
     ]
-    pairs = _pairs(measured)
-    found = ratio_of_means(*_columns(list(pairs.values()))) if pairs else None
+    told: dict[tuple[int, float, int], list[Noise]] = defaultdict(list)
+    for training in measured:
+        if training.noise is not None:
+            told[training.batch_size, training.rate, training.seed].append(training.noise)
+    pairs: dict[tuple[int, float, int], Noise] = {}
+    by_batch: dict[int, list[Noise]] = defaultdict(list)
+    for key, noises in sorted(told.items()):
+        squares, traces = zip(*noises, strict=True)
+        pairs[key] = statistics.fmean(squares), statistics.fmean(traces)
+        by_batch[key[0]].append(pairs[key])
+
+    found = _ratio(pairs.values()) if pairs else None
+    figure: dict[str, Any] = {"value": None, "low": None, "high": None, "identified": False}
+    figure["why"] = NOT_ABOVE_ZERO if pairs else NOT_MEASURED
+    if found is not None:
+        figure = {"identified": True, "why": None, **estimate_part(found, MORE)}
+    ratios = {batch_size: _ratio(noises) for batch_size, noises in by_batch.items()}
     return {
-        **_figures(found, NOT_ABOVE_ZERO if pairs else NOT_MEASURED),
+        **figure,
         "optimizer": optimizer,
         "steps": sum(training.noise_steps for training in measured),
-        "by_batch": _by_batch(pairs),
+        "by_batch": [{"batch_size": size, "value": ratio and finite(ratio.value)} for size, ratio in ratios.items()],
     }
 
 
-def _figures(found: Estimate | None, why: str) -> dict[str, Any]:
-    if found is None:
-        return {"value": None, "low": None, "high": None, "identified": False, "why": why}
-    return {"identified": True, "why": None, **estimate_part(found, MORE)}
-
-
-def _pairs(trainings: Sequence[Training]) -> dict[tuple[int, float, int], tuple[float, float]]:
-    """Mean |G|² and tr Σ by batch size, rate and seed."""
-    told: dict[tuple[int, float, int], list[tuple[float, float]]] = defaultdict(list)
-    for training in trainings:
-        if training.noise is not None:
-            told[training.batch_size, training.rate, training.seed].append(training.noise)
-    return {key: _means(noises) for key, noises in sorted(told.items())}
-
-
-def _means(noises: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    traces, squares = _columns(noises)
-    return statistics.fmean(squares), statistics.fmean(traces)
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """tr Σ and |G|² apart, as the ratio takes them."""
-    return [trace for _, trace in pairs], [squared for squared, _ in pairs]
-
-
-def _by_batch(pairs: Mapping[tuple[int, float, int], tuple[float, float]]) -> list[dict[str, Any]]:
-    """B_noise by batch size: where these differ, the noise scale is no single number."""
-    members: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for (batch_size, _, _), pair in pairs.items():
-        members[batch_size].append(pair)
-    ratios = {batch_size: ratio_of_means(*_columns(found)) for batch_size, found in members.items()}
-    return [{"batch_size": size, "value": ratio and finite(ratio.value)} for size, ratio in ratios.items()]
+def _ratio(noises: Iterable[Noise]) -> Estimate | None:
+    squares, traces = zip(*noises, strict=True)
+    return ratio_of_means(traces, squares)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Batch sizes at their best rates, of one combination. num_gpus: whose trainings are pooled. target: None where no
-    target can be used. points: at the target."""
+    """The batch sizes of one combination, each at its best rate.
+
+    num_gpus: whose trainings are pooled. target: None if no target can be used. points: at the target.
+    """
 
     combination: Combination
     metric: StudyMetric
@@ -108,30 +100,28 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class PointsLaw:
-    """The law through points. bounds: why its figures are bounds only, "" where they aren't. why: why there is none."""
+    """The law through points. bounds: why its figures are only bounds, else "". why: the reason if there is no law."""
 
     law: BatchLaw | None = None
     bounds: str = ""
     why: str = ""
 
 
-def statistical_efficiency(spec: StudySpec, found: Sequence[Tuning]) -> Part:
-    """The `statistical_efficiency` part of `summary.json`.
-
-    Args:
-        spec: the study's.
-        found: of `tunings`.
+def statistical_efficiency(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
+    """The `statistical_efficiency` part of `summary.json`. found: from `tunings`.
 
     Returns:
-        `{of, target, num_gpus, s_min, b_crit, e_min, regimes, points, noise_scale, why, others}`, a part of the same
-        form in `others` for each other combination of swept keys. s_min in steps, b_crit and e_min in examples:
-        estimates, or missing with a why. num_gpus: whose trainings were pooled. training_examples: of an
-        epoch. regimes: up to which batch size scaling
-        is perfect and from which on flat; None where B_crit is not identified. A point: the median of `steps` over n
-        seeds at the best rate, their interval, `examples`, `examples_per_step` (below the batch size where an epoch
-        ends in a smaller batch; what the law is fitted over), `edge` and `rates` of the grid, `upper_bound` (met within
-        the first epoch), `stopped` (seeds that were stopped before the target, none of n), `regime` and `fitted_steps`
-        by the law, null where there is none.
+        `{of, target, num_gpus, s_min, b_crit, e_min, regimes, points, noise_scale, why, others}`. `others` has a part
+        of the same form for each other combination of swept keys.
+
+        s_min is in steps, b_crit and e_min in examples: estimates, or missing with a why. num_gpus: whose trainings
+        were pooled. training_examples: of an epoch. regimes: up to which batch size scaling is perfect, and from which
+        on it is flat; None if B_crit is not identified.
+
+        A point has the median of `steps` over n seeds at the best rate, with its interval; `examples`;
+        `examples_per_step`, over which the law is fitted (below the batch size if an epoch ends in a smaller batch);
+        `edge` and `rates` of the grid; `upper_bound` (met within the first epoch); `stopped` (seeds that were stopped
+        before the target, not among n); `regime` and `fitted_steps` by the law, null without one.
     """
     parts = [_part(spec, tuning) for tuning in found]
     if not parts:
@@ -139,14 +129,14 @@ def statistical_efficiency(spec: StudySpec, found: Sequence[Tuning]) -> Part:
     return {**parts[0], "others": parts[1:]}
 
 
-def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Part | None = None) -> list[Tuning]:
-    """Each combination of a study's settings with its points, at the target that is its own.
+def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Tuning]:
+    """Each combination of a study's settings with its points, at a target of its own.
 
     Args:
         spec: the study's.
-        cells: of `cells.gather`.
-        recommendation: of `recommendation.choose`; the combination of its choice stands first, and its target is used
-            where no target is reached by three batch sizes.
+        cells: from `cells.gather`.
+        recommendation: from `recommendation.choose`. The combination of its choice stands first. Its target is used if
+            three batch sizes reach none.
     """
     metric = StudyMetric.of(spec.workload)
     wanted = (recommendation or {}).get("target")
@@ -158,7 +148,8 @@ def _tuning(
     spec: StudySpec, combination: Combination, metric: StudyMetric, targets: set[float], wanted: float | None
 ) -> Tuning:
     trainings = trainings_of(combination.cells)
-    if _sets_workers_apart(spec, combination):
+    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
+    if next(inexact, None) is not None:  # what a step learns depends on num_gpus, so trainings can't be pooled
         most = statistics.mode(sorted(training.num_gpus for training in trainings)) if trainings else 0
         trainings = [training for training in trainings if training.num_gpus == most]
     by_target = {target: batch_points(trainings, target, metric) for target in metric.hardest_first(targets)}
@@ -173,15 +164,8 @@ def _tuning(
     )
 
 
-def _sets_workers_apart(spec: StudySpec, combination: Combination) -> bool:
-    """Whether what a step learns depends on num_gpus beyond rounding (docs/formulas.md §7), as far as the spec tells:
-    trainings on different num_gpus are then not the same ones."""
-    findings = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
-    return next(findings, None) is not None
-
-
 def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | None) -> float | None:
-    """The hardest target of which three batch sizes have measured steps; else that three reach; else the wanted one.
+    """The hardest target with measured steps at three batch sizes, else the hardest that three reach, else the wanted.
 
     by_target: the hardest first.
     """
@@ -203,13 +187,19 @@ def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
     return value
 
 
-def _part(spec: StudySpec, tuning: Tuning) -> Part:
+def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     rates = {point.batch_size: point.best.rate for point in tuning.points if point.best}
-    noise = noise_scale(tuning.trainings, rates, _optimizer(spec, tuning.combination))
+    optimizer, momentum = (setting(spec, tuning.combination, f"optimizer.{key}") for key in ("name", "momentum"))
+    named = f"{optimizer}, momentum {momentum:g}" if optimizer == "sgd" and momentum else str(optimizer)
+    noise = noise_scale(tuning.trainings, rates, named)
     if not rates and noise["value"] is None:
         return missing(_why_nothing(spec, tuning))
     found = law_through(tuning.points) if tuning.points else PointsLaw(why=_why_nothing(spec, tuning))
     drawn = found.law if not found.bounds else None
+    regimes = None
+    if drawn is not None and drawn.b_crit.identified:
+        critical = drawn.b_crit.value
+        regimes = {"perfect_up_to": critical / REGIME_LIMIT, "flat_from": critical * REGIME_LIMIT}
     return {
         "of": tuning.combination.of,
         "target": tuning.target,
@@ -218,7 +208,7 @@ def _part(spec: StudySpec, tuning: Tuning) -> Part:
             (each.epoch_examples for each in tuning.trainings if each.epoch_examples), default=None
         ),
         **_estimates(found, tuning.points),
-        "regimes": _regimes(drawn),
+        "regimes": regimes,
         "points": [_point(point, drawn) for point in tuning.points],
         "noise_scale": noise,
         "why": found.bounds or found.why or None,
@@ -233,57 +223,39 @@ def _why_nothing(spec: StudySpec, tuning: Tuning) -> str:
     return "no batch size reached a target"
 
 
-def _optimizer(spec: StudySpec, combination: Combination) -> str:
-    """`sgd`, `sgd, momentum 0.9`."""
-    name, momentum = (setting(spec, combination, f"optimizer.{key}") for key in ("name", "momentum"))
-    return f"{name}, momentum {momentum:g}" if name == "sgd" and momentum else str(name)
-
-
 def law_through(points: Sequence[BatchPoint]) -> PointsLaw:
     """The law through the points whose steps were measured.
 
-    Those whose best rate is at the edge of its grid are left out; if too few are left, they are taken in, and what
-    follows are bounds.
+    Points whose best rate is at the edge of its grid are left out. If too few remain they are used, and the law's
+    figures are bounds.
     """
-    measured = _different([point for point in points if point.measured])
+    measured = [point for point in points if point.measured]
+    # of batch sizes that all hold the whole training set in a step, the smallest stands
+    measured = list({point.examples_per_step: point for point in reversed(measured)}.values())[::-1]
     if len(measured) < LEAST_SIZES:
-        return PointsLaw(why=_why_no_law(points, len(measured)))
+        others = [f"{point.batch_size}: {point.why_not_measured}" for point in points if not point.measured]
+        inside = f" ({'; '.join(others)})" if others else ""
+        sizes = f"{len(measured)} batch {'size has' if len(measured) == 1 else 'sizes have'} measured steps"
+        return PointsLaw(why=f"a law of batch sizes needs {LEAST_SIZES}, and {sizes} to the target{inside}")
     tuned = [point for point in measured if point.best and point.best.edge is None]
     if len(tuned) >= LEAST_SIZES:
         return PointsLaw(law=_fitted(tuned))
-    return PointsLaw(law=_fitted(measured), bounds=_why_bounds([point for point in measured if point not in tuned]))
-
-
-def _different(points: Sequence[BatchPoint]) -> list[BatchPoint]:
-    """Without batch sizes whose steps have as many examples as a smaller one's, both being the whole training set."""
-    return list({point.examples_per_step: point for point in reversed(points)}.values())[::-1]
+    wanted = []
+    for point in measured:
+        if (best := point.best) is not None and best.edge is not None:
+            beyond = "other rates" if best.rates == 1 else f"{'lower' if best.edge == 'lowest' else 'higher'} rates"
+            wanted.append(f"{beyond} than {best.rate:g} at batch {point.batch_size}")
+    why = f"the best rate is at the edge of those tried, so that steps are upper bounds: try {', '.join(wanted)}"
+    return PointsLaw(law=_fitted(measured), bounds=why)
 
 
 def _fitted(points: Sequence[BatchPoint]) -> BatchLaw:
-    """Through the geometric means over seeds of the fair costs, over the examples that a step has."""
+    """The law through the geometric means over seeds of the fair costs, over the examples of a step."""
     steps = [math.exp(float(np.mean(np.log(point.best.fair)))) for point in points if point.best]
     return fit_batch_law([point.examples_per_step for point in points], steps)
 
 
-def _why_no_law(points: Sequence[BatchPoint], measured: int) -> str:
-    others = [f"{point.batch_size}: {point.why_not_measured}" for point in points if not point.measured]
-    inside = f" ({'; '.join(others)})" if others else ""
-    sizes = f"{measured} batch {'size has' if measured == 1 else 'sizes have'} measured steps to the target"
-    return f"a law of batch sizes needs {LEAST_SIZES}, and {sizes}{inside}"
-
-
-def _why_bounds(edged: Sequence[BatchPoint]) -> str:
-    """Names the measurement that would identify the law."""
-    wanted = []
-    for point in edged:
-        best = point.best
-        if best is not None:
-            beyond = "other rates" if best.rates == 1 else f"{'lower' if best.edge == 'lowest' else 'higher'} rates"
-            wanted.append(f"{beyond} than {best.rate:g} at batch {point.batch_size}")
-    return f"the best rate is at the edge of those tried, so that steps are upper bounds: try {', '.join(wanted)}"
-
-
-def _estimates(found: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Part]:
+def _estimates(found: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Figure]:
     """s_min, b_crit and e_min."""
     law = found.law
     if law is None:
@@ -298,12 +270,6 @@ def _estimates(found: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Part
     }
     advice["b_crit"] = advice["e_min"] if law.s_min.identified else advice["s_min"]
     return {name: estimate_part(estimate, advice[name]) for name, estimate in estimates.items()}
-
-
-def _regimes(law: BatchLaw | None) -> dict[str, float] | None:
-    if law is None or not law.b_crit.identified:
-        return None
-    return {"perfect_up_to": law.b_crit.value / REGIME_LIMIT, "flat_from": law.b_crit.value * REGIME_LIMIT}
 
 
 def _point(point: BatchPoint, law: BatchLaw | None) -> dict[str, Any]:

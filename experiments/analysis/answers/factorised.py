@@ -1,8 +1,8 @@
 """Cells held out; what a factorised study infers.
 
 Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
-run; `cells.gather` makes such cells. Here they are held against the cells that were run in full as well, and the
-study's cost against that of the whole grid.
+run. `cells.gather` makes such cells. Here they are compared with the cells that were run in full, and the study's cost
+with that of the whole grid.
 
 They are chosen when the trainings have ended. A cell whose training missed every target, or was stopped early, has
 little to compare; chosen before the start, it might be one of these.
@@ -23,11 +23,11 @@ from scalestudy.experiments.analysis.measures.records import (
     COUNTED,
     Trial,
     best_value,
-    by_step,
     epochs_of,
-    step_seconds,
+    timings_by_step,
     train_seconds,
-    without,
+    undisturbed_step_seconds,
+    without_timing_runs,
 )
 from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, trial_id
@@ -41,8 +41,10 @@ NO_GRID = "a kind of step has no timing run that ended well, so that the grid's 
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A factorised study's trials, sorted. trained: its trainings. timings: by what they have timed. epochs: that a
-    trial was to have, by its id."""
+    """A factorised study's trials by kind.
+
+    trained: its trainings. timings: by the step that they timed. epochs: planned for a trial, by its id.
+    """
 
     parts: Factorised
     trials: Sequence[Trial]
@@ -55,20 +57,20 @@ class _Study:
         return cls(
             parts=parts,
             trials=trials,
-            trained=[trial for trial in without(trials) if trial["params"]["num_gpus"] == parts.train_on],
-            timings=by_step(trials),
+            trained=[trial for trial in without_timing_runs(trials) if trial["params"]["num_gpus"] == parts.train_on],
+            timings=timings_by_step(trials),
             epochs={trial.trial_id: int(trial.train["epochs"]) for trial in plan.trials},
         )
 
     def epochs_to_end(self, trial: Trial) -> int:
-        """Epochs that a training has where no scheduler stops it: those it was to have, or those up to its failure."""
+        """Epochs of a training if no scheduler stops it: those planned, or those up to its failure."""
         trained = len(epochs_of(trial))
-        return (
-            trained if trial["status"] in ("diverged", "out_of_memory") else self.epochs.get(trial["trial_id"], trained)
-        )
+        if trial["status"] in ("diverged", "out_of_memory"):
+            return trained
+        return self.epochs.get(trial["trial_id"], trained)
 
     def cut_off(self, trial: Trial) -> float:
-        """What a scheduler has cut off a training, as a share of what it has trained."""
+        """What a scheduler cut off a training, as a share of what it trained."""
         trained = len(epochs_of(trial))
         return self.epochs_to_end(trial) / trained - 1 if trial["status"] == "stopped" and trained else 0.0
 
@@ -76,26 +78,35 @@ class _Study:
 def factorised_part(
     plan: Plan, trials: Sequence[Trial], cells: Sequence[Cell], targets: Sequence[float]
 ) -> dict[str, Any] | None:
-    """The summary's part; None where the study is not factorised.
-
-    cells: trainings that ran; timings: timing runs that gave figures. held_out: a row a cell that was run in full:
-    label, target, predicted_seconds and measured_seconds to it, error = predicted ÷ measured - 1, why; median_error: of
-    the errors' sizes. gpu_seconds: of all that ran, held-out cells and timing runs included; grid_gpu_seconds: of the
-    grid of what was trained, each trial to its end, by the study's own figures, null with a why. saved_by_factorising:
-    the share of the grid's GPU-seconds that is saved where no trial is stopped early; saved_by_asha: the share of the
-    rest that stopping saves, null where nothing was stopped. So gpu_seconds = grid · (1 - one) · (1 - other).
+    """The summary's part, or None if the study is not factorised.
 
     Args:
         plan: the study's.
         trials: lines of `trials.jsonl`.
-        cells: as `cells.gather` makes them.
+        cells: from `cells.gather`.
         targets: the spec's.
+
+    Returns:
+        cells: how many trainings ran. timings: how many timing runs gave figures.
+        held_out: a row for each cell that was run in full: label, target, predicted_seconds and measured_seconds to it,
+            error = predicted ÷ measured - 1, why. median_error: of the errors' sizes.
+        gpu_seconds: of all that ran. grid_gpu_seconds: of the whole grid, each trial to its end, by the study's own
+            figures; null with a why.
+        saved_by_factorising: the share of the grid's GPU-seconds that is saved if no trial is stopped early.
+        saved_by_asha: the share of the rest that stopping saves, null if nothing was stopped.
+
+        So gpu_seconds = grid · (1 - saved_by_factorising) · (1 - saved_by_asha).
     """
     if plan.factorised is None:
         return None
     study = _Study.of(plan, plan.factorised, trials)
     measured = [cell for cell in cells if not cell.inferred and cell.num_gpus != study.parts.train_on and cell.counted]
-    held_out = [_held_out_row(cell, _inferred(cell, cells, study), targets) for cell in measured]
+    held_out = []
+    for cell in measured:
+        lender = {**cell.params, "num_gpus": study.parts.train_on}
+        trainings = next((other.trials for other in cells if other.params == lender), ())
+        inferred = replace(infer(cell, trainings), timing=study.timings.get(step_key(cell.params)))
+        held_out.append(_held_out_row(cell, inferred, targets))
     errors = [abs(row["error"]) for row in held_out if row["error"] is not None]
     return {
         "cells": len(study.trained),
@@ -106,15 +117,8 @@ def factorised_part(
     }
 
 
-def _inferred(cell: Cell, cells: Sequence[Cell], study: _Study) -> Cell:
-    """A held-out cell as the study would have inferred it."""
-    lender = {**cell.params, "num_gpus": study.parts.train_on}
-    trainings = next((other.trials for other in cells if other.params == lender), ())
-    return replace(infer(cell, trainings), timing=study.timings.get(step_key(cell.params)))
-
-
 def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> dict[str, Any]:
-    """The two at the hardest target that they both reach; where there is none, over the epochs of the training."""
+    """Predicted and measured seconds to the hardest target that both reach, or over the whole training if none."""
     row: dict[str, Any] = {"label": measured.label, "target": None, "why": None}
     if not inferred.is_timed:
         return {**row, **_compared(None, None), "why": NO_TIMING_RUN}
@@ -123,21 +127,16 @@ def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> d
         if None not in pair:
             return {**row, "target": target, **_compared(*pair)}
     none = "it was not both inferred and measured to reach a target: this is the whole of its training"
-    return {**row, **_compared(*_whole(measured, inferred)), "why": none if targets else None}
-
-
-def _whole(measured: Cell, inferred: Cell) -> tuple[float | None, float | None]:
-    """Training seconds of all epochs, median over seeds: inferred, measured."""
     seconds = inferred.undisturbed_epoch_seconds
     ended = [(len(epochs_of(trial)), train_seconds(trial)) for trial in measured.timed if epochs_of(trial)]
-    if not ended or seconds is None:
-        return None, None
-    return statistics.median(count for count, _ in ended) * seconds, statistics.median(spent for _, spent in ended)
+    whole: tuple[float | None, float | None] = (None, None)
+    if ended and seconds is not None:
+        whole = statistics.median(count for count, _ in ended) * seconds, statistics.median(spent for _, spent in ended)
+    return {**row, **_compared(*whole), "why": none if targets else None}
 
 
 def _compared(predicted: float | None, measured: float | None) -> dict[str, float | None]:
-    known = predicted is not None and measured is not None and measured > 0
-    error = predicted / measured - 1 if known and predicted is not None and measured is not None else None
+    error = predicted / measured - 1 if predicted is not None and measured is not None and measured > 0 else None
     return {"predicted_seconds": predicted, "measured_seconds": measured, "error": error}
 
 
@@ -160,7 +159,7 @@ def _gpu_seconds(trial: Trial) -> float:
 
 
 def _grid_gpu_seconds(study: _Study) -> float | None:
-    """GPU-seconds of every training with every num_gpus; None where a kind of step was not timed."""
+    """GPU-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
     steps: dict[int, float] = {}
     for trial in study.trained:
         counts = [count for epoch in epochs_of(trial) if (count := positive(epoch.get("steps")))]
@@ -171,7 +170,7 @@ def _grid_gpu_seconds(study: _Study) -> float | None:
         for size in study.parts.sizes:
             params = {**trial["params"], "num_gpus": size}
             timing = study.timings.get(step_key(params))
-            seconds = step_seconds(timing) if timing is not None else None
+            seconds = undisturbed_step_seconds(timing) if timing is not None else None
             if seconds is None:
                 return None
             parts.append(study.epochs_to_end(trial) * steps[int(params["batch_size"])] * seconds * size)
@@ -179,12 +178,12 @@ def _grid_gpu_seconds(study: _Study) -> float | None:
 
 
 def _check_words(part: Mapping[str, Any], them: str) -> str:
-    """How far the products were off in the cells run in full, or why that is not known. them: the inferred cells."""
+    """How far the products were off in the cells run in full, or why that is unknown. them: the inferred cells."""
     if not part["held_out"]:
         return "No cell was run in full to check these products."
-    told = sum(row["error"] is not None for row in part["held_out"])
-    count = told or len(part["held_out"])
-    if told == 0:
+    count = sum(row["error"] is not None for row in part["held_out"])
+    if count == 0:
+        count = len(part["held_out"])
         cells = "One cell was" if count == 1 else f"{count} cells were"
         reasons = sorted({row["why"] or "it has no times" for row in part["held_out"]})
         return f"{cells} run in full to check {them}, but can't be compared with a product: {'; '.join(reasons)}."
@@ -192,10 +191,10 @@ def _check_words(part: Mapping[str, Any], them: str) -> str:
     return f"In {cells} run in full to check {them} the product was off by {part['median_error']:.1%} (median)."
 
 
-def caveats(
+def factorised_caveats(
     spec: StudySpec, plan: Plan, rows: Sequence[Mapping[str, Any]], part: Mapping[str, Any] | None
 ) -> list[str]:
-    """What a reader must know of inferred cells. rows: `cells.cell_row`s. part: `factorised_part`."""
+    """What a reader must know about inferred cells. rows: from `cells.cell_row`. part: from `factorised_part`."""
     if plan.factorised is None or part is None:
         return []
     inferred = sum(row["kind"] == "factorised" for row in rows)

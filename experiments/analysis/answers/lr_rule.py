@@ -1,4 +1,4 @@
-"""How the best learning rate follows the batch size, measured (docs/formulas.md §2)."""
+"""How the best learning rate follows the batch size, as measured (docs/formulas.md §2)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.answers.efficiency import Tuning, setting
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 from scalestudy.experiments.analysis.laws.power import LEAST_POINTS, PowerLaw, fit_power
-from scalestudy.experiments.analysis.measures.parts import Part, estimate_part, missing
+from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing
 from scalestudy.experiments.analysis.measures.trainings import BestRate, final_rates
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -15,27 +15,26 @@ Rule = Literal["linear", "sqrt", "constant"]
 EXPONENTS: Mapping[Rule, float] = {"linear": 1.0, "sqrt": 0.5, "constant": 0.0}
 """p of each rule in η = η₀·(B/B₀)^p."""
 APPLIED: Mapping[str, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-"""p of what `train.lr_rule` does to the nominal rate. AdaScale's gain follows the gradients, and has none."""
+"""p by which `train.lr_rule` scales the nominal rate. AdaScale's gain follows the gradients, and has none."""
 
 
-def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Part:
-    """The `lr_rule` part of `summary.json`: log η* = a + p·log B.
+def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
+    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. found: from `statistical_efficiency.tunings`.
 
-    The best rate of a batch size is the one that reaches the target of `statistical_efficiency` soonest, if three batch
-    sizes reach it: after the last epoch many rates have come to the same metric, and differ in how soon they did. Else
-    it is the one of the best metric after the last epoch.
-
-    Args:
-        spec: the study's.
-        found: of `statistical_efficiency.tunings`.
+    If three batch sizes reach the target, the best rate is the one that reaches it soonest: after the last epoch many
+    rates have come to the same metric, and differ in how soon they did. Else it is the one of the best metric after the
+    last epoch.
 
     Returns:
-        `{of, exponent, target_or_metric, target, applied_rule, nearest, by_resolution, points, why, others}`. exponent:
-        of the effective rate, the nominal one after `train.lr_rule`; missing with a why below three batch sizes whose
-        best rate is inside its grid. nearest: the one rule whose exponent lies in the interval, null if none does or
-        several do. by_resolution: whether the grid's spacing and rates that the seeds can't tell apart, not scatter
-        about the rule, set the interval. A point: `best_rate` (nominal), `effective_rate`, `low` and `high` (nominal,
-        the range in which the grid and the seeds leave it), `edge`, `rates` tried, n seeds, `fitted_rate` (nominal).
+        `{of, exponent, target_or_metric, target, applied_rule, nearest, by_resolution, points, why, others}`.
+
+        exponent: of the effective rate, which is the nominal one after `train.lr_rule`. It is missing, with a why, if
+        fewer than three batch sizes have their best rate inside the grid. nearest: the rule whose exponent lies in the
+        interval, null if none or several do. by_resolution: whether the interval is set by the grid's spacing and by
+        rates that the seeds can't tell apart, rather than by scatter about the rule.
+
+        A point has `best_rate` (nominal), `effective_rate`, `low` and `high` (nominal, the range in which grid and
+        seeds leave it), `edge`, `rates` tried, n seeds, `fitted_rate` (nominal).
     """
     parts = [_part(spec, tuning) for tuning in found]
     if not parts:
@@ -43,7 +42,7 @@ def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Part:
     return {**parts[0], "others": parts[1:]}
 
 
-def _part(spec: StudySpec, tuning: Tuning) -> Part:
+def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     by_target = sum(point.best is not None for point in tuning.points) >= LEAST_POINTS
     if by_target:
         rates = {point.batch_size: point.best for point in tuning.points}
@@ -55,60 +54,47 @@ def _part(spec: StudySpec, tuning: Tuning) -> Part:
     if not known:
         return missing("no training finished, so that no rate is the best")
     rule = setting(spec, tuning.combination, "lr_rule")
-    factors = _factors(rule, setting(spec, tuning.combination, "base_batch_size"), known)
+    base, power = setting(spec, tuning.combination, "base_batch_size"), APPLIED.get(rule)
+    factors = None if power is None else {size: (size / base) ** power for size in known}  # effective over nominal rate
     law, why = _law(known, factors)
-    exponent = missing(why) if law is None else _exponent(law)
+    exponent, nearest = missing(why), None
+    if law is not None:
+        remedy = "a finer grid of rates" if law.by_resolution else "more batch sizes"
+        exponent = estimate_part(law.exponent, f"try {remedy}, or batch sizes further apart")
+        nearest = _nearest(law.exponent)
     return {
         "of": tuning.combination.of,
         "exponent": exponent,
         "target_or_metric": chosen_by,
         "target": tuning.target if by_target else None,
         "applied_rule": rule,
-        "nearest": _nearest(law.exponent) if law is not None else None,
+        "nearest": nearest,
         "by_resolution": law.by_resolution if law is not None else None,
         "points": [_point(size, best, factors, law) for size, best in known.items()],
         "why": why or exponent.get("why"),
     }
 
 
-def _factors(rule: str, base: int, batch_sizes: Mapping[int, Any]) -> dict[int, float] | None:
-    """Effective over nominal rate by batch size; None where the rule has no such factor."""
-    power = APPLIED.get(rule)
-    return None if power is None else {size: (size / base) ** power for size in batch_sizes}
-
-
 def _law(known: Mapping[int, BestRate], factors: Mapping[int, float] | None) -> tuple[PowerLaw | None, str]:
-    """The law through the rates inside their grids; else why there is none."""
+    """The law through the rates inside their grids, or why there is none. factors: effective over nominal rate."""
     if factors is None:
         return None, "under adascale the rate of a step follows its gradients, and not the batch size alone"
     inside = {size: best for size, best in known.items() if best.edge is None}
-    if len(inside) < LEAST_POINTS:
-        return None, _why_too_few(known, len(inside))
-    return fit_power(
-        list(inside),
-        [best.middle * factors[size] for size, best in inside.items()],
-        [best.width for best in inside.values()],
-    ), ""
-
-
-def _why_too_few(known: Mapping[int, BestRate], inside: int) -> str:
-    edges = [_beyond(size, best) for size, best in known.items() if best.edge is not None]
-    have = f"{inside} {'has its best rate' if inside == 1 else 'have their best rates'} inside the grid"
-    remedy = f"; at the edge it is a bound: try {', '.join(edges)}" if edges else ""
-    return f"the rule needs {LEAST_POINTS} batch sizes, and {have}{remedy}"
-
-
-def _beyond(size: int, best: BestRate) -> str:
-    wanted = "rates other than" if best.rates == 1 else f"rates {'below' if best.edge == 'lowest' else 'above'}"
-    return f"{wanted} {best.rate:g} at batch {size}"
-
-
-def _exponent(law: PowerLaw) -> Part:
-    remedy = "a finer grid of rates" if law.by_resolution else "more batch sizes"
-    return estimate_part(law.exponent, f"try {remedy}, or batch sizes further apart")
+    if len(inside) >= LEAST_POINTS:
+        middles = [best.middle * factors[size] for size, best in inside.items()]
+        return fit_power(list(inside), middles, [best.width for best in inside.values()]), ""
+    tries = []
+    for size, best in known.items():
+        if best.edge is not None:
+            wanted = "rates other than" if best.rates == 1 else f"rates {'below' if best.edge == 'lowest' else 'above'}"
+            tries.append(f"{wanted} {best.rate:g} at batch {size}")
+    have = f"{len(inside)} {'has its best rate' if len(inside) == 1 else 'have their best rates'} inside the grid"
+    remedy = f"; at the edge it is a bound: try {', '.join(tries)}" if tries else ""
+    return None, f"the rule needs {LEAST_POINTS} batch sizes, and {have}{remedy}"
 
 
 def _nearest(exponent: Estimate) -> Rule | None:
+    """The one rule whose exponent lies in the interval."""
     if exponent.low is None or exponent.high is None:
         return None
     inside = [rule for rule, power in EXPONENTS.items() if exponent.low <= power <= exponent.high]

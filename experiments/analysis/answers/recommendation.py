@@ -9,17 +9,18 @@ from scalestudy.experiments.analysis.measures.intervals import (
     ENOUGH_SEEDS,
     SHOWN_TIES,
     Contender,
+    indistinguishable,
     over_seeds,
     scaled,
     tie_sentence,
-    tied,
 )
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Part, missing, present
+from scalestudy.experiments.analysis.measures.parts import Figure, missing, present
 from scalestudy.experiments.analysis.measures.records import Trial, final_value
 from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
 from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.analysis.measures.trainings import TUNED
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 
@@ -27,15 +28,15 @@ Edge = Literal["lowest", "highest", "only"]
 
 
 def rate_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """By label, the cells whose rate is the lowest, the highest or the only one tried where all but num_gpus is alike.
+    """By label, the cells whose rate is the lowest, the highest or the only one tried, all but num_gpus being equal.
 
-    A rate counts as tried where a training with it ended in a way that says something about it, diverged ones too.
+    A rate counts as tried if a training with it ended in a way that says something about it. Diverged ones do.
     """
     return _edges(cells, "learning_rate", "num_gpus")
 
 
 def batch_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """The same of batch sizes, each at rates of its own."""
+    """The same for batch sizes, each at rates of its own."""
     return _edges(cells, "batch_size", "learning_rate", "num_gpus")
 
 
@@ -46,37 +47,53 @@ def _edges(cells: Sequence[Cell], key: str, *besides: str) -> dict[str, Edge]:
         if cell.with_status(TUNED):
             place, value = places[cell.label]
             tried.setdefault(place, set()).add(value)
-    edges = {label: _edge(value, tried.get(place, set())) for label, (place, value) in places.items()}
-    return {label: edge for label, edge in edges.items() if edge is not None}
-
-
-def _edge(value: float, tried: set[float]) -> Edge | None:
-    if tried <= {value}:
-        return "only"
-    if value <= min(tried):
-        return "lowest"
-    return "highest" if value >= max(tried) else None
+    edges: dict[str, Edge] = {}
+    for label, (place, value) in places.items():
+        others = tried.get(place, set())
+        if others <= {value}:
+            edges[label] = "only"
+        elif value <= min(others):
+            edges[label] = "lowest"
+        elif value >= max(others):
+            edges[label] = "highest"
+    return edges
 
 
 def caveats_of(
     choice: Mapping[str, Any], edge: Edge | None, ties: Sequence[str], batch_edge: Edge | None = None
 ) -> list[str]:
-    """Of one row of the recommendation, the weightiest first.
+    """The caveats of one row of the recommendation, the weightiest first.
 
-    edge: of its learning rate. ties: labels of what it can't be told apart from.
+    edge: of its learning rate. ties: labels of what it can't be told apart from. batch_edge: of its batch size, if the
+    study asks for that; a single batch size is no choice.
     """
-    found = [
-        _seed_caveat(choice["n_seeds"]),
-        tie_sentence(ties),
-        _slower_caveat(choice),
-        _inferred_caveat(choice["evidence"]),
-        _miss_caveat(choice),
-        _stopped_caveat(choice),
-        _edge_caveat(choice, edge),
-        _batch_caveat(choice, batch_edge),
-        _bound_caveat(choice),
-        _flag_caveat(choice["flags"]),
-    ]
+    found: list[str | None] = [_seed_caveat(choice["n_seeds"]), tie_sentence(ties)]
+    gain, batch_size, flags = choice.get("strong_speedup"), choice["batch_size"], choice["flags"]
+    if choice.get("seconds") is not None and gain is not None and gain < 1:
+        found.append(
+            f"At batch {batch_size} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
+            "what learns alike is sooner with one, and that it was not so here may be chance."
+        )
+    if choice["evidence"]["kind"] != "measured":
+        trained = ", ".join(choice["evidence"]["cells"])
+        found.append(
+            f"Inferred: the epochs are those of {trained}, the seconds an epoch those of a timing run of its own."
+        )
+    reached, seeds = choice["reached"], choice["n_seeds"]
+    if reached is not None and reached < seeds:
+        found.append(f"{seeds - reached} of {seeds} seeds did not reach the target.")
+    found.append(_stopped_caveat(choice))
+    if edge is not None:
+        beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
+        rate = f"{choice['learning_rate']:g}"
+        found.append(f"{rate} is the {edge} learning rate tried at batch {batch_size}: {beyond} may do better.")
+    if batch_edge is not None and batch_edge != "only":
+        which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[batch_edge]
+        found.append(f"{batch_size} is the {which} batch size tried: {beyond} may do better.")
+    if choice["upper_bound"]:
+        found.append("A seed met the target within its first epoch, whose end is counted: the time is an upper bound.")
+    if flags:
+        found.append(f"Its timings are marked {', '.join(flags)}.")
     return [caveat for caveat in found if caveat]
 
 
@@ -88,33 +105,8 @@ def _seed_caveat(seeds: int) -> str | None:
     return f"Provisional: of {seeds} seeds the range is shown; no difference from other cells is established."
 
 
-def _slower_caveat(choice: Mapping[str, Any]) -> str | None:
-    """Of a time to a target with more workers than are of use: seeds and rounding made it short, not the workers."""
-    gain = choice.get("strong_speedup")
-    if choice.get("seconds") is None or gain is None or gain >= 1:
-        return None
-    return (
-        f"At batch {choice['batch_size']} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
-        "what learns alike is sooner with one, and that it was not so here may be chance."
-    )
-
-
-def _inferred_caveat(evidence: Mapping[str, Any]) -> str | None:
-    if evidence["kind"] == "measured":
-        return None
-    trained = ", ".join(evidence["cells"])
-    return f"Inferred: the epochs are those of {trained}, the seconds an epoch those of a timing run of its own."
-
-
-def _miss_caveat(choice: Mapping[str, Any]) -> str | None:
-    reached, seeds = choice["reached"], choice["n_seeds"]
-    if reached is None or reached >= seeds:
-        return None
-    return f"{seeds - reached} of {seeds} seeds did not reach the target."
-
-
 def _stopped_caveat(choice: Mapping[str, Any]) -> str | None:
-    """Of a time to a target: seeds that are left out; of a final metric: seeds that have not trained to the end."""
+    """For a time to a target: seeds that are left out. For a final metric: seeds that have not trained to the end."""
     left_out = choice.get("stopped")
     if left_out:
         were = "1 more seed was" if left_out == 1 else f"{left_out} more seeds were"
@@ -122,48 +114,18 @@ def _stopped_caveat(choice: Mapping[str, Any]) -> str | None:
     count = len(choice.get("stopped_after") or ()) if left_out is None else 0
     if not count:
         return None
-    were = "1 seed was" if count == 1 else f"{count} seeds were"
+    were = f"{plural(count, 'seed')} {'was' if count == 1 else 'were'}"
     return f"{were} stopped early, so that the last epoch is not that of a whole training."
-
-
-def _edge_caveat(choice: Mapping[str, Any], edge: Edge | None) -> str | None:
-    if edge is None:
-        return None
-    beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
-    rate, batch = f"{choice['learning_rate']:g}", choice["batch_size"]
-    return f"{rate} is the {edge} learning rate tried at batch {batch}: {beyond} may do better."
-
-
-def _batch_caveat(choice: Mapping[str, Any], edge: Edge | None) -> str | None:
-    """Of a study that asks for the batch size: with one alone there is nothing to choose."""
-    if edge is None or edge == "only":
-        return None
-    which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[edge]
-    return f"{choice['batch_size']} is the {which} batch size tried: {beyond} may do better."
-
-
-def _bound_caveat(choice: Mapping[str, Any]) -> str | None:
-    if not choice["upper_bound"]:
-        return None
-    return "A seed met the target within its first epoch, whose end is counted: the time is an upper bound."
-
-
-def _flag_caveat(flags: Sequence[str]) -> str | None:
-    return f"Its timings are marked {', '.join(flags)}." if flags else None
 
 
 Option = Mapping[str, Any]
 """A row of `targets.target_row` whose seconds are known."""
 
-
 NO_KNEE = "a knee needs three cells on the Pareto front, one of them below the line from fastest to cheapest"
 
 
 def pareto(options: Sequence[Option]) -> list[Option]:
-    """Options that no other beats in both seconds and GPU-seconds, fastest first.
-
-    Of equals in both the first stays.
-    """
+    """Options that no other beats in both seconds and GPU-seconds, fastest first. Of equal options the first stays."""
     front: list[Option] = []
     for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
         if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
@@ -172,9 +134,9 @@ def pareto(options: Sequence[Option]) -> list[Option]:
 
 
 def knee(front: Sequence[Option]) -> Option | None:
-    """The Pareto point farthest below the line from fastest to cheapest, on log axes; None where none lies below.
+    """The Pareto point farthest below the line from fastest to cheapest, on log axes. None if no point lies below.
 
-    front: as from `pareto`, fastest first, so that seconds rise and GPU-seconds fall.
+    front: from `pareto`, fastest first, so that seconds rise and GPU-seconds fall.
     """
     if len(front) < 3:
         return None
@@ -195,19 +157,24 @@ def recommend(
     max_gpus: int | None = None,
     price: float | None = None,
     by: Literal["time", "cost"] = "time",
-) -> Part:
+) -> Figure:
     """What to choose, from a study's trials.
 
-    metric: what the study compares by. targets: the spec's; the hardest that some cell reaches is used, unless
-    `accuracy` names one, of whatever metric. max_gpus: leave out cells with more workers. price: per GPU-hour. by:
-    whether `choice` is the fastest or the cheapest.
+    Args:
+        metric: what the study compares by.
+        targets: the spec's. The hardest that some cell reaches is used, unless `accuracy` names one.
+        accuracy: a target, of whatever metric.
+        max_gpus: cells with more workers are left out.
+        price: of a GPU-hour.
+        by: whether `choice` is the fastest or the cheapest.
 
-    The result has metric, target, choice, fastest, cheapest, knee, best_accuracy (each `{label, params, num_gpus,
-    batch_size, learning_rate, seconds, gpu_seconds, cost, interval, n_seeds, test_accuracy, flags, evidence, ties,
-    caveats, strong_speedup, …}`, or null with a why), pareto (labels) and provisional. For another metric than accuracy
-    its name stands in best_accuracy and test_accuracy. evidence: `{cells (labels), seeds, kind}`. ties: labels of the
-    cells that it can't be told apart from, `tie_count` in all. caveats: sentences. strong_speedup: of its workers over
-    one at the same batch; null where that was not timed.
+    Returns:
+        metric, target, choice, fastest, cheapest, knee, best_accuracy, pareto (labels) and provisional. A choice is
+        `{label, params, num_gpus, batch_size, learning_rate, seconds, gpu_seconds, cost, interval, n_seeds,
+        test_accuracy, flags, evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another metric's name
+        replaces accuracy in best_accuracy and test_accuracy. evidence: `{cells (labels), seeds, kind}`. ties: labels of
+        the cells that it can't be told apart from, `tie_count` in all. caveats: sentences. strong_speedup: of its
+        workers over one at the same batch; null if that was not timed.
     """
     cells = [cell for cell in gather(plan, trials, metric) if max_gpus is None or cell.num_gpus <= max_gpus]
     wanted = (accuracy,) if accuracy is not None else tuple(targets)
@@ -222,14 +189,18 @@ def choose(
     metric: StudyMetric,
     *,
     by: Literal["time", "cost"] = "time",
-) -> Part:
-    """`recommend` on figures that are there already. rows: target to its `target_row`s, in the cells' order."""
+) -> Figure:
+    """`recommend` for figures that were made before. rows: target to its `target_row`s, in the cells' order."""
     reached = {target: [row for row in options if row["seconds"] is not None] for target, options in rows.items()}
     hardest_first = metric.hardest_first(rows)
     target = next((target for target in hardest_first if reached[target]), None)
     options = reached[target] if target is not None else []
     front = pareto(options)
-    none = _why_none(cells, hardest_first, metric)
+    none = "no trial ended in a way that can be compared"
+    if any(cell.counted for cell in cells):
+        none = f"the spec names no target {metric.name} (targets.accuracy)"
+        if hardest_first:
+            none = f"no cell reached a {metric.title} of {hardest_first[-1]:g}"
     choosing = _Choosing(cells, cell_rows, metric)
     fastest = choosing.choice(front[0], options, ("seconds",)) if front else missing(none)
     cheapest = choosing.choice(front[-1], options, ("gpu_seconds",)) if front else missing(none)
@@ -251,14 +222,6 @@ def choose(
     }
 
 
-def _why_none(cells: Sequence[Cell], hardest_first: Sequence[float], metric: StudyMetric) -> str:
-    if not any(cell.counted for cell in cells):
-        return "no trial ended in a way that can be compared"
-    if not hardest_first:
-        return f"the spec names no target {metric.name} (targets.accuracy)"
-    return f"no cell reached a {metric.title} of {hardest_first[-1]:g}"
-
-
 class _Choosing:
     """Turns options into rows of the recommendation, with their evidence, ties and caveats."""
 
@@ -270,13 +233,21 @@ class _Choosing:
         timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in cell_rows})
         self._timings = {label: row for row in timings for label in row["cells"]}
 
-    def choice(self, option: Option, options: Sequence[Option], figures: Sequence[str]) -> Part:
-        """One of the options, chosen for its figures of these names (seconds, gpu_seconds)."""
-        contenders = {each["label"]: _contender(each, figures) for each in options}
-        return self._row(option, tied(contenders[option["label"]], list(contenders.values())))
+    def choice(self, option: Option, options: Sequence[Option], figures: Sequence[str]) -> Figure:
+        """One of the options, chosen by these figures (seconds, gpu_seconds)."""
+        contenders = {}
+        for each in options:
+            factors = {"seconds": 1.0, "gpu_seconds": float(each["params"]["num_gpus"])}
+            contenders[each["label"]] = Contender(
+                label=each["label"],
+                figures=tuple(each[figure] for figure in figures),
+                intervals=tuple(scaled(each["interval"], factors[figure]) for figure in figures),
+                n_seeds=each["n_seeds"],
+            )
+        return self._row(option, indistinguishable(contenders[option["label"]], list(contenders.values())))
 
-    def best(self) -> Part:
-        """The cell of the best median after the last epoch; of equals the one with fewer GPU-seconds an epoch."""
+    def best(self) -> Figure:
+        """The cell of the best median after the last epoch. Of equal ones it takes fewest GPU-seconds an epoch."""
         ranked = [row for row in self._rows.values() if present(row[self._metric.key])]
         if not ranked:
             return missing("no trial finished")
@@ -286,7 +257,7 @@ class _Choosing:
             return self._metric.order(row[self._metric.key]["value"]), seconds * row["params"]["num_gpus"]
 
         best = min(ranked, key=order)
-        ties = tied(self._by_metric(best), [self._by_metric(row) for row in ranked])
+        ties = indistinguishable(self._by_metric(best), [self._by_metric(row) for row in ranked])
         return self._row({**best, "n_seeds": best[self._metric.key]["n"]}, ties)
 
     def _by_metric(self, row: Mapping[str, Any]) -> Contender:
@@ -296,22 +267,14 @@ class _Choosing:
         interval = over_seeds(known, logarithms=False)
         return Contender(label=row["label"], figures=(figure,), intervals=(interval,), n_seeds=len(known))
 
-    def _trained(self, label: str) -> dict[str, Any]:
-        """Whose trainings a cell's figures are from: its own, or those of the cells that it was inferred from."""
-        cell = self._cells[label]
-        if not cell.inferred:
-            return {"cells": [label], "kind": "measured"}
-        names = dict.fromkeys(label_of(cell_of(trial["params"])) for trial in cell.trials)
-        return {"cells": list(names), "kind": "factorised"}
-
-    def _strong_speedup(self, label: str) -> float | None:
-        """Of several workers over one at the same batch, whatever the rate; None where that was not timed."""
-        timing = self._timings[label]
-        return timing["speedup"] if timing["scaling"] == STRONG else None
-
-    def _row(self, option: Option, ties: Sequence[str]) -> Part:
+    def _row(self, option: Option, ties: Sequence[str]) -> Figure:
         label, row, params = option["label"], self._rows[option["label"]], option["params"]
         known = ("seconds", "gpu_seconds", "cost", "interval", "n_seeds", "reached", "stopped", "upper_bound")
+        cell, timing = self._cells[label], self._timings[label]
+        trained = {"cells": [label], "kind": "measured"}
+        if cell.inferred:
+            names = dict.fromkeys(label_of(cell_of(trial["params"])) for trial in cell.trials)
+            trained = {"cells": list(names), "kind": "factorised"}
         choice = {
             "label": label,
             "params": params,
@@ -321,20 +284,10 @@ class _Choosing:
             "device": row["device"],
             "flags": row["flags"],
             "stopped_after": row["stopped_after"],
-            "evidence": {**self._trained(label), "seeds": option["n_seeds"]},
+            "evidence": {**trained, "seeds": option["n_seeds"]},
             "ties": list(ties[:SHOWN_TIES]),
             "tie_count": len(ties),
-            "strong_speedup": self._strong_speedup(label),
+            "strong_speedup": timing["speedup"] if timing["scaling"] == STRONG else None,
         }
         caveats = caveats_of(choice, self._rate_edges.get(label), ties, self._batch_edges.get(label))
         return {**choice, "caveats": caveats}
-
-
-def _contender(option: Option, figures: Sequence[str]) -> Contender:
-    of_figure = {"seconds": 1.0, "gpu_seconds": float(option["params"]["num_gpus"])}
-    return Contender(
-        label=option["label"],
-        figures=tuple(option[figure] for figure in figures),
-        intervals=tuple(scaled(option["interval"], of_figure[figure]) for figure in figures),
-        n_seeds=option["n_seeds"],
-    )

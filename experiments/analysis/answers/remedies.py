@@ -1,29 +1,25 @@
 """What a remedy is predicted to bring, by the law of a step's time (docs/formulas.md §4, §8).
 
-A larger batch makes more examples a second and mostly needs more of them, so that where the steps to a target are known
-remedies go by the time to it, T(K, B) = S(B) · T_iter(K, B/K).
+A larger batch makes more examples a second, and mostly needs more of them. So if the steps to the target are known,
+remedies are judged by the time to it, T(K, B) = S(B) · T_iter(K, B/K).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from scalestudy.experiments.analysis.answers.throughput import part_of, times_of
+from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING
+from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
 from scalestudy.experiments.analysis.laws.step_time import Constants, StepTimes
-from scalestudy.experiments.analysis.measures.parts import Part, number_of, present
-from scalestudy.experiments.plan.plan import label
-
-Row = Mapping[str, Any]
-WORTH_TELLING = 1.05
-"""Predicted gains below are not told: repeated timings on a quiet machine differ by as much."""
-USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
+from scalestudy.experiments.analysis.measures.cells import combination_of
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, identified, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLaw:
-    """The law of a step's time that a timing row lies on. across_nodes: whether the row's workers were on several
-    nodes. largest_share: of examples a worker, as timed.
+    """The law of a step's time that a timing row lies on.
+
+    across_nodes: whether the row's workers were on several nodes. largest_share: of examples a worker, as timed.
     """
 
     times: StepTimes
@@ -33,9 +29,9 @@ class RowLaw:
     fixed_cost_known: bool
 
     @classmethod
-    def of(cls, throughput: Part | None, row: Row) -> "RowLaw | None":
-        """throughput: of `throughput.throughput_part`, or None. None where it has no law for the row."""
-        part = part_of(throughput, _settings_of(row)) if throughput is not None else None
+    def of(cls, throughput: Figure | None, row: Row) -> "RowLaw | None":
+        """The row's law, or None if there is none. throughput: from `throughput.throughput_part`, or None."""
+        part = part_of_combination(throughput, combination_of(row["params"])) if throughput is not None else None
         if part is None:
             return None
         return cls(
@@ -43,28 +39,28 @@ class RowLaw:
             across_nodes=bool(row.get("across_nodes")),
             data_seconds=part["data_seconds"]["value"] or 0.0,
             largest_share=max(point["batch_size"] / point["num_gpus"] for point in part["points"]),
-            fixed_cost_known=present(part["alpha_c"]) and part["alpha_c"].get("identified", True),
+            fixed_cost_known=identified(part["alpha_c"]),
         )
 
     @property
     def constants(self) -> Constants:
-        """Of the law."""
+        """The law's constants."""
         return self.times.constants
 
     def seconds(self, num_gpus: int, batch_size: float) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         share = batch_size / num_gpus
         found = self.times.seconds(num_gpus, share, data_seconds=self.data_seconds, across_nodes=self.across_nodes)
         return found.value
 
     def sync_share(self, num_gpus: int, batch_size: float) -> float:
-        """The exposed part of summing gradients, of a step."""
+        """The exposed part of summing gradients, as a share of a step."""
         seconds = self.seconds(num_gpus, batch_size)
         gradient = float(self.constants.gradient_seconds(batch_size / num_gpus))
         return max(seconds - self.data_seconds - gradient, 0.0) / seconds
 
     def fixed_share(self, per_worker_batch: float) -> float:
-        """alpha_c, of T_grad."""
+        """alpha_c as a share of T_grad."""
         gradient = float(self.constants.gradient_seconds(per_worker_batch))
         return self.constants.alpha_c / gradient if gradient > 0 else 0.0
 
@@ -76,8 +72,10 @@ class RowLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Steps to the target of a study by batch size, of the settings of a timing row. measured: None of a batch size
-    that was tried and has none. s_min, b_crit: of the law of batch sizes; None where it is not identified.
+    """Steps to a study's target by batch size, for the settings of a timing row.
+
+    measured: None for a batch size that was tried without success. s_min, b_crit: of the law of batch sizes; None if it
+    is not identified.
     """
 
     target: float
@@ -86,9 +84,9 @@ class Steps:
     b_crit: float | None
 
     @classmethod
-    def of(cls, efficiency: Part | None, row: Row) -> "Steps | None":
-        """efficiency: of `statistical_efficiency`, or None. None where it knows no steps for the row."""
-        part = part_of(efficiency, _settings_of(row)) if efficiency is not None else None
+    def of(cls, efficiency: Figure | None, row: Row) -> "Steps | None":
+        """The steps for a row, or None if they are unknown. efficiency: from `statistical_efficiency`, or None."""
+        part = part_of_combination(efficiency, combination_of(row["params"])) if efficiency is not None else None
         if part is None or part.get("target") is None:
             return None
         s_min, b_crit = (number_of(part[name]) for name in ("s_min", "b_crit"))
@@ -101,7 +99,7 @@ class Steps:
         )
 
     def at(self, batch_size: int) -> float | None:
-        """Steps with this batch size; None where they are not known, or it was tried and does not reach the target."""
+        """Steps with this batch size. None if they are unknown, or it was tried and does not reach the target."""
         if batch_size in self.measured:
             return self.measured[batch_size]
         reached = [size for size, steps in self.measured.items() if steps is not None]
@@ -112,24 +110,43 @@ class Steps:
 
 
 def raise_batch(
-    law: RowLaw | None, row: Row, enough: Callable[[RowLaw, int, float], bool], efficiency: Part | None = None
+    law: RowLaw | None, row: Row, enough: Callable[[RowLaw, int, float], bool], efficiency: Figure | None = None
 ) -> str | None:
     """`Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9.`
 
-    Where steps to the target are known, the doubling of the row's batch that reaches it soonest, or that none does.
-    Else the smallest that is enough, or the largest whose share a worker was timed, and its gain in examples a second.
-    None where there is no law, or no such batch is predicted to bring much.
+    If steps to the target are known, it names the doubling of the row's batch that reaches it soonest, or says that
+    none does. Else it names the smallest that is enough, or the largest whose share a worker was timed, with its gain
+    in examples a second. None if there is no law, or no such batch is predicted to bring much.
     """
-    batches = list(_doublings(law, row)) if law is not None else []
-    if law is None or not batches:
+    if law is None:
         return None
-    steps = Steps.of(efficiency, row)
-    gains = _gains(law, row, batches, steps) if steps is not None else {}
-    workers = row["params"]["num_gpus"]
+    workers, now = row["params"]["num_gpus"], row["params"]["batch_size"]
+    # doublings for which the training set has examples, and a worker's share was timed
+    batches = [
+        batch
+        for batch in (now * 2**doubling for doubling in range(1, 64))
+        if batch <= (row.get("examples") or math.inf) and batch / workers <= law.largest_share
+    ]
+    if not batches:
+        return None
     fewer = " Use fewer workers." if workers > 1 else ""
+    steps = Steps.of(efficiency, row)
     if steps is not None:
+        steps_now = steps.at(now)
+        gains = {
+            batch: steps_now / then * (law.gain(row, batch) * now / batch)
+            for batch in batches
+            if steps_now is not None and (then := steps.at(batch)) is not None
+        }
         if gains:
-            return _soonest(gains, row, steps.target) + ("" if max(gains.values()) >= WORTH_TELLING else fewer)
+            best = max(gains, key=lambda batch: gains[batch])
+            if gains[best] < WORTH_TELLING:
+                return (
+                    f"A larger batch is no remedy: it is predicted to reach {steps.target:g} no sooner, needing more "
+                    f"examples.{fewer}"
+                )
+            raised = f"Raise the batch to {best} ({best / workers:g} a worker)"
+            return f"{raised}: predicted {gains[best]:.1f}× as fast to {steps.target:g}."
         batches = [batch for batch in batches if steps.measured.get(batch, math.inf) is not None]
         if not batches:
             return f"A larger batch is no remedy: those tried have not reached {steps.target:g}.{fewer}"
@@ -140,33 +157,3 @@ def raise_batch(
         f"Raise the batch to {chosen} ({chosen / workers:g} a worker): predicted {gain:.1f}× the examples a second; "
         "a target may take more of them."
     )
-
-
-def _gains(law: RowLaw, row: Row, batches: Sequence[int], steps: Steps) -> dict[int, float]:
-    """Time to the target over that of each batch, those left out whose steps are not known."""
-    now = steps.at(row["params"]["batch_size"])
-    known = {batch: then for batch in batches if (then := steps.at(batch)) is not None}
-    if now is None:
-        return {}
-    by_rate = {batch: law.gain(row, batch) * row["params"]["batch_size"] / batch for batch in known}
-    return {batch: now / then * by_rate[batch] for batch, then in known.items()}
-
-
-def _soonest(gains: Mapping[int, float], row: Row, target: float) -> str:
-    batch = max(gains, key=lambda batch: gains[batch])
-    if gains[batch] < WORTH_TELLING:
-        return f"A larger batch is no remedy: it is predicted to reach {target:g} no sooner, needing more examples."
-    share = batch / row["params"]["num_gpus"]
-    return f"Raise the batch to {batch} ({share:g} a worker): predicted {gains[batch]:.1f}× as fast to {target:g}."
-
-
-def _doublings(law: RowLaw, row: Row) -> Iterator[int]:
-    """Of the row's batch, while a worker's share was timed and the training set has as many examples."""
-    batch, most = 2 * row["params"]["batch_size"], row.get("examples") or math.inf
-    while batch <= most and batch / row["params"]["num_gpus"] <= law.largest_share:
-        yield batch
-        batch *= 2
-
-
-def _settings_of(row: Row) -> str:
-    return label({key: value for key, value in row["params"].items() if key not in USUAL})

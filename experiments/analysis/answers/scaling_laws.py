@@ -1,19 +1,19 @@
-"""Throughput over numbers of workers as laws, the `usl` of the summary (docs/formulas.md §5).
+"""Throughput over numbers of workers as laws: the `usl` of the summary (docs/formulas.md §5).
 
-A line is what changes nothing but the workers: at a constant batch size (strong scaling) or a constant batch a worker
-(weak scaling).
+Along a line only the workers change, at a constant batch size (strong scaling) or a constant batch a worker (weak
+scaling).
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.throughput import TimedSize, TimedSteps
 from scalestudy.experiments.analysis.laws.least_squares import Estimate, NoLawError
-from scalestudy.experiments.analysis.laws.speedup import LEAST_USL_SIZES as LEAST_SIZES
 from scalestudy.experiments.analysis.laws.speedup import (
+    LEAST_USL_SIZES,
     Usl,
     fit_amdahl,
     fit_gustafson,
@@ -22,7 +22,7 @@ from scalestudy.experiments.analysis.laws.speedup import (
     karp_flatt,
     karp_flatt_words,
 )
-from scalestudy.experiments.analysis.measures.parts import Part, estimate_part, missing
+from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing
 from scalestudy.experiments.analysis.measures.scaling import STRONG, WEAK
 
 LAW = ("scale", "sigma", "kappa", "peak_gpus")
@@ -31,8 +31,10 @@ CURVE_POINTS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Sizes that differ in the number of workers alone. scaling: strong or weak. constant: the batch size, or the batch
-    a worker."""
+    """Sizes that differ only in the number of workers.
+
+    scaling: strong or weak. constant: the batch size, or the batch a worker.
+    """
 
     scaling: str
     constant: float
@@ -45,27 +47,29 @@ class Line:
 
     @property
     def rates(self) -> list[tuple[float, ...]]:
-        """Examples a second of each, a value a repeat."""
+        """Examples a second of each size, a value a repeat."""
         return [size.samples_per_second for size in self.sizes]
 
     @property
     def speed_ups(self) -> dict[float, float]:
-        """By number of workers, over one worker; medians of repeats. Empty where one worker was not timed."""
+        """Speed-up over one worker by number of workers, medians of repeats. Empty if one worker was not timed."""
         medians = {float(size.num_gpus): statistics.median(size.samples_per_second) for size in self.sizes}
         return {count: rate / medians[1.0] for count, rate in medians.items()} if 1.0 in medians else {}
 
 
-def usl_part(steps: Sequence[TimedSteps]) -> Part:
-    """The `usl` of `summary.json`, from the steps of `timed_steps.timed_steps`, whose first combination stands first.
+def usl_part(steps: Sequence[TimedSteps]) -> Figure:
+    """The `usl` of `summary.json`, from `timed_steps.timed_steps`, whose first combination stands first.
 
     Returns:
-        `{of, fits, scale, sigma, kappa, peak_gpus, flagged, others}`, or missing with a why. A fit is of one line,
-        those of most numbers of workers first, strong before weak: `scaling` (strong, weak), `batch_size` or
-        `per_worker_batch`, `sizes`, `points` (num_gpus, samples_per_second, n), `scale` (examples a second of one
-        worker), `sigma`, `kappa`, `peak_gpus`, `amdahl_serial` of a strong line and `gustafson_serial` of a weak one
-        (estimates, or missing with a why), `karp_flatt` (num_gpus, value), `karp_flatt_words`, `retrograde` (some
-        number of workers is slower than a smaller one), `extrapolates` (four sizes or more), `curve` of the law with
-        its band, `why` of what it has not. The top level repeats the law of the first strong line.
+        `{of, fits, scale, sigma, kappa, peak_gpus, flagged, others}`, or missing with a why. The top level repeats the
+        law of the first strong line.
+
+        A fit belongs to one line. Those with most numbers of workers stand first, strong before weak. It has `scaling`
+        (strong, weak), `batch_size` or `per_worker_batch`, `sizes`, `points` (num_gpus, samples_per_second, n);
+        `scale` (examples a second of one worker), `sigma`, `kappa`, `peak_gpus`, `amdahl_serial` (strong) and
+        `gustafson_serial` (weak) as estimates, or missing with a why; `karp_flatt` (num_gpus, value),
+        `karp_flatt_words`, `retrograde` (some number of workers is slower than a smaller one), `extrapolates` (four
+        sizes or more), `curve` of the law with its band, and `why` it lacks a law.
     """
     if not steps:
         return missing("the study has no cells")
@@ -73,51 +77,35 @@ def usl_part(steps: Sequence[TimedSteps]) -> Part:
     return {**parts[0], "others": parts[1:]}
 
 
-def _part(steps: TimedSteps) -> Part:
+def _part(steps: TimedSteps) -> Figure:
     lines = lines_of(steps.sizes)
     if not lines:
-        return {"of": steps.of, **missing(_why_no_line(steps)), "flagged": steps.flagged}
+        counts = {size.num_gpus for size in steps.sizes}
+        why = "no two numbers of workers share a batch size, or a batch a worker"
+        if len(counts) < 2:
+            why = f"steps were timed with one num_gpus only ({min(counts)})" if counts else "no steps were timed"
+        return {"of": steps.of, **missing(f"{why}{steps.why_left_out}"), "flagged": steps.flagged}
     fits = [_fit(line) for line in lines]
     nothing = missing("no batch size was timed with several numbers of workers")
     strong = next((fit for fit in fits if fit["scaling"] == STRONG), dict.fromkeys(LAW, nothing))
     return {"of": steps.of, "fits": fits, **{key: strong[key] for key in LAW}, "flagged": steps.flagged}
 
 
-def _why_no_line(steps: TimedSteps) -> str:
-    counts = {size.num_gpus for size in steps.sizes}
-    if not counts:
-        return f"no steps were timed{steps.why_left_out}"
-    if len(counts) == 1:
-        return f"steps were timed with one num_gpus only ({min(counts)}){steps.why_left_out}"
-    return f"no two numbers of workers share a batch size, or a batch a worker{steps.why_left_out}"
-
-
 def lines_of(sizes: Sequence[TimedSize]) -> list[Line]:
-    """Every line of two or more numbers of workers: the longest first, strong before weak, large before small."""
+    """Every line of two or more numbers of workers: the longest first, strong before weak, large before small.
+
+    If a size was timed within a node and across nodes, the one within stands.
+    """
+    groups: dict[tuple[str, float], dict[int, TimedSize]] = {}
+    for size in sorted(sizes, key=lambda size: (size.num_gpus, size.across_nodes)):
+        groups.setdefault((STRONG, float(size.batch_size)), {}).setdefault(size.num_gpus, size)
+        groups.setdefault((WEAK, size.batch_size / size.num_gpus), {}).setdefault(size.num_gpus, size)
     found = [
-        Line(scaling=scaling, constant=constant, sizes=tuple(group))
-        for scaling, of in ((STRONG, _batch_size), (WEAK, _share))
-        for constant, group in _grouped(sizes, of)
-        if len({size.num_gpus for size in group}) > 1
+        Line(scaling=scaling, constant=constant, sizes=tuple(group.values()))
+        for (scaling, constant), group in groups.items()
+        if len(group) > 1
     ]
     return sorted(found, key=lambda line: (-len(set(line.workers)), line.scaling != STRONG, -line.constant))
-
-
-def _batch_size(size: TimedSize) -> float:
-    return float(size.batch_size)
-
-
-def _share(size: TimedSize) -> float:
-    return size.batch_size / size.num_gpus
-
-
-def _grouped(sizes: Sequence[TimedSize], of: Callable[[TimedSize], float]) -> Iterator[tuple[float, list[TimedSize]]]:
-    """Sizes by a quantity. Of sizes that were timed within a node and across nodes, those within stand."""
-    groups: dict[float, dict[int, TimedSize]] = {}
-    for size in sorted(sizes, key=lambda size: (size.num_gpus, size.across_nodes)):
-        groups.setdefault(of(size), {}).setdefault(size.num_gpus, size)
-    for constant, group in groups.items():
-        yield constant, list(group.values())
 
 
 def _fit(line: Line) -> dict[str, Any]:
@@ -136,25 +124,23 @@ def _fit(line: Line) -> dict[str, Any]:
         "scaling": line.scaling,
         key: int(line.constant) if line.constant.is_integer() else line.constant,
         "sizes": workers,
-        "points": [_point(size) for size in line.sizes],
+        "points": [
+            {"num_gpus": size.num_gpus, "samples_per_second": statistics.median(repeats), "n": len(repeats)}
+            for size, repeats in zip(line.sizes, rates, strict=True)
+        ],
         **_law(law, why),
         "amdahl_serial": _serial(lambda: fit_amdahl(workers, rates), None if line.scaling == STRONG else other),
         "gustafson_serial": _serial(lambda: fit_gustafson(workers, rates), None if line.scaling == WEAK else other),
         "karp_flatt": [{"num_gpus": int(count), "value": value} for count, value in serial.items()],
         "karp_flatt_words": words,
         "retrograde": is_retrograde(speed_ups or dict(zip(workers, map(statistics.median, rates), strict=True))),
-        "extrapolates": len(workers) >= LEAST_SIZES,
+        "extrapolates": len(workers) >= LEAST_USL_SIZES,
         "curve": _curve(law, max(workers)) if law is not None else [],
         "why": why,
     }
 
 
-def _point(size: TimedSize) -> dict[str, Any]:
-    rates = size.samples_per_second
-    return {"num_gpus": size.num_gpus, "samples_per_second": statistics.median(rates), "n": len(rates)}
-
-
-def _law(law: Usl | None, why: str | None) -> dict[str, Part]:
+def _law(law: Usl | None, why: str | None) -> dict[str, Figure]:
     if law is None:
         return dict.fromkeys(LAW, missing(why or ""))
     remedy = "time more numbers of workers, and larger ones"
@@ -162,7 +148,7 @@ def _law(law: Usl | None, why: str | None) -> dict[str, Part]:
     return {name: estimate_part(estimate, remedy) for name, estimate in zip(LAW, estimates, strict=True)}
 
 
-def _serial(fitted: Callable[[], Estimate], why: str | None) -> Part:
+def _serial(fitted: Callable[[], Estimate], why: str | None) -> Figure:
     if why is not None:
         return missing(why)
     try:
@@ -172,7 +158,7 @@ def _serial(fitted: Callable[[], Estimate], why: str | None) -> Part:
 
 
 def _curve(law: Usl, most: int) -> list[dict[str, Any]]:
-    """The law's throughput from one worker to twice the most that were timed, evenly in logarithms, with its band."""
+    """The law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms."""
     doublings = math.log2(most) + 1
     count = math.ceil(doublings * CURVE_POINTS_PER_DOUBLING)
     places = [2 ** (doublings * index / count) for index in range(count + 1)]

@@ -1,7 +1,7 @@
 """Timed steps to the step-time law.
 
-A repeat is a trial over any seed and learning rate, for neither changes the time of a step; where a size has a timing
-run of its own (docs/concepts.md: Timed alone), that run stands for its trials.
+Trials of any seed and learning rate are repeats, since neither changes the time of a step. If a size has a timing run
+(docs/concepts.md: Timed alone), that run stands for its trials.
 """
 
 import statistics
@@ -23,28 +23,33 @@ from scalestudy.experiments.analysis.laws.step_time import (
     fit_step_time,
     held_out_errors,
 )
-from scalestudy.experiments.analysis.measures import records
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
-from scalestudy.experiments.analysis.measures.parts import Part, estimate_part, missing, positive, present
+from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, positive, present
 from scalestudy.experiments.analysis.measures.records import (
     Trial,
     epoch_phases,
+    is_timing,
     samples_per_second,
     spans_nodes,
     timed_epochs,
+    undisturbed_phase_seconds,
+    undisturbed_rate,
+    undisturbed_step_seconds,
 )
 
 DOUBTFUL = frozenset({"oversubscribed", "shared_node", "resumed", "warm_up_included"})
-"""Flags of timings that no law is fitted to unless asked."""
+"""No law is fitted to timings with these flags unless asked."""
 SHORTEST_STEP, LONGEST_STEP = 1e-7, 1e6
-"""Seconds of a step that are no damage of a record."""
+"""Limits of a step's seconds. Anything beyond is a damaged record."""
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTiming:
-    """What one trial says of a step. examples: of all workers, the mean over an epoch, whose last step may be smaller.
-    data_seconds: those of its seconds that waited for data; None where phases were not measured.
+    """What one trial says about a step.
+
+    examples: of all workers, the mean over an epoch, whose last step may be smaller. data_seconds: those of its seconds
+    that waited for data; None if phases were not measured.
     """
 
     seconds: float
@@ -63,17 +68,17 @@ class TimedSize:
 
     @property
     def per_worker_batch(self) -> float:
-        """Examples of a step, a worker; below batch_size ÷ num_gpus where epochs end in a smaller step."""
+        """A worker's examples of a step. It is below batch_size ÷ num_gpus if epochs end in a smaller step."""
         return statistics.fmean(timing.examples for timing in self.timings) / self.num_gpus
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Of a step, a value a repeat."""
+        """Seconds of a step, a value a repeat."""
         return tuple(timing.seconds for timing in self.timings)
 
     @property
     def data_seconds(self) -> float | None:
-        """Of a step, the exposed wait for data: median of the repeats; None where one was not measured."""
+        """The exposed wait for data in a step: median of the repeats, or None if one was not measured."""
         waits = [timing.data_seconds for timing in self.timings]
         known = [wait for wait in waits if wait is not None]
         return statistics.median(known) if len(known) == len(waits) else None
@@ -84,7 +89,7 @@ class TimedSize:
         return tuple(timing.examples / timing.seconds for timing in self.timings)
 
     def place(self, *, with_data: bool) -> Place:
-        """As a law takes it. with_data: whether the wait for data is told apart."""
+        """The size as a law takes it. with_data: whether the wait for data is separate."""
         return Place(
             num_gpus=self.num_gpus,
             per_worker_batch=self.per_worker_batch,
@@ -96,8 +101,10 @@ class TimedSize:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSteps:
-    """The sizes timed of one combination of swept keys. left_out: by flag, how many trials it kept out. flagged:
-    whether trials with such a flag are among the timings.
+    """The timed sizes of one combination of swept keys.
+
+    of: the combination's label. left_out: how many trials each flag kept out. flagged: whether trials with such a flag
+    are among the timings.
     """
 
     of: str
@@ -117,7 +124,7 @@ class TimedSteps:
 
     @property
     def why_left_out(self) -> str:
-        """In words, what flags kept out; empty where nothing was."""
+        """What flags kept out, in brackets; empty if nothing was."""
         if not self.left_out:
             return ""
         counts = ", ".join(f"{count} {flag}" for flag, count in sorted(self.left_out.items()))
@@ -125,20 +132,20 @@ class TimedSteps:
 
 
 def timed_steps(
-    cells: Sequence[Cell], *, include_flagged: bool = False, recommendation: Part | None = None
+    cells: Sequence[Cell], *, include_flagged: bool = False, recommendation: Figure | None = None
 ) -> list[TimedSteps]:
-    """A study's step timings by combination of swept keys, the recommended cell's first, else that of most timings.
+    """A study's step timings by combination of swept keys: the recommended cell's first, then by number of timings.
 
-    cells: of `cells.gather`. include_flagged: whether trials count whose timings a flag puts in doubt.
-    recommendation: of `recommendation.choose`.
+    cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt.
+    recommendation: from `recommendation.choose`.
     """
-    found = [_of(combination, include_flagged) for combination in combinations(cells, recommendation)]
+    found = [_timed_steps(combination, include_flagged) for combination in combinations(cells, recommendation)]
     choice = (recommendation or {}).get("choice")
     first = found[:1] if choice is not None and present(choice) else []
     return first + sorted(found[len(first) :], key=lambda steps: -sum(len(size.timings) for size in steps.sizes))
 
 
-def _of(combination: Combination, include_flagged: bool) -> TimedSteps:
+def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
     left_out: Counter[str] = Counter()
     groups: dict[tuple[int, int, bool], list[StepTiming]] = {}
     flagged = False
@@ -157,7 +164,7 @@ def _of(combination: Combination, include_flagged: bool) -> TimedSteps:
 
 
 def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
-    """The trials that timings are taken from, each once: a timing run is shared by all learning rates."""
+    """The trials that timings are taken from, each once, though all learning rates share a timing run."""
     seen: set[str] = set()
     for cell in cells:
         if cell.timing is None:
@@ -168,23 +175,20 @@ def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
 
 
 def step_timing(trial: Trial) -> StepTiming | None:
-    """The time of a trial's steps; None where it has no epoch with steps, examples and a time that can be believed.
+    """The time of a trial's steps, or None if no epoch has credible steps, examples and time.
 
-    Of a training the medians over its epochs; of a timing run, whose epochs are cut to different lengths, the means
+    For a training these are medians over its epochs. For a timing run, whose epochs differ in length, they are means
     over its steps.
     """
-    found = _of_timing_run(trial) if records.is_timing(trial) else _of_training(trial)
-    if found is None or not _believable(found, trial["params"]["batch_size"]):
+    found = _of_timing_run(trial) if is_timing(trial) else _of_training(trial)
+    if found is None:
         return None
-    if found.data_seconds is None or found.data_seconds < found.seconds:
-        return found
-    return replace(found, data_seconds=None)
-
-
-def _believable(timing: StepTiming, batch_size: int) -> bool:
-    """Whether a step has from one to all examples of a batch, and a time that a clock could have shown."""
-    whole = 1 <= timing.examples <= batch_size * (1 + ROUNDING)
-    return whole and SHORTEST_STEP <= timing.seconds <= LONGEST_STEP
+    from_one_to_all = 1 <= found.examples <= trial["params"]["batch_size"] * (1 + ROUNDING)
+    if not from_one_to_all or not SHORTEST_STEP <= found.seconds <= LONGEST_STEP:
+        return None
+    if found.data_seconds is not None and found.data_seconds >= found.seconds:
+        return replace(found, data_seconds=None)
+    return found
 
 
 def _of_training(trial: Trial) -> StepTiming | None:
@@ -205,10 +209,10 @@ def _of_training(trial: Trial) -> StepTiming | None:
 
 
 def _of_timing_run(trial: Trial) -> StepTiming | None:
-    seconds, rate = records.step_seconds(trial), records.rate(trial)
+    seconds, rate = undisturbed_step_seconds(trial), undisturbed_rate(trial)
     if seconds is None or rate is None:
         return None
-    phases = records.phase_seconds(trial)
+    phases = undisturbed_phase_seconds(trial)
     waited = phases["data"] if present(phases) else None
     return StepTiming(seconds=seconds, examples=seconds * rate, data_seconds=waited)
 
@@ -217,20 +221,23 @@ ACROSS_NODES = ("alpha_n", "beta_n")
 NO_PHASES = "phases were not measured: waiting for data is part of the other constants"
 
 
-def throughput_part(steps: Sequence[TimedSteps]) -> Part:
-    """The `throughput_model` of `summary.json`, from the steps of `timed_steps.timed_steps`, whose first combination
-    stands first.
+def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
+    """The `throughput_model` of `summary.json`, from `timed_steps.timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
-        points, covariance, flagged, others}`, or missing with a why; in `others` a part of the same form for each other
-        combination of swept keys. Estimates in seconds, of beta_c per example, of the other betas per further worker;
-        alpha_n and beta_n null unless workers spanned nodes. data_seconds: median over the sizes with their range;
-        the law's other constants are fitted beside each size's own. median_error: relative, of the law at sizes that
-        it was not fitted to, null where none of the `held_out` could be; misfit: sizes differ from the law by more
-        than their repeats explain, so that intervals are those of the sizes. A point: `num_gpus`, `batch_size`,
-        `per_worker_batch` (as timed: the last step of an epoch may be smaller), `across_nodes`, measured_seconds
-        (geometric mean of n repeats), fitted_seconds with low and high. covariance: what `times_of` needs.
+        points, covariance, flagged, others}`, or missing with a why. `others` has a part of the same form for each
+        other combination of swept keys.
+
+        Estimates are in seconds: beta_c per example, the other betas per further worker. alpha_n and beta_n are null
+        unless workers spanned nodes. data_seconds is the median over the sizes with their range; the other constants
+        are fitted beside each size's own. median_error is the law's relative error at sizes that it was not fitted to,
+        null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats explain, so that
+        intervals are those of the sizes.
+
+        A point has `num_gpus`, `batch_size`, `per_worker_batch` (as timed, since the last step of an epoch may be
+        smaller), `across_nodes`, measured_seconds (geometric mean of n repeats), fitted_seconds with low and high.
+        covariance: what `times_of` needs.
     """
     if not steps:
         return missing("the study has no cells")
@@ -238,39 +245,39 @@ def throughput_part(steps: Sequence[TimedSteps]) -> Part:
     return {**parts[0], "others": parts[1:]}
 
 
-def _part(steps: TimedSteps) -> Part:
+def _part(steps: TimedSteps) -> Figure:
     try:
         law = fit_step_time(steps.places)
     except NoLawError as error:
         return {"of": steps.of, **missing(f"{error}{steps.why_left_out}"), "flagged": steps.flagged}
     spans = any(size.across_nodes for size in steps.sizes)
     errors = held_out_errors(steps.places, law)
+    waits = [size.data_seconds for size in steps.sizes if size.data_seconds is not None]
+    data_seconds: Figure = {**missing(NO_PHASES), "low": None, "high": None, "identified": False}
+    if steps.phases_measured:
+        data_seconds = {"value": statistics.median(waits), "low": min(waits), "high": max(waits)}
+    times, covariance = law.times, None
+    if times.t is not None:
+        covariance = {"names": list(times.names), "matrix": times.covariance.tolist(), "t": times.t}
     return {
         "of": steps.of,
         **{name: _constant(law, name) for name in MEASURE if spans or name not in ACROSS_NODES},
         **({} if spans else dict.fromkeys(ACROSS_NODES)),
-        "data_seconds": _data_seconds(steps),
+        "data_seconds": data_seconds,
         "median_error": statistics.median(errors) if errors else None,
         "held_out": len(errors),
         "misfit": law.fit.misfit,
         "points": [_point(size, law, with_data=steps.phases_measured) for size in steps.sizes],
-        "covariance": _covariance(law.times),
+        "covariance": covariance,
         "flagged": steps.flagged,
     }
 
 
-def _constant(law: StepTimeLaw, name: str) -> Part:
+def _constant(law: StepTimeLaw, name: str) -> Figure:
     estimate = law.estimate(name)
     if estimate is not None:
         return estimate_part(estimate)
     return {**missing(f"{law.absent[name]}; {MEASURE[name]}"), "low": None, "high": None, "identified": False}
-
-
-def _data_seconds(steps: TimedSteps) -> Part:
-    waits = [size.data_seconds for size in steps.sizes if size.data_seconds is not None]
-    if not steps.phases_measured:
-        return {**missing(NO_PHASES), "low": None, "high": None, "identified": False}
-    return {"value": statistics.median(waits), "low": min(waits), "high": max(waits)}
 
 
 def _point(size: TimedSize, law: StepTimeLaw, *, with_data: bool) -> dict[str, Any]:
@@ -291,13 +298,6 @@ def _point(size: TimedSize, law: StepTimeLaw, *, with_data: bool) -> dict[str, A
     }
 
 
-def _covariance(times: StepTimes) -> dict[str, Any] | None:
-    """Names, matrix and quantile of t; None where there is no error to be had."""
-    if times.t is None:
-        return None
-    return {"names": list(times.names), "matrix": times.covariance.tolist(), "t": times.t}
-
-
 def times_of(part: Mapping[str, Any]) -> StepTimes:
     """The law of a part that is there, for the time of any other step."""
     values = {name: part[name]["value"] for name in MEASURE if part[name] is not None and present(part[name])}
@@ -310,7 +310,7 @@ def times_of(part: Mapping[str, Any]) -> StepTimes:
     )
 
 
-def part_of(part: Mapping[str, Any], of: str) -> Mapping[str, Any] | None:
-    """The part of one combination of swept keys, itself or one of the others; None where it could not be had."""
+def part_of_combination(part: Mapping[str, Any], of: str) -> Mapping[str, Any] | None:
+    """The part of one combination of swept keys, itself or one of the others. None if it is missing."""
     alike = [each for each in (part, *(part.get("others") or ())) if each.get("of") == of and present(each)]
     return alike[0] if alike else None

@@ -1,8 +1,6 @@
-"""Why it does not get faster – each verdict with its evidence, threshold, remedy.
+"""Why it does not get faster: verdicts, each with its evidence, threshold and remedy (docs/formulas.md §8).
 
-Source: docs/formulas.md §8.
-
-A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict;
+A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict.
 `RULES` lists them.
 """
 
@@ -12,9 +10,9 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.remedies import RowLaw, raise_batch
 from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.measures.cells import key_of
-from scalestudy.experiments.analysis.measures.parts import Part, present
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
 from scalestudy.experiments.analysis.measures.records import PHASES
-from scalestudy.experiments.analysis.measures.scaling import STRONG
+from scalestudy.experiments.analysis.measures.units import flag_verdict_words
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15
@@ -23,15 +21,14 @@ FIXED_SHARE = 0.5
 STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
 SHARDED_HALFWAY = 0.5
-"""Of the way from steps that fall as workers rise to steps that do not: above it they count as not falling."""
+"""Above this point between falling with the workers and staying constant, steps count as not falling."""
 
-Row = Mapping[str, Any]
 Verdict = dict[str, Any]
-Rule = Callable[[Sequence[Row], Part | None, Part | None], Verdict | None]
+Rule = Callable[[Sequence[Row], Figure | None, Figure | None], Verdict | None]
 
 
 def phase_share(row: Row, phase: str) -> float | None:
-    """A phase's share of a step, 0 to 1; None where phases were not measured."""
+    """A phase's share of a step, 0 to 1, or None if phases were not measured."""
     if not present(row["step_seconds"]):
         return None
     total = sum(row["step_seconds"][name] for name in PHASES)
@@ -50,6 +47,7 @@ def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evide
 
 
 def _worst(evidence: Mapping[str, float]) -> tuple[str, float]:
+    """The first of the cells with the largest value. It is the one that a verdict's words name."""
     return max(evidence.items(), key=lambda item: item[1])
 
 
@@ -57,8 +55,10 @@ def _above(values: Mapping[str, float | None], threshold: float) -> dict[str, fl
     return {label: value for label, value in values.items() if value is not None and value > threshold}
 
 
-def data_wait(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """Exposed wait for data above 15 % of a step."""
+def data_wait(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """Exposed wait for data takes more than 15 % of a step."""
     evidence = _above({row["label"]: phase_share(row, "data") for row in rows}, DATA_SHARE)
     if not evidence:
         return None
@@ -68,27 +68,29 @@ def data_wait(rows: Sequence[Row], throughput: Part | None = None, efficiency: P
     return _verdict("data", words, remedy, DATA_SHARE, evidence)
 
 
-def allreduce(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """Exposed gradient synchronisation above 15 % of a step, with more than one worker."""
+def allreduce(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """With several workers, exposed gradient synchronisation takes more than 15 % of a step."""
     several = [row for row in rows if row["params"]["num_gpus"] > 1]
     evidence = _above({row["label"]: phase_share(row, "gradient_sync") for row in several}, SYNC_SHARE)
     if not evidence:
         return None
     label, share = _worst(evidence)
     words = f"Summing gradients over the workers takes {share:.0%} of a step ({label}; threshold {SYNC_SHARE:.0%})."
-    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), _little_sync, efficiency)
+
+    def little_sync(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
+        return law.sync_share(num_gpus, batch_size) <= SYNC_SHARE
+
+    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), little_sync, efficiency)
     remedy = larger or "Use a larger batch, so that there are fewer steps an epoch, or fewer workers."
     return _verdict("allreduce", words, remedy, SYNC_SHARE, evidence)
 
 
-def _little_sync(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
-    return law.sync_share(num_gpus, batch_size) <= SYNC_SHARE
-
-
 def small_batch_per_worker(
-    rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
 ) -> Verdict | None:
-    """Seconds per example at m = B/K more than 1.25 × those at the largest m of the same other settings."""
+    """Seconds per example at m = B/K exceed 1.25 × those at the largest m of the same other settings."""
     known = [row for row in rows if present(row["seconds_per_example"]) and row["seconds_per_example"]["value"] > 0]
     largest: dict[str, Row] = {}
     for row in sorted(known, key=lambda row: row["per_worker_batch"]):
@@ -107,24 +109,26 @@ def small_batch_per_worker(
         f"Small batch per worker: an example costs {ratio:.2f}× as much at {share:g} examples a worker ({label}) as at "
         f"{most:g} (threshold {SMALL_BATCH_RATIO}×)."
     )
-    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), _cheap_examples, efficiency)
+
+    def cheap_examples(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
+        shares = (batch_size / num_gpus, law.largest_share)
+        here, least = (float(law.constants.gradient_seconds(share)) / share for share in shares)
+        return here <= SMALL_BATCH_RATIO * least
+
+    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), cheap_examples, efficiency)
     remedy = larger or f"Raise the batch towards {most:g} examples a worker."
     return _verdict("small_batch_per_worker", words, remedy, SMALL_BATCH_RATIO, evidence)
 
 
 def _alike(row: Row) -> str:
-    """What rows have in common between which only the share of a worker differs."""
+    """What rows share that differ only in a worker's part of the batch."""
     return key_of(row["params"], ("num_gpus", "batch_size"))
 
 
-def _cheap_examples(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
-    shares = (batch_size / num_gpus, law.largest_share)
-    here, least = (float(law.constants.gradient_seconds(share)) / share for share in shares)
-    return here <= SMALL_BATCH_RATIO * least
-
-
-def fixed_cost(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """alpha_c above 50 % of T_grad, where the law of a step's time knows alpha_c."""
+def fixed_cost(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """alpha_c exceeds 50 % of T_grad, if the law of a step's time knows alpha_c."""
     laws = {row["label"]: RowLaw.of(throughput, row) for row in rows}
     shares = {
         row["label"]: law.fixed_share(row["per_worker_batch"])
@@ -139,17 +143,19 @@ def fixed_cost(rows: Sequence[Row], throughput: Part | None = None, efficiency: 
         f"{share:.0%} of computing a step is a fixed cost, whatever its examples ({label}; threshold "
         f"{FIXED_SHARE:.0%}): launching kernels, Python; the model is small."
     )
-    larger = raise_batch(laws[label], _row(rows, label), _little_fixed, efficiency)
+
+    def little_fixed(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
+        return law.fixed_share(batch_size / num_gpus) <= FIXED_SHARE
+
+    larger = raise_batch(laws[label], _row(rows, label), little_fixed, efficiency)
     remedy = larger or "Use more examples a worker, or train.compile, so that fewer kernels are launched."
     return _verdict("fixed_cost", words, remedy, FIXED_SHARE, evidence)
 
 
-def _little_fixed(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
-    return law.fixed_share(batch_size / num_gpus) <= FIXED_SHARE
-
-
-def not_sharded(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """Steps an epoch that do not fall as workers rise, at the same batch a worker: each goes through all the data."""
+def not_sharded(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.get("steps"):
@@ -174,23 +180,22 @@ def not_sharded(rows: Sequence[Row], throughput: Part | None = None, efficiency:
 
 
 def oversubscribed(
-    rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
 ) -> Verdict | None:
-    """More threads than cores, as the trials were flagged."""
-    words = "There were more threads than cores ({}): these timings say little about scaling."
+    """There were more threads than cores, as the trials are flagged."""
     remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
-    return _by_flag(rows, "oversubscribed", "oversubscribed", words, remedy)
+    return _by_flag(rows, "oversubscribed", "oversubscribed", remedy)
 
 
-def disturbed(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """Trials that shared a node with others while they were timed."""
-    words = "Other trials ran on the same node ({}): these timings are disturbed."
-    remedy = "Set resources.exclusive: true and run again."
-    return _by_flag(rows, "shared_node", "disturbed", words, remedy)
+def disturbed(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """Trials shared a node with others while they were timed."""
+    return _by_flag(rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
 
 
-def unsteady(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """Repeated timings that differ by more than 20 %, on rows that no flag explains."""
+def unsteady(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> Verdict | None:
+    """Repeated timings differ by more than 20 %, on rows that no flag explains."""
     differ = {row["label"]: row["unsteadiness"]["value"] for row in rows if "shared_node" not in row["flags"]}
     evidence = _above(differ, UNSTEADINESS)
     if not evidence:
@@ -201,16 +206,18 @@ def unsteady(rows: Sequence[Row], throughput: Part | None = None, efficiency: Pa
     return _verdict("disturbed", words, remedy, UNSTEADINESS, evidence)
 
 
-def _by_flag(rows: Sequence[Row], flag: str, cause: str, words: str, remedy: str) -> Verdict | None:
-    """The verdict of a flag on some rows; words: with a place for their labels."""
+def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
+    """The verdict for a flag on some rows. It has no threshold, and its words name every row."""
     flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
     if not flagged:
         return None
-    return _verdict(cause, words.format(", ".join(flagged)), remedy, None, flagged)
+    return _verdict(cause, flag_verdict_words(cause, list(flagged)), remedy, None, flagged)
 
 
-def straggler(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> Verdict | None:
-    """The slowest worker's compute more than 1.15 × the median worker's."""
+def straggler(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """The slowest worker's compute exceeds 1.15 × the median worker's."""
     several = [row for row in rows if row["params"]["num_gpus"] > 1]
     evidence = _above({row["label"]: row["straggler_ratio"] for row in several}, STRAGGLER_RATIO)
     if not evidence:
@@ -233,13 +240,18 @@ CAUSES: tuple[Rule, ...] = (straggler, data_wait, allreduce, small_batch_per_wor
 RULES: tuple[Rule, ...] = (*DOUBTS, *CAUSES)
 
 
-def verdicts(rows: Sequence[Row], throughput: Part | None = None, efficiency: Part | None = None) -> list[Verdict]:
-    """Every verdict that holds, those that put the timings themselves in doubt first.
+def verdicts(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> list[Verdict]:
+    """Every verdict that holds. Those that put the timings themselves in doubt stand first.
 
-    rows: of `scaling.timing_rows`, those with a time. throughput: of `throughput.throughput_part`; with it remedies say
-    what they are predicted to bring, and fixed costs are judged. efficiency: of
-    `statistical_efficiency.statistical_efficiency`; with it they are chosen by the time to its target. Causes are
-    looked for in the timings that no flag puts in doubt; where all are flagged in all of them, and the words say so.
+    Causes are looked for in the timings that no flag puts in doubt. If all are flagged, all are used, and the words say
+    so.
+
+    Args:
+        rows: from `scaling.timing_rows`, those with a time.
+        throughput: from `throughput.throughput_part`. With it remedies say what they are predicted to bring, and fixed
+            costs are judged.
+        efficiency: from `statistical_efficiency.statistical_efficiency`. With it remedies are chosen by the time to its
+            target.
     """
     doubts = [verdict for rule in DOUBTS if (verdict := rule(rows, throughput, efficiency)) is not None]
     sound = [row for row in rows if not DOUBTFUL & set(row["flags"])]
@@ -251,57 +263,3 @@ def _flagged(verdict: Verdict, rows: Sequence[Row]) -> Verdict:
     """The verdict with the flags of the timings that it rests on."""
     flags = sorted({flag for row in rows if row["label"] in verdict["cells"] for flag in DOUBTFUL & set(row["flags"])})
     return {**verdict, "words": f"{verdict['words']} These timings are marked {', '.join(flags)}.", "flags": flags}
-
-
-def scaling_answer(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Were more workers faster than one, at the same batch? The best and the worst strong pair of the smallest
-    num_gpus above 1, as words and figures; None where the study has no such pair.
-    """
-    strong = [row for row in rows if row["scaling"] == STRONG and row["speedup"] is not None]
-    if not strong:
-        return None
-    workers = min(row["params"]["num_gpus"] for row in strong)
-    pairs = sorted((row for row in strong if row["params"]["num_gpus"] == workers), key=lambda row: row["speedup"])
-    worst, best = pairs[0], pairs[-1]
-    return {
-        "num_gpus": workers,
-        "best": {key: best[key] for key in ("label", "speedup", "efficiency")},
-        "worst": {key: worst[key] for key in ("label", "speedup", "efficiency")},
-        "words": _scaling_words(workers, best, worst, len(pairs)) + _most_words(max(strong, key=_gain), workers),
-    }
-
-
-def _gain(row: Row) -> float:
-    return float(row["speedup"])
-
-
-def _most_words(most: Row, workers: int) -> str:
-    """The largest speed-up of the study, where it needs more workers than those spoken of."""
-    if most["params"]["num_gpus"] <= workers:
-        return ""
-    return f" The most was {most['speedup']:.2f}× with {most['params']['num_gpus']} ({most['label']})."
-
-
-SAME_SPEED = 0.05
-"""Speed-ups within 5 % of 1 are told as no difference: repeated timings on a quiet machine differ by as much."""
-
-
-def _scaling_words(workers: int, best: Row, worst: Row, pairs: int) -> str:
-    count = {2: "Two", 3: "Three", 4: "Four", 8: "Eight"}.get(workers, str(workers))
-    if best["speedup"] <= 1 - SAME_SPEED:
-        verdict = "slower than one"
-    elif worst["speedup"] >= 1 + SAME_SPEED:
-        verdict = "faster than one"
-    elif pairs == 1 or best["speedup"] < 1 + SAME_SPEED:
-        verdict = "about as fast as one"
-    else:
-        verdict = "not always faster than one"
-    by_batch = best["params"]["batch_size"] != worst["params"]["batch_size"] or pairs == 1
-    where = {
-        row["label"]: f"batch {row['params']['batch_size']}" if by_batch else row["label"] for row in (best, worst)
-    }
-    at_best = f"{best['speedup']:.2f}× at {where[best['label']]}, efficiency {best['efficiency']:.2f}"
-    if pairs == 1:
-        return f"{count} workers were {verdict} at the same batch: {at_best}."
-    at_worst = f"{worst['speedup']:.2f}× at {where[worst['label']]}"
-    return f"{count} workers were {verdict} at the same batch: {at_best}; {at_worst}."

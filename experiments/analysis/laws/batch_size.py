@@ -1,8 +1,8 @@
 """The law of steps and examples to a target over batch sizes (docs/formulas.md §3).
 
 S(B) = S_min (1 + B_crit/B) steps and E(B) = S·B = E_min (1 + B/B_crit) examples, B_crit = E_min/S_min (McCandlish et
-al. 2018, arXiv 1812.06162, section 2.3). Fitted as S = S_min + E_min/B, in which each parameter is positive and the
-limits – examples alone count, steps alone count – are those of the other one.
+al. 2018, arXiv 1812.06162, section 2.3). It is fitted as S = S_min + E_min/B with positive parameters. If one of them
+vanishes, only examples, or only steps, count.
 """
 
 import math
@@ -18,16 +18,17 @@ Regime = Literal["perfect scaling", "diminishing returns", "flat"]
 
 REGIME_LIMIT = 4.0
 """Up to B_crit/4 scaling counts as perfect: the examples are at most 1/4 above the fewest. From 4·B_crit on it counts
-as flat: the steps are at most 1/4 above the fewest (the regimes of Shallue et al. 2018, arXiv 1811.03600, who draw no
-line)."""
+as flat: the steps are at most 1/4 above the fewest. Shallue et al. 2018 (arXiv 1811.03600) name these regimes without
+limits."""
 LEAST_SIZES = 3
-"""Two batch sizes lie on some curve of the law whatever they are."""
+"""Any two batch sizes lie on some curve of the law."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLaw:
-    """The law fitted. s_min: steps; e_min, b_crit: examples. Where the batch sizes tried show no sign of S_min, steps
-    falling all the way, b_crit has but a lower end, and its value may be infinite.
+    """The fitted law. s_min: steps. e_min, b_crit: examples.
+
+    If steps fall over all batch sizes tried, S_min does not show. b_crit has only a lower end then, maybe infinite.
     """
 
     fit: Fit
@@ -40,7 +41,7 @@ class BatchLaw:
         return float(self.fit.values[0] + self.fit.values[1] / batch_size)
 
     def regime(self, batch_size: float) -> Regime | None:
-        """Where a batch size lies; None where that depends on where in its interval B_crit lies, if not identified."""
+        """The regime of a batch size. None if B_crit is not identified and its interval allows several."""
         if self.b_crit.identified:
             return regime_of(batch_size, self.b_crit.value)
         ends = {regime_of(batch_size, self.b_crit.low or 0.0), regime_of(batch_size, self.b_crit.high or math.inf)}
@@ -48,17 +49,17 @@ class BatchLaw:
 
 
 def regime_of(batch_size: float, b_crit: float) -> Regime:
-    """Where a batch size lies by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
+    """The regime of a batch size by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
     if batch_size * REGIME_LIMIT <= b_crit:
         return "perfect scaling"
     return "flat" if batch_size >= b_crit * REGIME_LIMIT else "diminishing returns"
 
 
 def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LEVEL) -> BatchLaw:
-    """The law through the steps that each batch size took, one figure a batch size.
+    """The law through the steps that each batch size took, one figure for each.
 
-    One figure and not one a seed: what sets a batch size off from the law, its tuning above all, sets off all its
-    seeds, and intervals from seeds taken as independent then hold the truth too seldom.
+    Seeds are not figures of their own. A batch size misses the law mainly by its tuning, which affects all its seeds.
+    Intervals from independent seeds would hold the truth too rarely.
 
     Args:
         batch_sizes: (n,), examples, different ones, above zero.
@@ -67,7 +68,7 @@ def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LE
 
     Raises:
         NoLawError: fewer than three batch sizes.
-        ValueError: a figure that is not above zero, or a batch size that is there twice.
+        ValueError: a figure is not above zero, or a batch size is there twice.
     """
     sizes, taken = np.asarray(batch_sizes, dtype=float), np.asarray(steps, dtype=float)
     if not (sizes > 0).all() or len(np.unique(sizes)) < len(sizes):
@@ -77,29 +78,28 @@ def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LE
     parameters = (_parameter("S_min", taken), _parameter("E_min", sizes * taken))
     fitted = fit(lambda values: values[0] + values[1] / sizes, list(taken), parameters, level=level)
     s_min, e_min = (_above_zero(fitted.estimate(name), name) for name in ("S_min", "E_min"))
-    b_crit = _ratio(fitted) if s_min.low or not fitted.values[1] else _inverse_of_ratio(fitted)
+    if s_min.low or not fitted.values[1]:
+        b_crit = fitted.predict(lambda values: float(values[1] / values[0]), "B_crit")
+    else:
+        b_crit = _inverse_of_ratio(fitted)
     return BatchLaw(fit=fitted, s_min=s_min, e_min=e_min, b_crit=b_crit)
 
 
 def _above_zero(estimate: Estimate, name: str) -> Estimate:
-    """A limit that may be zero is not identified, however little it would change the steps that were measured."""
+    """A limit that may be zero is not identified, even if it hardly changes the measured steps."""
     if estimate.low or not estimate.identified:
         return estimate
     return replace(estimate, identified=False, why=f"{name} is at most {estimate.high:.3g}, and may be far less")
 
 
 def _parameter(name: str, figures: np.ndarray) -> Parameter:
-    """From nothing to what the largest figure leaves; fits begin where it explains the least figure, and where not."""
+    """A parameter from zero to twice the largest figure. Fits begin where it explains most of the least, and little."""
     least, most = float(np.min(figures)), float(np.max(figures))
     return Parameter(name=name, low=0.0, high=2 * most, starts=(0.9 * least, 0.1 * least))
 
 
-def _ratio(fitted: Fit) -> Estimate:
-    return fitted.predict(lambda values: float(values[1] / values[0]), "B_crit")
-
-
 def _inverse_of_ratio(fitted: Fit) -> Estimate:
-    """B_crit where S_min may be zero: 1/B_crit then lies around zero with an interval, B_crit above one of its own."""
+    """B_crit if S_min may be zero. 1/B_crit then has an interval around zero, so B_crit has a lower end."""
     inverse = fitted.predict(lambda values: float(values[0] / values[1]), "1/B_crit")
     low = 1 / inverse.high if inverse.high else None
     high = 1 / inverse.low if inverse.low else None

@@ -1,9 +1,9 @@
-"""Fits of positive laws to positive measurements, with intervals and a word on what they identify.
+"""Fits of positive laws to positive measurements, with intervals and what they identify.
 
-Measured times and rates scatter in proportion to their size, so that residuals are taken between logarithms; a
-parameter that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian on the logarithms
-of the parameters (docs/formulas.md §4): exponentiated, they can't cross zero. Over bootstraps of a few repeats, which
-cover too little, they hold what they promise (`tests.bench_laws`).
+Measured times and rates scatter in proportion to their size, so residuals are taken between logarithms. A parameter
+that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian, on the logarithms of the
+parameters (docs/formulas.md §4), so they can't cross zero. They have the coverage that they promise
+(`tests.bench_laws`); bootstraps of a few repeats cover too little.
 
 Shapes: n places measured, p parameters.
 """
@@ -24,33 +24,33 @@ Model = Callable[[Vector], Vector]
 LEVEL = 0.90
 """Nominal coverage of the intervals."""
 WIDEST_RATIO = 10.0
-"""Upper over lower limit of an interval from which on its parameter is not identified: not even its order of magnitude
-is known."""
+"""Upper over lower limit from which on a parameter is not identified: not even its order of magnitude is known."""
 NEGLIGIBLE = 0.1
-"""Of what is predicted at every place: a parameter that may be zero is known well enough if the half of its interval
-changes no more. It is too small to matter there, whatever it is."""
+"""A parameter that may be zero is known well enough if half its interval changes no prediction by more than this
+share. It is then too small to matter."""
 MISFIT_LEVEL = 0.99
 """Quantile of F above which places differ from the law by more than their repeats explain."""
 UNBOUNDED = 1.0
-"""Of what is predicted at some place: half an interval that changes more is beyond what a slope can tell."""
+"""If half an interval changes some prediction by more than this share, it is beyond what a slope can tell."""
 STEP = 1e-5
-"""Of the differences that slopes are taken over, as a share of a parameter."""
+"""Slopes are taken over differences of this share of a parameter."""
 AT_BOUND = 1e-3
 """A parameter this near to a bound, as a share of it, is at it."""
 TOLERANCE = 1e-12
-"""Of the solver: published fits are to be met to their last printed digit."""
+"""The solver's tolerance. It meets published fits to their last printed digit."""
 NEXT_TO_ZERO = 1e-9
-"""Shares of a parameter's scale below which it is zero."""
+"""A parameter below this share of its scale is zero."""
 
 
 class NoLawError(ValueError):
-    """The measurements can't carry the law; the message says why and what to measure."""
+    """The measurements can't carry the law. The message says why, and what to measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A parameter of a law. low, high: its bounds; low 0 where the law also holds without it. starts: above zero, where
-    fits begin.
+    """A parameter of a law.
+
+    low, high: its bounds; low is 0 if the law also holds without it. starts: where fits begin, above zero.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure with its interval; low and high None where the data give none. why: what makes it unidentified."""
+    """A figure with its interval. low and high are None if the data give none. why: what makes it unidentified."""
 
     value: float
     low: float | None
@@ -80,10 +80,10 @@ class Fit:
     """A law fitted to measurements.
 
     values: (p,). covariance: (p, p), of the parameters. noise: standard deviation of one measurement around the law, of
-    its logarithm unless the fit was told otherwise; NaN without spare measurements. spare: degrees of freedom of the
-    noise. misfit: places differ from the law by more than their repeats explain; noise and spare are then those of the
-    places. condition: of the Jacobian with columns of length 1. leverage: (p,), the largest relative change of any
-    place's prediction by one unit of a parameter. residuals: (n,), measured minus fitted, mean of the place's repeats.
+    its logarithm if the fit is relative; NaN without spare measurements. spare: degrees of freedom of the noise.
+    misfit: places differ from the law by more than their repeats explain; noise and spare are then those of the places.
+    condition: of the Jacobian with columns of length 1. leverage: (p,), the largest relative change of any place's
+    prediction by one unit of a parameter. residuals: (n,), measured minus fitted, mean of the place's repeats.
     """
 
     parameters: tuple[Parameter, ...]
@@ -130,7 +130,7 @@ class Fit:
 
     @cached_property
     def quantile(self) -> float:
-        """Of Student's t, by which a standard error becomes half an interval."""
+        """Student's t by which a standard error becomes half an interval."""
         return float(stats.t.ppf((1 + self.level) / 2, self.spare))
 
     def _index(self, name: str) -> int:
@@ -148,7 +148,7 @@ def unknown(value: float, why: str) -> Estimate:
 def with_interval(value: float, half: float, name: str, *, low: float = 0.0, high: float = math.inf) -> Estimate:
     """The estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
 
-    Where that reaches over more than `WIDEST_RATIO`, the figure is not identified. If it may be zero (low 0), then its
+    If that reaches over more than `WIDEST_RATIO`, the figure is not identified. If it then may be zero (low 0), its
     interval is the plain one, value ± half, from zero on.
     """
     relative = half / value if value > 0 else math.inf
@@ -182,11 +182,11 @@ def fit(
 
     Args:
         model: the law at the places measured.
-        measured: of each place its value, or the values of its repeats; above zero.
-        parameters: of the law, in the order that the model takes them. Fits begin at the first start of each, at the
-            second of each, and so on; the best is kept.
+        measured: for each place its value, or the values of its repeats; above zero.
+        parameters: of the law, in the model's order. Fits begin at the first start of each, at the second of each, and
+            so on. The best fit is kept.
         level: nominal coverage of the intervals.
-        relative: whether residuals are taken between logarithms; else between the values, as published fits often do.
+        relative: residuals are taken between logarithms. Else between values, as published fits often do.
 
     Raises:
         NoLawError: fewer places than parameters.
@@ -225,8 +225,10 @@ def fit(
 
 
 def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter, ...]) -> Vector:
-    """Bounded least squares from every start. A parameter that can't be zero is stepped in its logarithm; one that can,
-    in shares of its start, where zero is a place like any other."""
+    """Bounded least squares from every start.
+
+    A parameter that can't be zero is stepped in its logarithm. One that may be zero is stepped in shares of its start.
+    """
     logs = np.array([not each.may_vanish for each in parameters])
     unit = np.array([1.0 if log else each.starts[0] for each, log in zip(parameters, logs, strict=True)])
 
@@ -242,10 +244,11 @@ def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter
     def inner_residuals(steps: Vector) -> Vector:
         return residuals(outer(steps))
 
+    margin = np.minimum(1e-6, (high - low) / 4)  # the solver wants starts strictly between the bounds
     found = [
         optimize.least_squares(
             inner_residuals,
-            _inside(start, low, high),
+            np.clip(start, low + margin, high - margin),
             jac="3-point",
             bounds=(low, high),
             ftol=TOLERANCE,
@@ -258,18 +261,12 @@ def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter
     return np.where(~logs & (steps < NEXT_TO_ZERO), 0.0, outer(steps))
 
 
-def _inside(start: Vector, low: Vector, high: Vector) -> Vector:
-    """The start, off the bounds: the solver wants it strictly between them."""
-    margin = np.minimum(1e-6, (high - low) / 4)
-    return np.clip(start, low + margin, high - margin)
-
-
 def _noise(residuals: Vector, within: float, count: int, parameters: int) -> tuple[float, int, bool]:
     """Variance of one measurement, its degrees of freedom, and whether the law misfits.
 
     residuals: (n,) of the places, weighted by the root of their repeats. within: sum of squares of repeats around their
-    place. Where places scatter more than their repeats can explain, the law is not quite true, and repeats of one place
-    miss it together: the places alone then tell how far off it is.
+    place. If places scatter more than their repeats explain, the law is not quite true, and repeats of one place miss
+    it together. Then only the places tell how far off it is.
     """
     between = float(residuals @ residuals)
     places, repeats = len(residuals) - parameters, count - len(residuals)
@@ -285,8 +282,8 @@ def _noise(residuals: Vector, within: float, count: int, parameters: int) -> tup
 def _inverse(slopes: Vector) -> tuple[float, Vector]:
     """Condition number of J with columns of length 1, and (JᵀJ)⁻¹, by its singular values.
 
-    Directions that no measurement depends on get an inverse that is very large, so that whatever lies along them has an
-    interval without end, and the rest is as it is.
+    Directions that no measurement depends on get a very large inverse, so that figures along them have endless
+    intervals. Other directions are not affected.
     """
     lengths = np.linalg.norm(slopes, axis=0)
     lengths = np.where(lengths > 0, lengths, np.finfo(float).tiny ** 0.25)
@@ -297,13 +294,13 @@ def _inverse(slopes: Vector) -> tuple[float, Vector]:
 
 
 def _steps(parameters: Sequence[Parameter], values: Vector) -> Vector:
-    """Of differences (p,): a share of the parameter, or of its start where it has all but vanished."""
+    """Steps of differences (p,): a share of the parameter, or of its start if it has almost vanished."""
     starts = np.array([each.starts[0] if each.may_vanish else 0.0 for each in parameters])
     return STEP * np.maximum(values, starts)
 
 
 def jacobian(model: Model, values: Vector, steps: Vector, parameters: Sequence[Parameter]) -> Vector:
-    """∂ model / ∂ parameter (n, p), by differences of ± steps (p,), central where the bounds leave room."""
+    """∂ model / ∂ parameter (n, p), by differences of ± steps (p,), central if the bounds leave room."""
     columns = []
     for index, parameter in enumerate(parameters):
         ahead, behind = values.copy(), values.copy()

@@ -1,9 +1,9 @@
 """Power law and ratio of means.
 
-For the best learning rate over batch sizes: p = 1 is the linear rule, 1/2 the square-root rule.
+It describes the best learning rate over batch sizes: p = 1 is the linear rule, 1/2 the square-root rule.
 
-Numerator and denominator are averaged apart and then divided: the mean of single ratios is biased, the more so the
-noisier the denominators are.
+Numerator and denominator are averaged before they are divided. The mean of single ratios would be biased, more so with
+noisier denominators.
 """
 
 import math
@@ -22,8 +22,10 @@ WIDEST_EXPONENT = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """y = factor·x^exponent. by_resolution: whether the ranges of the values, more than their scatter about the law,
-    set the length of the exponent's interval."""
+    """y = factor·x^exponent.
+
+    by_resolution: whether the exponent's interval is set by the ranges of the values, not by their scatter.
+    """
 
     exponent: Estimate
     factor: float
@@ -37,11 +39,11 @@ class PowerLaw:
 def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike, *, level: float = LEVEL) -> PowerLaw:
     """The straight line through log y over log x, by least squares.
 
-    Values read off a grid lie on a straight line by chance, and then scatter says nothing of how well the slope is
-    known. So the half length of the interval is the larger of two: the t interval of the scatter, with n − 2 degrees of
-    freedom; and what follows when each log y lies anywhere in its range, uniformly (variance width²/12), which is known
-    and takes the normal quantile. With three values the slope is but the difference of the outer two, whose places on a
-    grid are no matter of chance: there the second is what their ranges leave at most.
+    Values read off a grid may lie on a straight line by chance, and then scatter does not say how well the slope is
+    known. So half the interval is the larger of two lengths. One is the t interval of the scatter, with n − 2 degrees
+    of freedom. The other assumes that each log y lies anywhere in its range, uniformly, with the known variance
+    width²/12 and the normal quantile. With three values the slope is the difference of the outer two, whose places on a
+    grid are not random: the second length is then the most that their ranges allow.
 
     Args:
         x: (n,), above zero, not all the same.
@@ -88,22 +90,22 @@ def _estimate(slope: float, half: float) -> Estimate:
 
 LEAST_PAIRS = 2
 NEXT_TO_ZERO = 1e-15
-"""Share of the mean numerator up to which a mean denominator is as good as zero."""
+"""A mean denominator up to this share of the mean numerator counts as zero."""
 
 
 def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: float = LEVEL) -> Estimate | None:
-    """mean(a)/mean(b) and Fieller's interval (Fieller 1954): the ratios R for which mean(a − R·b) is not told from 0.
+    """mean(a)/mean(b) with Fieller's interval (Fieller 1954): ratios R for which mean(a − R·b) may be 0.
 
     With t the quantile for n − 1 degrees of freedom and s the covariances of a mean, these R solve
-    (ā − R·b̄)² ≤ t² (s_aa − 2R·s_ab + R²·s_bb). They have two ends only if b̄ itself is told from 0.
+    (ā − R·b̄)² ≤ t² (s_aa − 2R·s_ab + R²·s_bb). They have two ends only if b̄ itself differs from 0.
 
     Args:
         numerators, denominators: (n,), independent pairs.
         level: nominal coverage of the interval.
 
     Returns:
-        None where a mean is not above zero. The ends are None, and the estimate not identified, for one pair and where
-        the denominators leave it open whether their mean is zero; a lower end below zero is 0.
+        None if a mean is not above zero. For one pair, and if the mean denominator may be zero, the ends are None and
+        the estimate is not identified. A lower end below zero is 0.
     """
     above, below = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if not len(above) or not (above.mean() > 0 and below.mean() > NEXT_TO_ZERO * above.mean()):

@@ -1,12 +1,12 @@
 """Amdahl, Gustafson, Karp-Flatt, USL.
 
-Amdahl (1967), of a fixed problem: S = 1/(s + (1 − s)/N). Gustafson (1988), of a problem that grows with N: S = N −
-s(N − 1). Karp–Flatt (1990), the serial part that a measured S shows: e = (1/S − 1/N)/(1 − 1/N); the same for all N it
-is a serial part, rising it is overhead, above 1 the workers together are slower than one.
+Amdahl (1967), for a fixed problem: S = 1/(s + (1 − s)/N). Gustafson (1988), for a problem that grows with N: S = N −
+s(N − 1). Karp–Flatt (1990), the serial part that a measured S shows: e = (1/S − 1/N)/(1 − 1/N). If it is the same for
+all N, it is a serial part. If it rises, it is overhead. Above 1 the workers together are slower than one.
 
 X(N) = scale · N / (1 + sigma (N − 1) + kappa N (N − 1)): sigma is contention, kappa coherency. The scale is fitted, not
-taken from X(1), whose noise would else go into every ratio. Published fits often take residuals between throughputs
-and not their logarithms; `relative=False` does as they do.
+taken from X(1), whose noise would affect every ratio. Published fits often take residuals between throughputs, not
+between their logarithms; `relative=False` does the same.
 """
 
 import math
@@ -28,20 +28,20 @@ from scalestudy.experiments.analysis.laws.least_squares import (
     unknown,
 )
 
-LEAST_SIZES = 3
-"""Numbers of workers that a serial part is fitted to: a curve of two constants through two points shows nothing."""
+LEAST_SERIAL_SIZES = 3
+"""A serial part is fitted to so many numbers of workers: a curve of two constants through two points shows nothing."""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
 
 
 def amdahl(serial: float, num_workers: ArrayLike) -> Vector:
-    """Speed-up of a fixed problem of which a part `serial` runs on one worker alone."""
+    """Speed-up of a fixed problem, whose part `serial` runs on one worker alone."""
     count = np.asarray(num_workers, dtype=float)
     return 1 / (serial + (1 - serial) / count)
 
 
 def gustafson(serial: float, num_workers: ArrayLike) -> Vector:
-    """Speed-up of a problem that grows with the workers and keeps them in serial work a part `serial` of the time."""
+    """Speed-up of a problem that grows with the workers. They spend a part `serial` of the time in serial work."""
     count = np.asarray(num_workers, dtype=float)
     return count - serial * (count - 1)
 
@@ -54,13 +54,13 @@ def karp_flatt(speed_up: float, num_workers: float) -> float:
 
 
 def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
-    """Whether some number of workers is slower than a smaller one. speed_ups: by number of workers, that of 1 too."""
+    """Whether some number of workers is slower than a smaller one. speed_ups: by number of workers, 1 included."""
     ordered = [speed_ups[size] for size in sorted(speed_ups)]
     return any(after < before for before, after in pairwise(ordered))
 
 
 def karp_flatt_words(serial: Mapping[float, float]) -> str:
-    """What the serial parts by number of workers say; changes that a 5 % change of the speed-ups explains are none."""
+    """What the serial parts say. serial: by number of workers. Changes that 5 % of speed-up explains do not count."""
     if not serial:
         return ""
     (few, first), (many, last) = min(serial.items()), max(serial.items())
@@ -79,15 +79,17 @@ def karp_flatt_words(serial: Mapping[float, float]) -> str:
 
 
 def _slack(serial: float, num_workers: float) -> float:
-    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`: e's slope in log S is 1/S over
-    1 − 1/N, and 1/S = e(1 − 1/N) + 1/N."""
+    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`.
+
+    e's slope in log S is 1/S over 1 − 1/N, and 1/S = e(1 − 1/N) + 1/N.
+    """
     return SAME_SPEED * abs(serial + 1 / (num_workers - 1))
 
 
 def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
     """The serial part of a fixed problem; the throughput of one worker is fitted with it.
 
-    throughputs: of each number of workers a value, or the values of its repeats. Raises NoLawError below three numbers.
+    throughputs: for each number of workers a value, or its repeats. Raises NoLawError below three numbers.
     """
     return _fit_serial(amdahl, np.inf, num_workers, throughputs, level)
 
@@ -106,8 +108,8 @@ def _fit_serial(
     level: float,
 ) -> Estimate:
     sizes = np.asarray(num_workers, dtype=float)
-    if (count := len(set(sizes.tolist()))) < LEAST_SIZES:
-        raise NoLawError(f"{count} numbers of workers; a serial part is fitted to {LEAST_SIZES} or more")
+    if (count := len(set(sizes.tolist()))) < LEAST_SERIAL_SIZES:
+        raise NoLawError(f"{count} numbers of workers; a serial part is fitted to {LEAST_SERIAL_SIZES} or more")
     parameters = [
         scale_parameter(num_workers, throughputs),
         Parameter(name="the serial part", low=0.0, high=most, starts=(0.05, 0.5)),
@@ -124,14 +126,14 @@ def scale_parameter(num_workers: Sequence[float], throughputs: Sequence[ArrayLik
 
 
 LEAST_USL_SIZES = 4
-"""Fewer numbers of workers are reported, not fitted: the law has three constants."""
+"""The law has three constants, so fewer numbers of workers are reported, not fitted."""
 STARTS = ((0.02, 0.3), (1e-3, 1e-5))
-"""Of sigma and of kappa, one set a fit."""
+"""Starts of sigma and of kappa, a pair for each fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usl:
-    """A fitted law. scale: throughput of one worker. peak: workers of the most throughput; infinite if kappa is 0."""
+    """A fitted law. scale: throughput of one worker. peak: workers of highest throughput; infinite if kappa is 0."""
 
     scale: Estimate
     sigma: Estimate
@@ -151,7 +153,7 @@ def usl_throughput(num_workers: ArrayLike, scale: float, sigma: float, kappa: fl
 
 
 def peak_workers(sigma: float, kappa: float) -> float:
-    """N* = √((1 − sigma)/kappa), where throughput is largest; infinite without kappa, and at least 1."""
+    """N* = √((1 − sigma)/kappa), at which throughput is largest. At least 1, and infinite without kappa."""
     return max(math.sqrt(max(1 - sigma, 0.0) / kappa), 1.0) if kappa > 0 else math.inf
 
 
@@ -162,7 +164,7 @@ def fit_usl(
     level: float = LEVEL,
     relative: bool = True,
 ) -> Usl:
-    """The law of throughputs: of each number of workers a value, or the values of its repeats.
+    """The law of throughputs. They are a value for each number of workers, or the values of its repeats.
 
     Raises:
         NoLawError: fewer than four numbers of workers.
@@ -182,7 +184,7 @@ def fit_usl(
 
 
 def _peak(found: Fit, kappa: Estimate) -> Estimate:
-    """N* with its interval; where kappa may be 0, throughput may rise for ever, and only a lower limit is known."""
+    """N* with its interval. If kappa may be 0, throughput may rise for ever, and only a lower limit is known."""
     _, sigma, value = found.values.tolist()
     peak = peak_workers(sigma, value)
     if kappa.high is None:

@@ -1,8 +1,8 @@
 """The time of a training step with K workers of m examples each (docs/formulas.md §4).
 
-T_grad = alpha_c + beta_c · m; T_sync = 0 for one worker, else alpha_r + beta_r · max(K − 2, 0), across nodes with
-constants of their own; T_iter = (T_grad^gamma + T_sync^gamma)^(1/gamma) + T_data, gamma 1 for no overlap and 10 for a
-full one (Pollux, Qiao et al. 2021, arXiv 2008.12260). T_data, the exposed wait for data, is measured, not fitted.
+T_grad = alpha_c + beta_c · m. T_sync = 0 for one worker, else alpha_r + beta_r · max(K − 2, 0), with other constants
+across nodes. T_iter = (T_grad^gamma + T_sync^gamma)^(1/gamma) + T_data, gamma 1 for no overlap and 10 for a full one
+(Pollux, Qiao et al. 2021, arXiv 2008.12260). T_data, the exposed wait for data, is measured, not fitted.
 
 Shapes: n places measured, p constants fitted.
 """
@@ -30,9 +30,9 @@ LEAST_OVERLAP, MOST_OVERLAP = 1.0, 10.0
 OVERLAP_STARTS = (1.3, 3.0)
 LEAST_SECONDS = 1e-15
 LEAST_SHARE = 0.02
-"""Of a step that a part takes at the start of a fit, however small it looks there."""
+"""The least share of a step that a part takes at the start of a fit."""
 MOST_HELD_OUT = 40
-"""Places held out one by one; of more, as many, evenly spread."""
+"""At most so many places are held out one by one, evenly spread if there are more."""
 
 MEASURE: Mapping[str, str] = {
     "alpha_c": "time smaller batches per worker",
@@ -49,8 +49,10 @@ NAMES = tuple(MEASURE)
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where steps were timed. seconds: of a step, a value a repeat. data_seconds: those of them that waited for data.
-    across_nodes: whether the workers were on several nodes.
+    """Where steps were timed.
+
+    seconds: of a step, a value a repeat. data_seconds: the part of them that waited for data. across_nodes: whether the
+    workers were on several nodes.
     """
 
     num_gpus: int
@@ -61,7 +63,7 @@ class Place:
 
     @property
     def typical_seconds(self) -> float:
-        """Geometric mean of the repeats: the value that a fit of logarithms is nearest to."""
+        """Geometric mean of the repeats, which is nearest to a fit of logarithms."""
         return float(np.exp(np.mean(np.log(self.seconds))))
 
 
@@ -75,7 +77,7 @@ class Sync:
     where: str
 
     def among(self, places: Sequence[Place]) -> list[Place]:
-        """The places that these constants have a say on."""
+        """The places that depend on these constants."""
         return [place for place in places if place.num_gpus > 1 and place.across_nodes == self.across_nodes]
 
 
@@ -89,7 +91,7 @@ SYNCS = (
 class Constants:
     """The constants of a step's time: seconds; beta_c per example, beta_r and beta_n per further worker; gamma 1 to 10.
 
-    num_gpus, per_worker_batch and across_nodes of the methods may be arrays of one shape, and so is the result.
+    num_gpus, per_worker_batch and across_nodes of the methods may be arrays of one shape, which the result then has.
     """
 
     alpha_c: float = 0.0
@@ -105,7 +107,7 @@ class Constants:
         return self.alpha_c + self.beta_c * np.asarray(per_worker_batch, dtype=float)
 
     def sync_seconds(self, num_gpus: ArrayLike, across_nodes: ArrayLike = False) -> Vector:
-        """T_sync, as if nothing overlapped."""
+        """T_sync without overlap."""
         further = np.maximum(np.asarray(num_gpus, dtype=float) - 2, 0)
         within, across = self.alpha_r + self.beta_r * further, self.alpha_n + self.beta_n * further
         return np.where(np.asarray(num_gpus) > 1, np.where(across_nodes, across, within), 0.0)
@@ -136,8 +138,10 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Times of steps with their intervals. names: the constants that were fitted, in the order of covariance (p, p).
-    t: quantile by which a standard error becomes half an interval; None where there is no error to be had.
+    """Times of steps with their intervals.
+
+    names: the constants that were fitted, in the order of covariance (p, p). t: quantile by which a standard error
+    becomes half an interval; None if there is no error.
     """
 
     constants: Constants
@@ -160,8 +164,9 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimeLaw:
-    """A fitted law. absent: by constant that was not fitted, why. doubts: by constant that was, what its value stands
-    for beside what its name says.
+    """A fitted law.
+
+    absent: why a constant was not fitted. doubts: what the value of a fitted constant contains beside its own meaning.
     """
 
     times: StepTimes
@@ -170,7 +175,7 @@ class StepTimeLaw:
     doubts: Mapping[str, str]
 
     def estimate(self, name: str) -> Estimate | None:
-        """A constant's value, interval, and what would identify it; None where nothing measured depends on it."""
+        """A constant's value, its interval, and what would identify it. None if nothing measured depends on it."""
         remedy = MEASURE[name]
         if name in self.absent:
             value = self.times.constants.gamma
@@ -185,7 +190,7 @@ def fit_step_time(places: Sequence[Place], *, level: float = LEVEL, near: Consta
     """The law that the places show. near: constants from which the fit begins; None: from the data alone.
 
     Raises:
-        NoLawError: too few places; the message says what to measure.
+        NoLawError: too few places. The message says what to measure.
     """
     names, absent = free_constants(places)
     starts = [near] if near else _starts(places, names)
@@ -206,7 +211,7 @@ def fit_step_time(places: Sequence[Place], *, level: float = LEVEL, near: Consta
 
 
 def _doubts(places: Sequence[Place], names: Sequence[str]) -> dict[str, str]:
-    """By constant of T_sync, what its value depends on beside the measurements."""
+    """What the value of a constant of T_sync depends on beside the measurements."""
     found: dict[str, str] = {}
     for sync in SYNCS:
         fitted = [name for name in (sync.first, sync.each) if name in names]
@@ -225,10 +230,9 @@ def _row(place: Place) -> tuple[float, float, bool, float]:
 
 
 def free_constants(places: Sequence[Place]) -> tuple[list[str], dict[str, str]]:
-    """The constants that the places have a say on, and by name why the others are not among them.
+    """The constants that the places determine, and why each of the others is left out.
 
-    A law needs a place more than it has constants: it is not drawn through as many points as it has. So gamma is
-    taken as 1 where places are short.
+    A law needs one place more than it has constants. If places are short, gamma is taken as 1.
 
     Raises:
         NoLawError: too few places.
@@ -273,7 +277,7 @@ def _parameters(names: Iterable[str], starts: Sequence[Constants]) -> list[Param
 
 
 def _starts(places: Sequence[Place], names: Sequence[str]) -> list[Constants]:
-    """Constants to begin at, one set an overlap: T_grad from the fewest workers, T_sync from what it leaves."""
+    """Constants to begin at, a set for each overlap: T_grad from the fewest workers, T_sync from the rest."""
     fewest = min(place.num_gpus for place in places)
     alone = [place for place in places if place.num_gpus == fewest]
     gradient = _line(alone if len({p.per_worker_batch for p in alone}) > 1 else places)
@@ -310,7 +314,7 @@ def _line_through(seconds: Vector, places: Sequence[float]) -> tuple[float, floa
 def held_out_errors(places: Sequence[Place], law: StepTimeLaw) -> list[float]:
     """Relative errors of the law at places that it was not fitted to, one held out at a time.
 
-    Places without which some constant can't be had are not held out: there the law would not be the same.
+    A place that some constant depends on is not held out, since the law would not be the same without it.
     """
     errors = []
     for index in sorted({round(i) for i in np.linspace(0, len(places) - 1, min(len(places), MOST_HELD_OUT))}):

@@ -1,7 +1,7 @@
 """Trials gathered into cells.
 
-Such keys (gradient_sync, the optimizer …) may change both the time of a step and what a step learns, so that each
-combination of them has laws of its own.
+Such keys (gradient_sync, the optimizer …) may change both the time of a step and what a step learns. So each
+combination of their values has laws of its own.
 """
 
 import json
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalestudy.experiments.analysis.measures import records
+from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Part, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, positive, present, spread
 from scalestudy.experiments.analysis.measures.records import (
     COUNTED,
     PHASES,
@@ -28,26 +28,41 @@ from scalestudy.experiments.analysis.measures.records import (
     final_value,
     samples_per_second,
     timed_epochs,
+    timings_by_step,
+    undisturbed_phase_seconds,
+    undisturbed_rate,
+    undisturbed_repeats,
+    undisturbed_step_seconds,
     usable,
+    without_timing_runs,
 )
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, cell_of, label
 from scalestudy.experiments.plan.timing_runs import DISTURBED, step_key
 from scalestudy.experiments.spec.search_space import Factorised
 
 OF_TIMINGS = frozenset({"shared_node", "warm_up_included"})
-"""Flags that say something about a trial's timings and nothing else."""
+"""Flags that concern only a trial's timings."""
 WARMING_UP = "its trials were stopped within their first epoch, in which they warmed up"
 NO_TIMES = "its trials have recorded no time"
 NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
+FLAG_WORDS: Mapping[str, str] = {
+    "oversubscribed": "more threads than cores",
+    "shared_node": "other trials ran on the same node",
+    "resumed": "resumed from a checkpoint",
+    "warm_up_included": "too few steps to leave the warm-up out",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The trials of one cell. params: without the seed. planned: how many trials the plan has for it. metric: what
-    the study compares its trials by. timing: the run by which its steps were timed undisturbed; None: its trials were
-    not disturbed, or have the only timings that there are. inferred: it has no trials of its own, and these are the
-    same trainings with another num_gpus, whose epochs count and whose times do not (docs/formulas.md §7). not_lent: of
-    an inferred cell, how many of these ran out of memory, which says nothing of more workers.
+    """The trials of one cell.
+
+    params: without the seed. planned: how many trials the plan has for it. metric: what the study compares its trials
+    by. timing: the run that timed its steps undisturbed; None if its trials were not disturbed, or there was no such
+    run. inferred: it has no trials of its own. Its trials are then the same trainings with another num_gpus: their
+    epochs count, their times do not (docs/formulas.md §7). not_lent: for an inferred cell, how many of those trainings
+    ran out of memory, which says nothing about more workers.
     """
 
     params: Mapping[str, Any]
@@ -89,17 +104,17 @@ class Cell:
 
     @property
     def own(self) -> tuple[Trial, ...]:
-        """Its trials, but for those of another num_gpus."""
+        """Its trials, without those of another num_gpus."""
         return () if self.inferred else self.trials
 
     @property
     def is_timed(self) -> bool:
-        """Whether there is any time to be had of it: an inferred cell needs a timing run."""
+        """Whether its times can be known. An inferred cell needs a timing run."""
         return not self.inferred or self.undisturbed_epoch_seconds is not None
 
     @property
     def flags(self) -> list[str]:
-        """Every flag that some trial of the cell carries, sorted; with a timing run, those of timings are its own."""
+        """Every flag of some trial, sorted. Flags of timings are those of the timing run if there is one."""
         flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
         if self.timing is not None:
             flags = (flags - OF_TIMINGS) | set(self.timing.get("flags") or ())
@@ -107,39 +122,38 @@ class Cell:
 
     @property
     def undisturbed_epoch_seconds(self) -> float | None:
-        """Seconds an epoch by the timing run: those of a step times the steps of an epoch; None without such a run."""
-        seconds = records.step_seconds(self.timing) if self.timing is not None else None
+        """Seconds an epoch: those of a step in the timing run, times the steps of an epoch. None without such a run."""
+        seconds = undisturbed_step_seconds(self.timing) if self.timing is not None else None
         return None if seconds is None or self.steps is None else seconds * self.steps
 
     @property
     def steps(self) -> float | None:
-        """Of a whole epoch; None where none was recorded."""
+        """Steps of a whole epoch, or None if none was recorded."""
         epochs = [epoch for trial in self.trials for epoch in epochs_of(trial)]
         return max((count for epoch in epochs if (count := positive(epoch.get("steps")))), default=None)
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
-        """`trial_measures.curve` of one of its trials, each epoch taking what it takes undisturbed."""
+        """`trial_measures.curve` of one of its trials, with the undisturbed seconds an epoch if they are known."""
         return curve(trial, self.metric, self.undisturbed_epoch_seconds) if self.is_timed else []
 
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
-    """Parameters as a canonical string, the ones in `without` left out."""
+    """Parameters as a canonical string. without: keys that are left out."""
     return json.dumps({key: value for key, value in params.items() if key not in without}, sort_keys=True)
 
 
 def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
-    """The cells of a study, in the plan's order, each with its timing run where there is one that ended well.
+    """The cells of a study, in the plan's order, each with its timing run if one ended well.
 
-    Trials that the plan does not have make cells of their own, last. Of a factorised study all cells of its grid:
-    inferred ones from the trainings, and those that were held out as they were measured. Of the trials those that can
-    be used (`records.usable`).
+    Trials that the plan lacks make cells of their own, last. A factorised study gets all cells of its grid: inferred
+    from the trainings, or as measured if they were held out. Only usable trials count (`records.usable`).
     """
     trials = usable(trials)
-    timings = records.by_step(trials)
+    timings = timings_by_step(trials)
     planned = Counter(key_of(trial.cell) for trial in plan.trials)
     params = {key_of(cell): cell for cell in plan.cells}
     members: dict[str, list[Trial]] = {}
-    for trial in records.without(trials):
+    for trial in without_timing_runs(trials):
         cell = cell_of(trial["params"])
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
@@ -162,30 +176,34 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
 
 
 def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
-    """The cell as it is by the same trainings with another num_gpus.
+    """The cell as inferred from the same trainings with another num_gpus.
 
-    One that ran out of memory tells nothing of a cell with more workers, each of which has fewer examples.
+    A training that ran out of memory says nothing about a cell with more workers, each of which has fewer examples.
     """
-    lent = [trial for trial in trainings if trial["status"] != "out_of_memory" or _has_less(cell, trial)]
+    lent = [
+        trial
+        for trial in trainings
+        if trial["status"] != "out_of_memory" or cell.num_gpus <= trial["params"]["num_gpus"]
+    ]
     return replace(cell, planned=0, trials=tuple(lent), inferred=True, not_lent=len(trainings) - len(lent))
 
 
-def _has_less(cell: Cell, trial: Trial) -> bool:
-    return cell.num_gpus <= trial["params"]["num_gpus"]
-
-
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """The cell's own figures, medians over seeds with their range: metric, seconds an epoch, samples/s, phases.
+    """The cell's own figures: medians over seeds, with their range, of metric, seconds an epoch, samples/s and phases.
 
-    test_accuracy (or test_ and the name of another metric) is the one after the last epoch, as in the book;
-    best_test_accuracy the best after any epoch; both over finished and stopped trials. epoch_seconds: median over a
-    trial's epochs, evaluation not included. timed_apart: whether times are those of a timing run. kind: factorised
-    where the cell is inferred from trainings with another num_gpus. details: what training picked by itself, only where
-    it picked something. stopped_after: of each trial that a scheduler stopped, the epochs that it had made: its metric
-    after the last of them is not that of a whole training. repeats: epoch_seconds and samples_per_second over
-    the single epochs of all trials, or of the run that timed it apart.
+    test_accuracy (or test_ with another metric's name) is the metric after the last epoch, as in the book.
+    best_test_accuracy is the best after any epoch. Both are over finished and stopped trials. epoch_seconds is a median
+    over a trial's epochs, without evaluation. timed_apart says whether times are those of a timing run. kind is
+    factorised if the cell is inferred. details holds what training picked by itself, if it picked anything.
+    stopped_after lists the epochs of each stopped trial, whose last metric is not that of a whole training. repeats has
+    epoch_seconds and samples_per_second over single epochs.
     """
     untimed, metric = why_untimed(cell), cell.metric
+    picked: dict[str, dict[str, Any]] = {}
+    for trial in cell.own:
+        for name, value in (trial.get("details") or {}).items():
+            picked.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
+    details = {name: list(values.values()) for name, values in picked.items()}
     return {
         "label": cell.label,
         "params": dict(cell.params),
@@ -197,66 +215,54 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         **worker_device(cell.trials),
         "flags": cell.flags,
         "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(("stopped",))),
-        **picked(cell.own),
+        **({"details": details} if details else {}),
     }
 
 
 def _times(cell: Cell) -> dict[str, Any]:
-    """Seconds an epoch, samples/s and seconds a step: of the cell's trials, or of the run that timed it apart."""
+    """Seconds an epoch, samples/s and seconds a step: of the timing run if there is one, else of the cell's trials."""
     timing = cell.timing if cell.timed else None
-    untimed = why_no_time(cell)
     if timing is not None:
+        untimed = why_no_time(cell)
         return {
             "epoch_seconds": spread([cell.undisturbed_epoch_seconds], untimed),
-            "samples_per_second": spread([records.rate(timing)], untimed),
-            "step_seconds": records.phase_seconds(timing),
+            "samples_per_second": spread([undisturbed_rate(timing)], untimed),
+            "step_seconds": undisturbed_phase_seconds(timing),
             "timed_apart": True,
-            "repeats": _repeats(records.repeats(timing, cell.steps)),
+            "repeats": _repeats(undisturbed_repeats(timing, cell.steps)),
         }
-    timed = cell.timed if cell.is_timed else []
+    timed, untimed = cell.timed if cell.is_timed else [], why_no_time(cell)
     if timed and not any(timed_epochs(trial) for trial in timed):
         untimed = WARMING_UP if any(trial.get(WITHOUT_FIRST) for trial in timed) else NO_TIMES
+    epochs = [epoch for trial in timed for epoch in timed_epochs(trial)]
     return {
         "epoch_seconds": spread((epoch_seconds(trial) for trial in timed), untimed),
         "samples_per_second": spread((throughput(trial) for trial in timed), untimed),
         "step_seconds": step_seconds(timed),
         "timed_apart": False,
-        "repeats": _repeats([_repeat(epoch) for trial in timed for epoch in timed_epochs(trial)]),
+        "repeats": _repeats([(positive(epoch.get("train_seconds")), samples_per_second(epoch)) for epoch in epochs]),
     }
 
 
-def _repeat(epoch: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    return positive(epoch.get("train_seconds")), samples_per_second(epoch)
-
-
-def _repeats(found: Sequence[tuple[float | None, float | None]]) -> dict[str, Part]:
-    """Seconds an epoch and samples/s over every epoch of every trial: their median, range and number."""
+def _repeats(found: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
+    """Median, range and number of seconds an epoch and samples/s, over every epoch of every trial."""
     seconds, rates = zip(*found, strict=True) if found else ((), ())
     return {"epoch_seconds": spread(seconds, NO_TIMES), "samples_per_second": spread(rates, NO_TIMES)}
 
 
-def picked(trials: Sequence[Trial]) -> dict[str, Any]:
-    """`details` of a row: by name every value that training picked by itself in some trial; nothing where none did."""
-    found: dict[str, dict[str, Any]] = {}
-    for trial in trials:
-        for name, value in (trial.get("details") or {}).items():
-            found.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
-    return {"details": {name: list(values.values()) for name, values in found.items()}} if found else {}
-
-
 def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:
-    """Trials by the way they ended."""
+    """How many trials ended in each status."""
     counts = Counter(trial["status"] for trial in trials)
     return {status: counts[status] for status in STATUSES}
 
 
 def why_no_time(cell: Cell) -> str:
-    """Why a cell has no times, in words."""
+    """Why a cell has no times, as a clause."""
     return NO_TIMING_RUN if cell.trials and not cell.is_timed else why_untimed(cell)
 
 
 def why_untimed(cell: Cell) -> str:
-    """Why a cell has no figures, in words."""
+    """Why a cell has no figures, as a clause."""
     if cell.not_lent and not cell.trials:
         return (
             "its trainings ran out of memory with fewer workers, which tells nothing of this cell: train it with its "
@@ -278,8 +284,8 @@ def throughput(trial: Trial) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def step_seconds(trials: Sequence[Trial]) -> Part:
-    """Median seconds a step of each phase, over all epochs of the trials; the exposed part of gradient_sync."""
+def step_seconds(trials: Sequence[Trial]) -> Figure:
+    """Median seconds a step of each phase, over all epochs of the trials. gradient_sync is its exposed part."""
     measured = [phases for trial in trials for epoch in timed_epochs(trial) if (phases := epoch_phases(epoch))]
     if not measured:
         return missing("phases were not measured")
@@ -287,7 +293,7 @@ def step_seconds(trials: Sequence[Trial]) -> Part:
 
 
 def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Device and threads of the workers, as the trials saw them; None where no trial started."""
+    """device and threads of the workers, as the trials saw them; None if no trial started."""
     workers = [worker for trial in trials for worker in (trial.get("world") or {}).get("workers") or ()]
     devices = {(trial.get("world") or {}).get("device") for trial in trials} - {None}
     threads = {worker.get("threads") for worker in workers} - {None}
@@ -297,19 +303,42 @@ def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
+def seed_caveat(rows: Sequence[Row], metric: StudyMetric, *, brief: bool = False) -> str | None:
+    """That a cell has fewer seeds than an interval needs, or None. brief: without what follows from it."""
+    seeds = [row[metric.key]["n"] for row in rows if present(row[metric.key])]
+    if not seeds or min(seeds) >= ENOUGH_SEEDS:
+        return None
+    count = plural(min(seeds), "seed") if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)} seeds"
+    if brief:
+        return f"Provisional: {count} a cell."
+    return (
+        f"Provisional: {count} a cell. Below five, differences in {metric.name} and in time to target are not "
+        "established; ranges over seeds are shown."
+    )
+
+
+def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
+    """By flag, a sentence about the cells that carry it."""
+    flagged = Counter(flag for row in rows for flag in row["flags"])
+    return {
+        flag: f"Marked {flag} ({FLAG_WORDS.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
+        for flag, count in sorted(flagged.items())
+    }
+
+
 USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """The cells that share every swept key but the usual ones. settings: these keys; of: their label, "" for none."""
+    """The cells that share the value of every swept key but the usual ones. settings: these keys and values."""
 
     settings: Mapping[str, Any]
     cells: tuple[Cell, ...]
 
     @property
     def of(self) -> str:
-        """`gradient_sync=ddp`."""
+        """Its label, `gradient_sync=ddp`; empty without such keys."""
         return label(self.settings)
 
     @property
@@ -318,19 +347,25 @@ class Combination:
         return sum(len(cell.trials) for cell in self.cells)
 
 
-def combinations(cells: Sequence[Cell], recommendation: Part | None = None) -> list[Combination]:
-    """The combinations of a study, the recommended cell's first, then by their number of trainings.
+def settings_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The swept keys but the usual ones."""
+    return {key: value for key, value in params.items() if key not in USUAL}
 
-    recommendation: of `recommendation.choose`; None or without a choice: the one with most trainings stands first.
+
+def combination_of(params: Mapping[str, Any]) -> str:
+    """The label of the combination that a row with these parameters belongs to."""
+    return label(settings_of(params))
+
+
+def combinations(cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Combination]:
+    """The combinations of a study: the recommended cell's first, then by their number of trainings.
+
+    recommendation: from `recommendation.choose`. Without a choice the combination of most trainings stands first.
     """
     members: dict[str, list[Cell]] = {}
     for cell in cells:
         members.setdefault(key_of(cell.params, without=USUAL), []).append(cell)
-    found = [Combination(settings=_settings(group[0].params), cells=tuple(group)) for group in members.values()]
+    found = [Combination(settings=settings_of(group[0].params), cells=tuple(group)) for group in members.values()]
     choice = (recommendation or {}).get("choice")
-    wanted = _settings(choice["params"]) if choice is not None and present(choice) else None
+    wanted = settings_of(choice["params"]) if choice is not None and present(choice) else None
     return sorted(found, key=lambda each: (each.settings != wanted, -each.trials))
-
-
-def _settings(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in params.items() if key not in USUAL}

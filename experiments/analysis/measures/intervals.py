@@ -1,7 +1,7 @@
 """What several seeds say; ties.
 
-docs/formulas.md §6: below five seeds the range, and no difference is claimed; from five on an interval; differences
-are called so only where intervals part.
+Below five seeds only the range is shown, and no difference is claimed. From five seeds on there is an interval. Two
+figures differ if their intervals are exclusive (docs/formulas.md §6).
 """
 
 import math
@@ -17,17 +17,17 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.parts import finite
 
 ENOUGH_SEEDS = 5
-"""From so many seeds on a figure has an interval and is more than provisional (MLPerf's number of runs)."""
+"""From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
 
 Interval = Mapping[str, Any]
-"""kind (range, t or order), low and high; high is None where it is infinite."""
+"""kind (range, t or order), low and high; a null end is infinite."""
 
 
 def over_seeds(values: Sequence[float], *, logarithms: bool = True) -> dict[str, Any] | None:
-    """The interval of the typical value of seeds, infinity for one that missed; None of nothing.
+    """The interval of the seeds' typical value, or None without seeds. A seed that missed counts as infinity.
 
-    Below five seeds their range. From five on, 90 %: a t interval, of logarithms where asked for and all are above
-    zero; where a seed missed, order statistics, which hold the median whatever the distribution.
+    Below five seeds it is their range. From five on it has level 90 %: a t interval, of logarithms if asked for and all
+    values are above zero. If a seed missed, it is made of order statistics, which hold the median of any distribution.
     """
     ordered = sorted(values)
     if not ordered:
@@ -44,7 +44,7 @@ def over_seeds(values: Sequence[float], *, logarithms: bool = True) -> dict[str,
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Ends of the t interval of a mean, of two values or more."""
+    """Ends of the t interval of a mean, from two values or more."""
     half = _quantile(level, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     mean = float(np.mean(values))
     return mean - half, mean + half
@@ -57,17 +57,17 @@ def _quantile(level: float, freedom: int) -> float:
 
 @cache
 def order_rank(count: int, level: float = LEVEL) -> int:
-    """The r for which the r-th smallest and r-th largest of `count` values hold the median at least at this level.
+    """The r for which the r-th smallest and r-th largest of `count` values hold the median at this level; at least 1.
 
-    They miss it with probability 2·P(X < r), X binomial with share 1/2: 2/2⁵ = 1/16 at count 5, r = 1. At least 1.
+    They miss it with probability 2·P(X < r), X binomial with share 1/2: 2/2⁵ = 1/16 at count 5, r = 1.
     """
     ranks = [rank for rank in range(1, count // 2 + 1) if 2 * stats.binom.cdf(rank - 1, count, 0.5) <= 1 - level]
     return max(ranks, default=1)
 
 
-def apart(one: Interval, other: Interval) -> bool:
+def exclusive(one: Interval, other: Interval) -> bool:
     """Whether two intervals have no value in common."""
-    return _high(one) < _low(other) or _high(other) < _low(one)
+    return _end(one["high"]) < _end(other["low"]) or _end(other["high"]) < _end(one["low"])
 
 
 def scaled(interval: Interval | None, factor: float) -> dict[str, Any] | None:
@@ -79,33 +79,29 @@ def scaled(interval: Interval | None, factor: float) -> dict[str, Any] | None:
 
 
 def holding(interval: Interval | None, value: float | None) -> dict[str, Any] | None:
-    """The interval, made longer where a typical value of another kind than its own lies outside."""
+    """The interval, lengthened to hold a typical value of another kind that lies outside."""
     if interval is None or value is None:
         return None if interval is None else dict(interval)
-    return _interval(interval["kind"], min(_low(interval), value), max(_high(interval), value))
+    return _interval(interval["kind"], min(_end(interval["low"]), value), max(_end(interval["high"]), value))
 
 
 def _interval(kind: str, low: float, high: float) -> dict[str, Any]:
     return {"kind": kind, "low": finite(low), "high": finite(high)}
 
 
-def _low(interval: Interval) -> float:
-    return math.inf if interval["low"] is None else float(interval["low"])
-
-
-def _high(interval: Interval) -> float:
-    return math.inf if interval["high"] is None else float(interval["high"])
+def _end(end: float | None) -> float:
+    return math.inf if end is None else float(end)
 
 
 SHOWN_TIES = 20
-"""A choice lists no more of them; it says how many there are."""
+"""A choice lists at most so many of them, and says how many there are."""
 LEAST_SEEDS = 2
-"""One seed has no interval: whether it differs is not known, which is not the same as a tie."""
+"""One seed has no interval. Whether it differs is then not known, which is no tie."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """An option by what is compared: figures, the less the better, and an interval over seeds of each."""
+    """An option with the figures that are compared, less being better, and the interval over seeds of each."""
 
     label: str
     figures: tuple[float, ...]
@@ -113,21 +109,21 @@ class Contender:
     n_seeds: int
 
 
-def tied(chosen: Contender, others: Sequence[Contender]) -> list[str]:
-    """Labels of the others whose intervals overlap the chosen one's in every figure, the best first figure first."""
-    alike = [other for other in others if other.label != chosen.label and not _told_apart(chosen, other)]
+def indistinguishable(chosen: Contender, others: Sequence[Contender]) -> list[str]:
+    """Labels of the others whose intervals overlap the chosen one's in every figure, sorted by their figures."""
+    alike = [other for other in others if other.label != chosen.label and _overlap(chosen, other)]
     return [other.label for other in sorted(alike, key=lambda other: other.figures)]
 
 
-def _told_apart(one: Contender, other: Contender) -> bool:
+def _overlap(one: Contender, other: Contender) -> bool:
     if min(one.n_seeds, other.n_seeds) < LEAST_SEEDS:
-        return True
-    pairs = list(zip(one.intervals, other.intervals, strict=True))
-    return any(first is None or second is None or apart(first, second) for first, second in pairs)
+        return False
+    pairs = zip(one.intervals, other.intervals, strict=True)
+    return all(first is not None and second is not None and not exclusive(first, second) for first, second in pairs)
 
 
 def tie_sentence(labels: Sequence[str]) -> str | None:
-    """The tie in words, for people; None where there is none. labels: of `tied`, all of them."""
+    """The tie as a sentence, or None if there is none. labels: all that `indistinguishable` found."""
     if not labels:
         return None
     others = len(labels) - 1

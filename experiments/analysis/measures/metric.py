@@ -1,4 +1,4 @@
-"""The study's target metric – its names in records, tables and words, and which way is better."""
+"""The study's target metric: its names in records, tables and text, and which way is better."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any, Literal, Self
 from scalestudy.experiments.spec.sections import Workload
 
 MANY = 1_000_000.0
-"""From here on a number is written with an exponent."""
+"""Numbers from here on are written with an exponent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyMetric:
-    """What a study compares its trials by, measured on the test set after each epoch."""
+    """What a study compares its trials by. It is measured on the test set after each epoch."""
 
     name: str
-    """`accuracy`; of an import path the part after the colon."""
+    """`accuracy`; for an import path, the part after the colon."""
     mode: Literal["max", "min"]
     """Whether more or less of it is better."""
     share: bool
-    """Whether it lies between 0 and 1 by its nature, as accuracy does; figures then show that range."""
+    """Whether it always lies between 0 and 1, as accuracy does. Figures then show that range."""
 
     @classmethod
     def of(cls, workload: Workload) -> Self:
@@ -30,7 +30,7 @@ class StudyMetric:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in `summary.json`; `StudyMetric(**plain)` gives an equal metric."""
+        """Plain data, as in `summary.json`. `StudyMetric(**plain)` gives an equal metric."""
         return dict(vars(self))
 
     @property
@@ -40,26 +40,26 @@ class StudyMetric:
 
     @property
     def best_key(self) -> str:
-        """The best of a trial's epochs, in the summary and as MLflow metric: `best_test_accuracy`."""
+        """The key of a trial's best epoch in the summary and in MLflow: `best_test_accuracy`."""
         return f"best_{self.key}"
 
     @property
     def choice_key(self) -> str:
-        """The cell of the best value, among the recommendations: `best_accuracy`."""
+        """The recommendation's key for the cell of the best value: `best_accuracy`."""
         return f"best_{self.name}"
 
     def time_key(self, target: float) -> str:
-        """The MLflow metric of the training seconds to a target: `time_to_accuracy_0.85`."""
+        """The MLflow metric for the training seconds to a target: `time_to_accuracy_0.85`."""
         return f"time_to_{self.name}_{target:g}"
 
     @property
     def title(self) -> str:
-        """In sentences and on axes: `test accuracy`, `test mse`."""
+        """Its name in sentences and on axes: `test accuracy`, `test mse`."""
         return f"test {self.name}"
 
     @property
     def heading(self) -> str:
-        """At the head of a column: `test acc`, `test mse`."""
+        """Its name at the head of a column: `test acc`, `test mse`."""
         return "test acc" if self.share else self.title
 
     @property
@@ -68,11 +68,11 @@ class StudyMetric:
         return "most accurate" if self.share else f"best {self.title}"
 
     def order(self, value: float) -> float:
-        """A key to sort by, the best value first."""
+        """A sort key that puts the best value first."""
         return -value if self.mode == "max" else value
 
     def better(self, value: float, other: float) -> bool:
-        """Whether a value beats another; an equal one does not."""
+        """Whether a value beats another. An equal one does not."""
         return self.order(value) < self.order(other)
 
     def reached(self, value: float, target: float) -> bool:
@@ -80,19 +80,19 @@ class StudyMetric:
         return not self.better(target, value)
 
     def best(self, values: Iterable[float]) -> float | None:
-        """The best of the values; None of nothing."""
+        """The best of the values, or None if there are none."""
         return min(values, key=self.order, default=None)
 
     def hardest_first(self, targets: Iterable[float]) -> list[float]:
-        """Targets, the one that is reached last first."""
+        """The targets in reverse order of being reached."""
         return sorted(targets, key=self.order)
 
     def easiest_first(self, targets: Iterable[float]) -> list[float]:
-        """Targets, in the order in which they are reached."""
+        """The targets in the order in which they are reached."""
         return self.hardest_first(targets)[::-1]
 
     def text(self, value: float, digits: int = 3) -> str:
-        """A value for people: a share with so many decimals, anything else with so many significant digits or more."""
+        """A value as text: a share with so many decimals, anything else with at least so many significant digits."""
         if self.share:
             return f"{value:.{digits}f}"
         if 10.0**digits - 0.5 <= abs(value) < MANY:
@@ -100,9 +100,9 @@ class StudyMetric:
         return f"{value:.{digits}g}"
 
     def named(self, number: str) -> str:
-        """A number where nothing else names the metric; accuracy, which readers expect, goes without saying."""
+        """A number with the metric's name. Readers expect accuracy, so it is not named."""
         return number if self.share else f"{number} {self.title}"
 
 
 ACCURACY = StudyMetric(name="accuracy", mode="max", share=True)
-"""What a study compares by unless its spec says otherwise."""
+"""The metric of a study whose spec names no other."""

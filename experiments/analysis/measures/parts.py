@@ -1,53 +1,56 @@
 """A number, or why it is missing, in the summary.
 
-An estimate is `{value, low, high}`; low and high are null where no interval can be had. Where the data do not identify
-it, `identified` is false and `why` names the measurement that would.
+An estimate is `{value, low, high}`; low and high are null if there is no interval. If the data do not identify it,
+`identified` is false and `why` names the measurement that would.
 """
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 
-Part = dict[str, Any]
-"""A part of the summary; where it can't be had, `{"value": null, "why": "…"}`."""
+Figure = dict[str, Any]
+"""A part of the summary: a figure, or `{"value": null, "why": "…"}` where there is none."""
+Summary = Mapping[str, Any]
+"""The content of `summary.json`."""
+Row = Mapping[str, Any]
+"""A row of one of the summary's tables."""
+
+NOTHING = "–"
+"""Stands in text for a figure that is missing."""
+BEYOND_MEASURE = 1e18
+"""No study measures anything as large. A larger value is damage, and sums of it would overflow."""
 
 
-def missing(why: str) -> Part:
-    """A part that the study can't support, and why."""
+def missing(why: str) -> Figure:
+    """A figure that the study can't support, with the reason."""
     return {"value": None, "why": why}
 
 
-def present(part: Mapping[str, Any] | None) -> bool:
-    """Whether a part is there."""
-    return part is not None and not ("value" in part and part["value"] is None)
-
-
-BEYOND_MEASURE = 1e18
-"""Nothing a study measures is as large; what is, is damage, and its sums would overflow."""
-
-
-NUMBERS = (int, float)
+def present(figure: Mapping[str, Any] | None) -> bool:
+    """Whether a figure is there."""
+    return figure is not None and not ("value" in figure and figure["value"] is None)
 
 
 def finite(value: Any) -> float | None:
-    """A finite float, or None for what is absent, infinite, not a number, or no number at all."""
-    if isinstance(value, bool) or not isinstance(value, NUMBERS) or not abs(value) < BEYOND_MEASURE:
+    """The value as a finite float. None if it is absent, infinite, NaN or no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
         return None
     return float(value)
 
 
 def positive(value: Any) -> float | None:
-    """A finite float above zero, or None: a duration that is zero or negative was not measured."""
+    """A finite float above zero, else None: a duration of zero or less was not measured."""
     number = finite(value)
     return number if number is not None and number > 0 else None
 
 
-def spread(values: Iterable[float | None], why: str) -> Part:
-    """Median and range over seeds: value, low, high, n. Without any value, missing with this why.
+def spread(values: Iterable[float | None], why: str) -> Figure:
+    """Median and range over seeds: value, low, high, n. Missing with this why if there is no value.
 
-    Below five seeds the range is all that may be claimed (docs/formulas.md §6).
+    Below five seeds only the range may be claimed (docs/formulas.md §6).
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -56,22 +59,34 @@ def spread(values: Iterable[float | None], why: str) -> Part:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """The median, or None of nothing; infinities take part."""
+    """The median, infinities included. None if there are no values."""
     return statistics.median(values) if values else None
 
 
-NOTHING = "–"
+UNBROKEN = "\u00a0"
+"""A space at which no line is broken."""
 
 
-def part_of(summary: Mapping[str, Any], key: str) -> Part:
-    """A part of the summary; missing where an older version wrote none."""
+@dataclass(frozen=True)
+class Missing:
+    """A number that is not there. lack: what is wrong with it. why: a clause without a full stop."""
+
+    lack: Literal["not known", "not identified"]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.lack}: {self.why}"
+
+
+def part_of(summary: Mapping[str, Any], key: str) -> Figure:
+    """A part of the summary. Missing if an older version wrote none."""
     part = summary.get(key)
     return dict(part) if part is not None else missing(f"this summary has no {key.replace('_', ' ')}")
 
 
-def why_of(part: Mapping[str, Any] | None) -> str:
-    """Why a part or an estimate can't be had, as a clause without a full stop."""
-    return str((part or {}).get("why") or "it was not measured").rstrip(". ")
+def why_of(figure: Mapping[str, Any] | None) -> str:
+    """Why a figure is missing, as a clause without a full stop."""
+    return str((figure or {}).get("why") or "it was not measured").rstrip(". ")
 
 
 def identified(estimate: Mapping[str, Any] | None) -> bool:
@@ -80,44 +95,50 @@ def identified(estimate: Mapping[str, Any] | None) -> bool:
 
 
 def number_of(estimate: Mapping[str, Any] | None) -> float | None:
-    """The value of an estimate that the data identify; None of any other."""
+    """The value of an estimate, or None if the data do not identify it."""
     return float(estimate["value"]) if estimate is not None and identified(estimate) else None
 
 
 def interval_of(estimate: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    """low and high of an estimate that the data identify; None where there are none."""
+    """low and high of an estimate, or None if it has none or the data do not identify it."""
     if estimate is None or not identified(estimate) or estimate.get("low") is None or estimate.get("high") is None:
         return None
     return float(estimate["low"]), float(estimate["high"])
 
 
-def estimate_text(estimate: Mapping[str, Any] | None, text: Callable[[float], str]) -> str:
-    """`0.71 (0.48 to 0.93)`, or in words why there is no such number."""
+def estimate_text(
+    estimate: Mapping[str, Any] | None, text: Callable[[float], str], *, space: str = " "
+) -> str | Missing:
+    """`0.71 (0.48 to 0.93)`, or why there is no such number; `–` for an estimate that does not apply.
+
+    space: between the words of the interval; `UNBROKEN` keeps it on one line.
+    """
     if estimate is None:
         return NOTHING
     if not identified(estimate):
-        known = "identified" if estimate.get("identified") is False else "known"
-        return f"not {known}: {why_of(estimate)}"
-    interval = interval_of(estimate)
-    value = text(float(estimate["value"]))
-    return value if interval is None else f"{value} ({text(interval[0])} to {text(interval[1])})"
+        return Missing("not identified" if estimate.get("identified") is False else "not known", why_of(estimate))
+    value, interval = text(float(estimate["value"])), interval_of(estimate)
+    if interval is None:
+        return value
+    ends = f"{text(interval[0])} to {text(interval[1])}".replace(" ", space)
+    return f"{value} ({ends})"
 
 
-def estimate_part(estimate: Estimate, advice: str = "") -> Part:
-    """`{value, low, high}`, null for what is infinite; where it is not identified also that, and why.
+def estimate_part(estimate: Estimate, advice: str = "") -> Figure:
+    """`{value, low, high}`, null for infinity. If it is not identified, also `identified` false and `why`.
 
     advice: what would identify it, added to the why.
     """
-    part: Part = {"value": finite(estimate.value), "low": _end(estimate.low), "high": _end(estimate.high)}
+    figure: Figure = {
+        "value": finite(estimate.value),
+        "low": None if estimate.low is None else finite(estimate.low),
+        "high": None if estimate.high is None else finite(estimate.high),
+    }
     if estimate.identified:
-        return part
-    return {**part, "identified": False, "why": "; ".join(text for text in (estimate.why, advice) if text)}
+        return figure
+    return {**figure, "identified": False, "why": "; ".join(text for text in (estimate.why, advice) if text)}
 
 
-def bound_part(value: float, why: str) -> Part:
-    """An estimate from figures that are bounds: its value, no interval, and why it is not identified."""
+def bound_part(value: float, why: str) -> Figure:
+    """An estimate made from bounds: it has a value, no interval, and is not identified for this reason."""
     return {"value": finite(value), "low": None, "high": None, "identified": False, "why": why}
-
-
-def _end(value: float | None) -> float | None:
-    return None if value is None else finite(value)

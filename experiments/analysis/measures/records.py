@@ -1,15 +1,13 @@
 """Usable records; what one trial says.
 
-A trial is one line of `trials.jsonl` (docs/concepts.md: Words). Nothing in it is taken for granted: a missing, zero or
+A trial is one line of `trials.jsonl` (docs/concepts.md: Words). No field of it is relied on: a missing, zero or
 negative measurement counts as not measured.
 
-A damaged line must not stop a report: one that does not say what ran, or how it ended, is left out of every figure, and
-a caveat says so.
+A damaged line must not stop a report. A line that does not say what ran, or how it ended, is left out of every figure,
+and a caveat says so.
 
-docs/concepts.md, "Timed alone", says what they are for.
-
-Such a run has made so many steps of some epochs, the last one cut off, and was not evaluated. Its figures are means
-over its steps: the runs are short, and epochs cut to different lengths have no median worth the name.
+A timing run makes a fixed number of steps, so its last epoch is cut off, and it is not evaluated. Its figures are means
+over its steps: such runs are short, and epochs of different lengths have no useful median.
 """
 
 import math
@@ -17,30 +15,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Part, finite, missing, positive
+from scalestudy.experiments.analysis.measures.parts import Figure, finite, missing, positive
 from scalestudy.experiments.plan.timing_runs import step_key
 
 Trial = Mapping[str, Any]
 
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 TIMED = ("finished", "stopped")
-"""Statuses whose epochs were timed undisturbed to their end."""
+"""Statuses of trials whose epochs were all timed to their end."""
 COUNTED = ("finished", "stopped", "diverged", "out_of_memory")
-"""Statuses that say something about the cell: a target they do not reach is missed. The others never had the chance."""
+"""Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
 EPOCHS_WITHOUT_FIRST = 3
-"""From so many epochs on, the first one (caches, buffers, thread pools to warm up) is left out of timings."""
+"""A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
 WITHOUT_FIRST = "without_first_epoch"
-"""Key that `records.usable` adds to a stopped trial: its first epoch is left out, however few epochs it has."""
+"""Key that `records.usable` adds to a stopped trial whose first epoch is left out, however few epochs it has."""
 
 
 class Epochs(list[Mapping[str, Any]]):
-    """Epochs as `epochs_of` gives them: what has been put in order once, every figure can take as it is."""
+    """Epochs that `epochs_of` has put in order already."""
 
 
 def epochs_of(trial: Trial) -> Epochs:
-    """The records of the trial's epochs, in order; the first record of an epoch wins.
+    """The records of the trial's epochs, in order. The first record of an epoch wins.
 
-    A record that does not say which epoch it is gets the number of its place.
+    A record that does not name its epoch is numbered by its place.
     """
     if isinstance(epochs := trial.get("epochs"), Epochs):
         return epochs
@@ -53,8 +51,10 @@ def epochs_of(trial: Trial) -> Epochs:
 
 
 def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
-    """The epochs that timings are taken from: those with a time, without the first where enough are left, or where
-    those of its siblings are without it."""
+    """The epochs that timings are taken from: those with a time, from the second on if there are enough.
+
+    A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings.
+    """
     timed = _with_time(trial)
     if len(timed) >= EPOCHS_WITHOUT_FIRST:
         return timed[1:]
@@ -63,7 +63,7 @@ def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
 
 
 def warms_up_first(trial: Trial) -> bool:
-    """Whether the trial has epochs enough to leave the first out of its timings."""
+    """Whether the trial has enough epochs to leave the first out of its timings."""
     return len(_with_time(trial)) >= EPOCHS_WITHOUT_FIRST
 
 
@@ -78,7 +78,7 @@ def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
 
 
 def final_value(trial: Trial, metric: StudyMetric) -> float | None:
-    """The metric after the last epoch, the book's figure."""
+    """The metric after the last epoch, as in the book."""
     values = test_values(trial, metric)
     return values[-1] if values else None
 
@@ -91,8 +91,7 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
     """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
-    Evaluation is not timed (docs/formulas.md §6). epoch_seconds: what an epoch takes undisturbed; None: as it was
-    measured.
+    Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch; None: as measured.
     """
     points: list[tuple[float, float]] = []
     elapsed = 0.0
@@ -108,31 +107,29 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
 
 
 def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:
-    """Training seconds until the metric first meets the target; infinity where it never does. points: of `curve`.
+    """Training seconds until the metric first meets the target; infinity if it never does. points: from `curve`.
 
-    Interpolated between the epochs on both sides, not rounded up; met in the first epoch: that epoch's end, an upper
-    bound (docs/formulas.md §6).
+    The time is interpolated between the epochs on both sides. If the first epoch meets the target, its end is an upper
+    bound and stands for the time (docs/formulas.md §6).
     """
     before: tuple[float, float] | None = None
     for seconds, value in points:
         if metric.reached(value, target):
-            return seconds if before is None else _interpolated(before, (seconds, value), target)
+            if before is None:
+                return seconds
+            share = (target - before[1]) / (value - before[1])
+            return before[0] + share * (seconds - before[0])
         before = (seconds, value)
     return math.inf
 
 
 def censored(status: str, cost: float) -> bool:
-    """Whether a trial was stopped before a target, of which it tells nothing then. cost: to it, infinity for a miss."""
+    """Whether a trial was stopped before a target, so that it says nothing. cost: to the target, infinity if missed."""
     return status == "stopped" and not math.isfinite(cost)
 
 
-def _interpolated(before: tuple[float, float], after: tuple[float, float], target: float) -> float:
-    share = (target - before[1]) / (after[1] - before[1])
-    return before[0] + share * (after[0] - before[0])
-
-
 def train_seconds(trial: Trial) -> float:
-    """Seconds in training steps; the sum over its epochs where the trial itself does not say; 0 where none ran."""
+    """Seconds in training steps: as recorded, else the sum over its epochs. 0 if no step ran."""
     total = finite(trial.get("train_seconds"))
     if total is not None and total >= 0:
         return total
@@ -140,7 +137,7 @@ def train_seconds(trial: Trial) -> float:
 
 
 def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
-    """Seconds a step of each phase, in the order of a step; None where they were not measured."""
+    """Seconds a step of each phase, in the order of a step. None if a phase was not measured."""
     phases, steps = epoch.get("phases"), positive(epoch.get("steps"))
     if not isinstance(phases, Mapping) or steps is None:
         return None
@@ -165,12 +162,14 @@ STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipp
 
 
 class Usable(list[Trial]):
-    """Lines as `usable` gives them, which need not be asked again."""
+    """Lines that `usable` has chosen already."""
 
 
 def usable(trials: Sequence[Trial]) -> Usable:
-    """The lines that have an id, a known status and whole parameters, their epochs in order and their stopped trainings
-    marked by `without_warm_up`."""
+    """The lines with an id, a known status and whole parameters. Their epochs are in order.
+
+    Stopped trainings are marked by `without_warm_up`.
+    """
     if isinstance(trials, Usable):
         return trials
     complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
@@ -178,21 +177,19 @@ def usable(trials: Sequence[Trial]) -> Usable:
 
 
 def _complete(trial: Any) -> bool:
-    if (
-        not isinstance(trial, Mapping)
-        or trial.get("status") not in STATUSES
-        or not isinstance(trial.get("trial_id"), str)
-    ):
+    if not isinstance(trial, Mapping) or trial.get("status") not in STATUSES:
         return False
     params = trial.get("params")
-    if not isinstance(params, Mapping) or not all(_count(params.get(key)) for key in ("num_gpus", "batch_size")):
+    if not isinstance(trial.get("trial_id"), str) or not isinstance(params, Mapping):
+        return False
+    if not all(_whole(params.get(key)) and params[key] >= 1 for key in ("num_gpus", "batch_size")):
         return False
     of_steps_only = trial.get("kind") == "timing"  # any rate and seed have the same steps
     return of_steps_only or (_number(params.get("learning_rate")) and _whole(params.get("seed")))
 
 
 def _number(value: Any) -> bool:
-    """Whether a parameter is a number; one beyond all measure may well have been asked for."""
+    """Whether a parameter is a finite number. It may be huge, since a user may ask for that."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -200,15 +197,11 @@ def _whole(value: Any) -> bool:
     return _number(value) and value == int(value)
 
 
-def _count(value: Any) -> bool:
-    return _whole(value) and value >= 1
-
-
 def without_warm_up(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials, each stopped training marked `WITHOUT_FIRST` whose siblings' first epoch is left out of timings.
+    """The trials. A stopped training is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch.
 
-    Siblings have the same steps, whatever their rate and seed. A training that was stopped early has too few epochs to
-    leave out the first, which is slow, by itself: its timings would not be comparable with theirs.
+    Siblings have the same steps, whatever their rate and seed. A training stopped early has too few epochs to leave out
+    the first, slow one by itself, so its timings could not be compared with theirs.
     """
     trainings = [trial for trial in trials if trial.get("kind") != "timing" and trial["status"] in TIMED]
     warmed = {step_key(trial["params"]) for trial in trainings if warms_up_first(trial)}
@@ -220,8 +213,8 @@ def without_warm_up(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
-    """What a reader must know of the lines that were left out."""
+def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
+    """A sentence about the lines that were left out, or None."""
     count = len(lines) - len(used)
     if not count:
         return None
@@ -233,7 +226,7 @@ def caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
 
 
 def stopped_caveat(trials: Sequence[Trial]) -> str | None:
-    """What a reader must know where a scheduler has stopped trainings."""
+    """A sentence about the trainings that a scheduler stopped, or None."""
     count = sum(trial["status"] == "stopped" and trial.get("kind") != "timing" for trial in trials)
     if not count:
         return None
@@ -245,23 +238,23 @@ def stopped_caveat(trials: Sequence[Trial]) -> str | None:
 
 
 def is_timing(trial: Trial) -> bool:
-    """Whether a line of trials.jsonl is of a timing run."""
+    """Whether a line of `trials.jsonl` belongs to a timing run."""
     return trial.get("kind") == "timing"
 
 
-def without(trials: Iterable[Trial]) -> list[Trial]:
-    """The lines that are of no timing run."""
+def without_timing_runs(trials: Iterable[Trial]) -> list[Trial]:
+    """The lines that belong to trainings."""
     return [trial for trial in trials if not is_timing(trial)]
 
 
-def by_step(trials: Sequence[Trial]) -> dict[str, Trial]:
-    """The timing runs that ended well, by what they have timed (`step_key`); of several the last."""
+def timings_by_step(trials: Sequence[Trial]) -> dict[str, Trial]:
+    """The timing runs that ended well, by the step that they timed (`step_key`). The last of several stands."""
     good = [trial for trial in trials if is_timing(trial) and trial["status"] in TIMED]
-    return {step_key(trial["params"]): trial for trial in good if step_seconds(trial) is not None}
+    return {step_key(trial["params"]): trial for trial in good if undisturbed_step_seconds(trial) is not None}
 
 
 def _rated(timing: Trial) -> list[tuple[float, float, float]]:
-    """Of each epoch that timings are taken from: examples, steps, and their seconds at the rate after the warm-up."""
+    """Examples, steps and their seconds at the rate after the warm-up, for each epoch that timings are taken from."""
     rated = []
     for epoch in timed_epochs(timing):
         samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
@@ -270,44 +263,44 @@ def _rated(timing: Trial) -> list[tuple[float, float, float]]:
     return rated
 
 
-def rate(timing: Trial) -> float | None:
+def undisturbed_rate(timing: Trial) -> float | None:
     """Samples/s over all workers."""
     rated = _rated(timing)
     return sum(samples for samples, _, _ in rated) / sum(seconds for _, _, seconds in rated) if rated else None
 
 
-def step_seconds(timing: Trial) -> float | None:
+def undisturbed_step_seconds(timing: Trial) -> float | None:
     """Seconds a step."""
     rated = _rated(timing)
     return sum(seconds for _, _, seconds in rated) / sum(steps for _, steps, _ in rated) if rated else None
 
 
-def repeats(timing: Trial, steps: float | None) -> list[tuple[float | None, float | None]]:
-    """Seconds an epoch of so many steps, and samples/s, as each epoch of the run has them."""
+def undisturbed_repeats(timing: Trial, steps: float | None) -> list[tuple[float | None, float | None]]:
+    """(seconds an epoch of so many steps, samples/s) for each epoch of the run."""
     return [
         (None if steps is None else seconds / made * steps, samples / seconds)
         for samples, made, seconds in _rated(timing)
     ]
 
 
-def phase_seconds(timing: Trial) -> Part:
-    """Seconds a step of each phase, their sum the undisturbed step: the shares of the steps that were looked into."""
+def undisturbed_phase_seconds(timing: Trial) -> Figure:
+    """Seconds a step of each phase: the undisturbed step, divided as the steps that were profiled."""
     epochs = [(phases, epoch["steps"]) for epoch in timed_epochs(timing) if (phases := epoch_phases(epoch))]
     sums: Mapping[str, float] = {name: math.fsum(phases[name] * steps for phases, steps in epochs) for name in PHASES}
-    whole, seconds = math.fsum(sums.values()), step_seconds(timing)
+    whole, seconds = math.fsum(sums.values()), undisturbed_step_seconds(timing)
     if not whole or seconds is None:
         return missing("phases were not measured")
     return {name: value / whole * seconds for name, value in sums.items()}
 
 
 def timing_counts(trials: Sequence[Trial]) -> dict[str, int]:
-    """Timing runs: how many there were, and how many of them gave figures."""
+    """How many timing runs there were, and how many of them gave figures."""
     runs = [trial for trial in trials if is_timing(trial)]
-    return {"runs": len(runs), "used": len(by_step(runs))}
+    return {"runs": len(runs), "used": len(timings_by_step(runs))}
 
 
-def timing_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a reader must know of cells whose timings are not of their own trials."""
+def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence about cells whose timings come from runs of their own, or None."""
     timed = sum(row["timed_apart"] for row in rows)
     if not timed:
         return None

@@ -1,27 +1,32 @@
-"""Speed-up and efficiency against one GPU – strong, weak, or neither (docs/formulas.md §5)."""
+"""Speed-up and efficiency against one GPU: strong scaling, weak scaling, or neither (docs/formulas.md §5)."""
 
 import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.analysis.laws.speedup import karp_flatt
+from scalestudy.experiments.analysis.laws.speedup import SAME_SPEED, karp_flatt
 from scalestudy.experiments.analysis.measures.cells import Cell, epoch_seconds, key_of, step_seconds, worker_device
-from scalestudy.experiments.analysis.measures.parts import Part, median, missing, positive, present, spread
-from scalestudy.experiments.analysis.measures.records import Trial, epochs_of, phase_seconds, spans_nodes, timed_epochs
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.records import (
+    Trial,
+    epochs_of,
+    spans_nodes,
+    timed_epochs,
+    undisturbed_phase_seconds,
+)
 from scalestudy.experiments.plan.plan import label
 
 STRONG, WEAK, NEITHER, BASE = "strong", "weak", "neither", "base"
 
 WORK_KEPT = ("num_gpus", "batch_size", "learning_rate")
-"""Parameters that may differ between two rows that are compared; the others change the work itself."""
-
-Row = Mapping[str, Any]
+"""Parameters that may differ between two rows that are compared. The others change the work itself."""
 NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "karp_flatt", "retrograde"))
 
 
 def speedup(seconds: float, base_seconds: float) -> float:
-    """S = X(N)/X(1), the ratio of throughputs; one data set, so the inverse ratio of seconds an epoch."""
+    """S = X(N)/X(1), the ratio of throughputs: on one data set the inverse ratio of seconds an epoch."""
     return base_seconds / seconds
 
 
@@ -31,7 +36,7 @@ def efficiency(speed_up: float, num_gpus: int) -> float:
 
 
 def scaling_kind(params: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """strong: all but num_gpus the same; weak: the batch a worker too; anything else is neither."""
+    """strong if only num_gpus differs, weak if the batch a worker stays the same, else neither."""
     changed = {key for key in params if params[key] != base.get(key)} - {"num_gpus"}
     if not changed:
         return STRONG
@@ -40,7 +45,7 @@ def scaling_kind(params: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 
 class Bases:
-    """The 1-GPU rows of a study, found by what they have in common with another row; of equal ones the first."""
+    """The 1-GPU rows of a study, found by what they share with another row. Of equal rows the first counts."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._alike: dict[str, Row] = {}
@@ -53,34 +58,34 @@ class Bases:
         self._sizes = {key: sorted(batches) for key, batches in self._by_batch.items()}
 
     def find(self, row: Row) -> Row | None:
-        """The row to compare another with, as `find_base` says."""
+        """The row to compare another with, as in `find_base`."""
         params = row["params"]
         share, odd = divmod(params["batch_size"], params["num_gpus"])
         weak = [{**params, "batch_size": share}] if not odd else []
         for wanted in (params, *weak):
             if (base := self._alike.get(key_of(wanted, ("num_gpus",)))) is not None:
                 return base
-        return self._nearest(key_of(params, WORK_KEPT), params["batch_size"])
-
-    def _nearest(self, alike: str, batch_size: int) -> Row | None:
-        """Of the same work, the row whose batch size differs least; of two the smaller."""
+        # else the nearest batch size of the same work, of two the smaller
+        alike = key_of(params, WORK_KEPT)
         sizes = self._sizes.get(alike, [])
-        place = bisect_left(sizes, batch_size)
+        place = bisect_left(sizes, params["batch_size"])
         near = sizes[max(0, place - 1) : place + 1]
-        return self._by_batch[alike][min(near, key=lambda size: abs(size - batch_size))] if near else None
+        return self._by_batch[alike][min(near, key=lambda size: abs(size - params["batch_size"]))] if near else None
 
 
 def find_base(row: Row, rows: Bases | Sequence[Row]) -> Row | None:
-    """The 1-GPU row that another is compared with: strong where there is one, else weak, else the nearest.
+    """The 1-GPU row that another is compared with: strong if there is one, else weak, else the nearest.
 
-    Parameters other than num_gpus, batch_size and learning_rate must be the same: they change the work itself.
+    Parameters other than num_gpus, batch_size and learning_rate must be equal, since they change the work itself.
     """
     return (rows if isinstance(rows, Bases) else Bases(rows)).find(row)
 
 
 def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
-    """speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row; null with a
-    why. karp_flatt: the serial part that the speed-up shows; retrograde: whether the workers are slower than one.
+    """speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row.
+
+    They are null with a why if they can't be had. karp_flatt: the serial part that the speed-up shows. retrograde:
+    whether the workers are slower than one.
     """
     if row["params"]["num_gpus"] == 1:
         nothing = None if present(row["epoch_seconds"]) else row["epoch_seconds"]["why"]
@@ -107,10 +112,11 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
     return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **shown}
 
 
-def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part]) -> list[dict[str, Any]]:
-    """Cells pooled over the learning rate, which does not change the time of a step: one row a (num_gpus, batch_size)
-    and other swept key, with seconds an epoch, seconds a step by phase, speed-up and efficiency, steps and examples
-    an epoch, whether its workers were on several nodes, and the `unsteadiness` of its repeats.
+def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> list[dict[str, Any]]:
+    """Cells pooled over the learning rate, which does not change the time of a step.
+
+    A row for each (num_gpus, batch_size) and other swept key has seconds an epoch, seconds a step by phase, speed-up
+    and efficiency, steps and examples an epoch, whether its workers were on several nodes, and `unsteadiness`.
     """
     pools: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -120,17 +126,17 @@ def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part
     return [{**row, **scaling_part(row, bases)} for row in rows]
 
 
-def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part]) -> dict[str, Any]:
+def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> dict[str, Any]:
     params = {key: value for key, value in pool[0].params.items() if key != "learning_rate"}
-    parts = [epoch_seconds_by_label[cell.label] for cell in pool]
+    figures = [epoch_seconds_by_label[cell.label] for cell in pool]
     trials = [trial for cell in pool if not cell.inferred for trial in cell.timed]
     timing = next((cell.timing for cell in pool if cell.timing and cell.timed), None)
-    phases = step_seconds(trials) if timing is None else phase_seconds(timing)
+    phases = step_seconds(trials) if timing is None else undisturbed_phase_seconds(timing)
     return {
         "label": label(params),
         "params": params,
         "cells": [cell.label for cell in pool],
-        "epoch_seconds": spread((part["value"] for part in parts), "no trial of this size finished"),
+        "epoch_seconds": spread((figure["value"] for figure in figures), "no trial of this size finished"),
         "step_seconds": phases,
         "timed_apart": timing is not None,
         "per_worker_batch": params["batch_size"] / params["num_gpus"],
@@ -145,7 +151,7 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Part]) ->
     }
 
 
-def seconds_per_example(phases: Part, params: Mapping[str, Any]) -> Part:
+def seconds_per_example(phases: Figure, params: Mapping[str, Any]) -> Figure:
     """Forward and backward seconds a step over the examples of one worker, m = B/K."""
     if not present(phases):
         return missing(phases["why"])
@@ -153,28 +159,28 @@ def seconds_per_example(phases: Part, params: Mapping[str, Any]) -> Part:
 
 
 def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
-    """Steps of a whole epoch; None where none was recorded."""
+    """Steps of a whole epoch, or None if none was recorded."""
     counts = [positive(epoch.get("steps")) for trial in trials for epoch in timed_epochs(trial)]
     return max((int(count) for count in counts if count is not None), default=None)
 
 
 def examples_an_epoch(pool: Sequence[Cell]) -> int | None:
-    """Examples of the training set; None where no training recorded them."""
+    """Examples of the training set, or None if no training recorded them."""
     epochs = [epoch for cell in pool for trial in cell.trials for epoch in epochs_of(trial)]
     return max((int(count) for epoch in epochs if (count := positive(epoch.get("samples")))), default=None)
 
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:
-    """Compute of the slowest worker over the median one's, median of the epochs; None where it was not recorded."""
+    """Compute of the slowest worker over the median one's: median of the epochs, or None if it was not recorded."""
     found = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
     return median([ratio for ratio in found if ratio is not None])
 
 
-def unsteadiness(trials: Sequence[Trial]) -> Part:
+def unsteadiness(trials: Sequence[Trial]) -> Figure:
     """By how much repeated timings differ, as a share of their median: value, n.
 
-    Without the fastest and the slowest fifth: of five repeats one that is off does not move their median, and many
-    repeats differ by more than few.
+    The fastest and the slowest fifth are left out. One bad repeat of five does not move their median, and many repeats
+    differ by more than few.
     """
     seconds = sorted(value for trial in trials if (value := epoch_seconds(trial)) is not None)
     if len(seconds) < 2:
@@ -182,3 +188,73 @@ def unsteadiness(trials: Sequence[Trial]) -> Part:
     outer = len(seconds) // 5
     inner = seconds[outer : len(seconds) - outer]
     return {"value": (inner[-1] - inner[0]) / statistics.median(seconds), "n": len(seconds)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingAnswer:
+    """Whether more workers were faster than one at the same batch.
+
+    best, worst: timing rows of the smallest num_gpus above 1. most: the row of the largest speed-up, if it has more
+    workers than these. topic and text: the answer as `topic: text`.
+    """
+
+    num_gpus: int
+    best: Row
+    worst: Row
+    most: Row | None
+    topic: str
+    text: str
+
+    @property
+    def rows(self) -> list[Row]:
+        """The timing rows that the answer names."""
+        return [self.best, self.worst, *([self.most] if self.most is not None else [])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `scaling` of `summary.json`."""
+        figures = ("label", "speedup", "efficiency")
+        return {
+            "num_gpus": self.num_gpus,
+            "best": {key: self.best[key] for key in figures},
+            "worst": {key: self.worst[key] for key in figures},
+            "words": f"{self.topic}: {self.text}",
+        }
+
+
+def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
+    """Were more workers faster than one at the same batch? None if the study has no such pair. rows: timing rows."""
+    strong = [row for row in rows if row["scaling"] == STRONG and row["speedup"] is not None]
+    if not strong:
+        return None
+    workers = min(row["params"]["num_gpus"] for row in strong)
+    pairs = sorted((row for row in strong if row["params"]["num_gpus"] == workers), key=lambda row: row["speedup"])
+    worst, best = pairs[0], pairs[-1]
+    if best["speedup"] <= 1 - SAME_SPEED:
+        verdict = "slower than one"
+    elif worst["speedup"] >= 1 + SAME_SPEED:
+        verdict = "faster than one"
+    elif len(pairs) == 1 or best["speedup"] < 1 + SAME_SPEED:
+        verdict = "about as fast as one"
+    else:
+        verdict = "not always faster than one"
+    by_batch = best["params"]["batch_size"] != worst["params"]["batch_size"] or len(pairs) == 1
+
+    def gain(row: Row) -> str:
+        place = f"batch {row['params']['batch_size']}" if by_batch else row["label"]
+        return f"{row['speedup']:.2f}× at {place}"
+
+    text = f"{gain(best)}, efficiency {best['efficiency']:.2f}"
+    text += f"; {gain(worst)}." if len(pairs) > 1 else "."
+    most = max(strong, key=lambda row: float(row["speedup"]))
+    further = most["params"]["num_gpus"] > workers
+    if further:
+        text += f" The most was {most['speedup']:.2f}× with {most['params']['num_gpus']} ({most['label']})."
+    count = {2: "Two", 3: "Three", 4: "Four", 8: "Eight"}.get(workers, str(workers))
+    return ScalingAnswer(
+        num_gpus=workers,
+        best=best,
+        worst=worst,
+        most=most if further else None,
+        topic=f"{count} workers were {verdict} at the same batch",
+        text=text,
+    )

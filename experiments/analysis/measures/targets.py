@@ -15,10 +15,10 @@ SECONDS_PER_HOUR = 3600.0
 
 
 def typical_time(times: Sequence[float]) -> float | None:
-    """One time for several seeds, infinity for a miss; None where the seeds do not support one.
+    """One time for several seeds, or None if they do not support one. A seed that missed counts as infinity.
 
-    Five or more: drop the fastest and the slowest, mean of the rest; two misses make the cell invalid (MLPerf).
-    Fewer: the median, which is infinite – hence None – when half of the seeds or more missed.
+    Five seeds or more: the mean without the fastest and the slowest, so two misses make the cell invalid (MLPerf).
+    Fewer: the median, which is infinite, hence None, if half of the seeds or more missed.
     """
     if len(times) >= ENOUGH_SEEDS:
         inner = sorted(times)[1:-1]
@@ -27,7 +27,7 @@ def typical_time(times: Sequence[float]) -> float | None:
 
 
 def cost_of(gpu_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
-    """GPU-seconds in money, in the currency of the price."""
+    """The price of GPU-seconds, in the currency of the hourly price. None if either is unknown."""
     if gpu_seconds is None or price_per_gpu_hour is None:
         return None
     return gpu_seconds / SECONDS_PER_HOUR * price_per_gpu_hour
@@ -36,11 +36,11 @@ def cost_of(gpu_seconds: float | None, price_per_gpu_hour: float | None) -> floa
 def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = None) -> dict[str, Any]:
     """Time to one target in one cell: seconds, gpu_seconds, cost, n_seeds, reached, upper_bound, interval, why.
 
-    seconds: training only; undisturbed where the cell has a timing run. interval: of `intervals.over_seeds`, below five
-    seeds the range; high null where it reaches to seeds that missed. n_seeds: seeds that had the chance (finished,
-    diverged, out of memory, or stopped once they had met the target); reached: those of them that met the target.
-    stopped: seeds that were stopped before they met it, which tells nothing of whether and when they would have: they
-    are none of n_seeds. upper_bound: whether one met it within its first epoch, whose end then stands for the time.
+    seconds: training only, undisturbed if the cell has a timing run. interval: from `intervals.over_seeds`; high is
+    null if it reaches to seeds that missed. n_seeds: seeds that had the chance (finished, diverged, out of memory, or
+    stopped after they had met the target). reached: how many of them met it. stopped: seeds that were stopped before
+    they met it; whether they would have is unknown, so they are not among n_seeds. upper_bound: whether a seed met the
+    target within its first epoch, whose end then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
     curves = [(trial["status"], cell.curve(trial)) for trial in counted]
@@ -51,8 +51,11 @@ def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = Non
     gpu_seconds = None if seconds is None else seconds * cell.num_gpus
     reached = sum(math.isfinite(time) for time in times)
     why = None
-    if not times:
-        why = _why_no_times(cell, stopped, target)
+    if not times and stopped:
+        was = "its one seed was" if stopped == 1 else f"all of its {stopped} seeds were"
+        why = f"{was} stopped before reaching {target:g}"
+    elif not times:
+        why = why_no_time(cell)
     elif seconds is None:
         why = f"{len(times) - reached} of {len(times)} seeds did not reach {target:g}"
     return {
@@ -71,13 +74,6 @@ def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = Non
     }
 
 
-def _why_no_times(cell: Cell, stopped: int, target: float) -> str:
-    if stopped:
-        was = "its one seed was" if stopped == 1 else f"all of its {stopped} seeds were"
-        return f"{was} stopped before reaching {target:g}"
-    return why_no_time(cell)
-
-
 SAME_TIME_SECONDS = 0.1
 """Two trials that overlap by less ran one after the other."""
 
@@ -87,13 +83,16 @@ def study_cost(
 ) -> dict[str, Any]:
     """wall_seconds, train_seconds and gpu_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
 
-    overhead_ratio = wall_seconds ÷ critical_path_seconds: 1 would be a study that did nothing but train. Evaluation
-    counts as overhead, for train_seconds is time in steps only. wall_seconds None: first start to last end of the
-    trials.
+    overhead_ratio = wall_seconds ÷ critical_path_seconds; 1 would be a study that did nothing but train. Evaluation
+    counts as overhead, since train_seconds is time in steps only. wall_seconds: None takes the time from the first
+    start to the last end of the trials.
     """
     gpu_seconds = sum(train_seconds(trial) * int(trial["params"]["num_gpus"]) for trial in trials)
     path = critical_path_seconds(trials)
-    wall = wall_seconds if wall_seconds is not None else _span_seconds(trials)
+    wall = wall_seconds
+    if wall is None:
+        spans = [span for trial in trials if (span := _span(trial))]
+        wall = max(end for _, end in spans) - min(start for start, _ in spans) if spans else None
     why = "no trial trained" if path <= 0 else ("the study's wall time is not known" if wall is None else None)
     return {
         "wall_seconds": finite(wall),
@@ -108,9 +107,9 @@ def study_cost(
 
 
 def critical_path_seconds(trials: Sequence[Trial]) -> float:
-    """Training seconds of the chain of trials, none beginning before the one before has ended, that trained longest.
+    """Training seconds of the longest chain of trials in which each begins after the one before has ended.
 
-    For trials run one at a time this is the sum of their training seconds. It is weighted interval scheduling over
+    If trials ran one at a time, this is the sum of their training seconds. It is weighted interval scheduling over
     [started_at, ended_at], O(n log n). Trials without both times count as run one after the other.
     """
     timed = [(span, train_seconds(trial)) for trial in trials if (span := _span(trial))]
@@ -125,18 +124,9 @@ def critical_path_seconds(trials: Sequence[Trial]) -> float:
 
 
 def _span(trial: Trial) -> tuple[float, float] | None:
-    """Start and end as POSIX seconds; None where either is missing or they are the wrong way round."""
-    start, end = (_posix(trial.get(key)) for key in ("started_at", "ended_at"))
-    return (start, end) if start is not None and end is not None and end >= start else None
-
-
-def _posix(text: Any) -> float | None:
+    """Start and end as POSIX seconds, or None if one is missing or the end is before the start."""
     try:
-        return datetime.fromisoformat(str(text)).timestamp()
+        start, end = (datetime.fromisoformat(str(trial.get(key))).timestamp() for key in ("started_at", "ended_at"))
     except ValueError:
         return None
-
-
-def _span_seconds(trials: Sequence[Trial]) -> float | None:
-    spans = [span for trial in trials if (span := _span(trial))]
-    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else None
+    return (start, end) if end >= start else None

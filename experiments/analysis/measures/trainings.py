@@ -1,10 +1,7 @@
 """Trainings by steps; the best rate of a batch.
 
-Source: docs/formulas.md §2 and §3.
-
-With exact sums of gradients what a step learns does not depend on num_gpus, but for rounding. So trainings of the same
-batch size, rate and seed on different num_gpus are one training told several times over, not independent ones: they are
-pooled into one figure, their median.
+With exact sums of gradients num_gpus changes what a step learns by rounding only. So trainings of the same batch size,
+rate and seed on different num_gpus are one training measured several times. They are pooled into their median.
 """
 
 import math
@@ -28,10 +25,10 @@ from scalestudy.experiments.analysis.measures.records import (
 )
 
 TUNED = ("finished", "stopped", "diverged")
-"""Statuses that say something about a batch size with a rate. Too little memory says something about num_gpus."""
+"""Statuses that say something about a batch size and a rate. Too little memory concerns num_gpus instead."""
 
 Costs = Mapping[float, Mapping[int, float]]
-"""Rate to seed to what is to be as small as can be: steps to a target, say; infinity for a seed that missed."""
+"""Rate to seed to cost. A cost is what should be small, such as steps to a target; infinity for a seed that missed."""
 Edge = Literal["lowest", "highest"]
 
 
@@ -39,10 +36,10 @@ Edge = Literal["lowest", "highest"]
 class BestRate:
     """The rate of the smallest median cost over seeds.
 
-    edge: where it is the lowest or highest of its grid, so that it and its costs are bounds; a rate that is alone is
-    the lowest. rates: how many were tried. costs: its own, by seed. fair: a cost a seed that choosing the rate does not
-    flatter (`fair_costs`). low, high: the range in which the seeds and the grid leave the best rate: from the lowest to
-    the highest of the neighbouring rates that can't be told apart from it, and on to half way to the next ones.
+    edge: whether it is the lowest or highest of its grid, which makes it and its costs bounds. A single rate is the
+    lowest. rates: how many were tried. costs: its own, by seed. fair: a cost a seed that choosing the rate does not
+    flatter (`fair_costs`). low, high: the range in which the best rate lies. It holds the neighbouring rates that
+    can't be told apart from it, and reaches half way to the next ones.
     """
 
     rate: float
@@ -55,19 +52,19 @@ class BestRate:
 
     @property
     def middle(self) -> float:
-        """Of the range, on a logarithmic scale: the better estimate where several rates do as well."""
+        """The middle of the range, in logarithms: the better estimate if several rates do equally well."""
         return math.sqrt(self.low * self.high)
 
     @property
     def width(self) -> float:
-        """Of the range, as a difference of logarithms."""
+        """The width of the range, as a difference of logarithms."""
         return math.log(self.high / self.low)
 
 
 def best_rate(costs: Costs) -> BestRate | None:
-    """The best rate of one batch size; None where at every rate half of the seeds or more missed.
+    """The best rate of one batch size, or None if at every rate half of the seeds or more missed.
 
-    Of equal medians the lowest rate's counts.
+    Of equal medians the one of the lowest rate counts.
     """
     medians = {rate: statistics.median(seeds.values()) for rate, seeds in sorted(costs.items()) if seeds}
     best = min(medians, key=lambda rate: medians[rate], default=None)
@@ -90,9 +87,9 @@ def best_rate(costs: Costs) -> BestRate | None:
 def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
     """A cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
 
-    The smallest of several medians is too small: the choice follows the noise of the very seeds that are then reported,
-    5 rates that are equally good and 5 seeds with 5 % noise giving 2 % too few steps. A rate chosen by the other seeds
-    has no such advantage. A seed without a finite cost at that rate keeps the one at the best rate.
+    The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
+    five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
+    no such advantage. A seed without a finite cost at that rate keeps its cost at the best rate.
     """
     fair = []
     for seed, own in sorted(costs[best].items()):
@@ -108,11 +105,11 @@ def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
 
 
 def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
-    """Ends of the range in which the best rate lies."""
+    """Ends of the range in which the best rate lies. best: its place among the rates."""
     if len(rates) == 1:
         return rates[0], rates[0]
     first = last = best
-    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells nothing apart, so no more than these
+    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells no two rates apart, so go one step
     while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
         first -= 1
     while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):
@@ -125,8 +122,9 @@ def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, floa
 def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
     """Whether the seeds can't tell another rate's costs from those of the best.
 
-    With five seeds or more in common that reached, by the t interval of their differences: they start from the same
-    parameters. With fewer where the ranges overlap, with one always; never where half of the other's seeds missed.
+    If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
+    the same parameters at both. Fewer are alike if their ranges overlap, a single one always. A rate at which half of
+    the seeds missed is never alike.
     """
     if not math.isfinite(statistics.median(other.values())):
         return False
@@ -145,10 +143,12 @@ Grid = dict[int, dict[float, dict[int, float]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training. curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch
-    of one that finished. examples_per_step: the batch size, or less where an epoch ends in a smaller batch. noise: mean
-    |G|² and tr Σ over the epochs that have them, none for None; noise_steps: the steps of these epochs. status: how it
-    ended. epoch_examples: of a whole epoch, which is the training set; None where they were not recorded.
+    """One training.
+
+    curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch, if it finished.
+    examples_per_step: the batch size, or less if an epoch ends in a smaller batch. noise: mean |G|² and tr Σ over the
+    epochs that have them. noise_steps: the steps of these epochs. status: how it ended. epoch_examples: the training
+    set's size, None if it was not recorded.
     """
 
     num_gpus: int
@@ -166,9 +166,12 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPoint:
-    """Steps to a target at one batch size. best: None where it was not reached. upper_bound: at the best rate a seed
-    met the target within its first epoch, whose steps then stand for it. stopped: seeds that were stopped before
-    the target and are left out, at the best rate, or where there is none at all rates."""
+    """Steps to a target at one batch size.
+
+    best: None if the target was not reached. upper_bound: at the best rate a seed met the target within its first
+    epoch, whose steps then stand for it. stopped: seeds that were stopped before the target, at the best rate or, if
+    there is none, at any rate; they are left out.
+    """
 
     batch_size: int
     examples_per_step: float
@@ -178,12 +181,12 @@ class BatchPoint:
 
     @property
     def measured(self) -> bool:
-        """Whether its steps are figures and not bounds: every seed met the target, none within its first epoch."""
+        """Whether its steps are figures, not bounds: every seed met the target, and none within its first epoch."""
         return self.best is not None and not self.upper_bound and all(map(math.isfinite, self.best.costs))
 
     @property
     def why_not_measured(self) -> str:
-        """In words."""
+        """The reason, as a clause."""
         if self.best is None:
             return "stopped before the target, or missed it" if self.stopped else "the target was missed"
         if self.upper_bound:
@@ -193,9 +196,9 @@ class BatchPoint:
 
 
 def trainings_of(cells: Iterable[Cell]) -> list[Training]:
-    """The trainings that say something about their batch size and rate, those of rates that are not above 0 left out.
+    """The trainings that say something about their batch size and rate. Rates of zero or less are left out.
 
-    Of an inferred cell there are none: they are another cell's.
+    An inferred cell has none, since its trainings belong to another cell.
     """
     return [
         _training(cell, trial)
@@ -208,72 +211,57 @@ def trainings_of(cells: Iterable[Cell]) -> list[Training]:
 
 def _training(cell: Cell, trial: Trial) -> Training:
     epochs = epochs_of(trial)
-    noise, noise_steps = _noise(trial)
+    curve: list[tuple[float, float]] = []  # up to the first epoch whose steps are unknown
+    made = 0.0
+    for epoch in epochs:
+        steps, value = _steps(epoch), finite(epoch.get(cell.metric.key))
+        if steps is None:
+            break
+        made += steps
+        if value is not None:
+            curve.append((made, value))
+
+    examples_per_step = float(cell.batch_size)
+    counts = [(positive(epoch.get("samples")), _steps(epoch)) for epoch in epochs]
+    known = [(samples, steps) for samples, steps in counts if samples and steps]
+    if known:
+        mean = math.fsum(samples for samples, _ in known) / math.fsum(steps for _, steps in known)
+        examples_per_step = min(max(mean, 1.0), float(cell.batch_size))
+
+    noises = [
+        (squared, trace, _steps(epoch) or 0.0)
+        for epoch in (epochs if trial["status"] in TIMED else ())
+        if (squared := finite(epoch.get("grad_sq_norm"))) is not None
+        and (trace := finite(epoch.get("grad_trace_cov"))) is not None
+    ]
+    squares, traces, noise_steps = zip(*noises, strict=True) if noises else ((), (), ())
     return Training(
         num_gpus=cell.num_gpus,
         batch_size=cell.batch_size,
         rate=float(cell.params["learning_rate"]),
         seed=int(trial["params"]["seed"]),
-        curve=tuple(_curve(trial, cell.metric)),
+        curve=tuple(curve),
         final=final_value(trial, cell.metric) if trial["status"] == "finished" else None,
-        examples_per_step=_examples_per_step(epochs, cell.batch_size),
-        noise=noise,
-        noise_steps=noise_steps,
+        examples_per_step=examples_per_step,
+        noise=(statistics.fmean(squares), statistics.fmean(traces)) if noises else None,
+        noise_steps=int(sum(noise_steps)),
         status=trial["status"],
         epoch_examples=max((count for epoch in epochs if (count := positive(epoch.get("samples")))), default=None),
     )
 
 
-def _curve(trial: Trial, metric: StudyMetric) -> list[tuple[float, float]]:
-    """Up to the first epoch of which the steps are not known."""
-    points, steps = [], 0.0
-    for epoch in epochs_of(trial):
-        made, value = _steps(epoch), finite(epoch.get(metric.key))
-        if made is None:
-            break
-        steps += made
-        if value is not None:
-            points.append((steps, value))
-    return points
-
-
-def _examples_per_step(epochs: Sequence[Trial], batch_size: int) -> float:
-    counts = [(positive(epoch.get("samples")), _steps(epoch)) for epoch in epochs]
-    known = [(samples, steps) for samples, steps in counts if samples and steps]
-    if not known:
-        return float(batch_size)
-    mean = math.fsum(samples for samples, _ in known) / math.fsum(steps for _, steps in known)
-    return min(max(mean, 1.0), float(batch_size))
-
-
 def _steps(epoch: Trial) -> float | None:
-    """Steps of an epoch; None where what is recorded can't be a count."""
+    """Steps of an epoch, or None if the record can't be a count."""
     steps = positive(epoch.get("steps"))
     return steps if steps is not None and steps >= 1 else None
 
 
-def _noise(trial: Trial) -> tuple[tuple[float, float] | None, int]:
-    if trial["status"] not in TIMED:
-        return None, 0
-    found = [
-        (squared, trace, _steps(epoch) or 0.0)
-        for epoch in epochs_of(trial)
-        if (squared := finite(epoch.get("grad_sq_norm"))) is not None
-        and (trace := finite(epoch.get("grad_trace_cov"))) is not None
-    ]
-    if not found:
-        return None, 0
-    squares, traces, steps = zip(*found, strict=True)
-    return (statistics.fmean(squares), statistics.fmean(traces)), int(sum(steps))
-
-
 def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetric) -> list[BatchPoint]:
     """The steps to a target at each batch size, the smallest first."""
-    by_batch = _by_batch(trainings)
     told = [(training, time_to_target(training.curve, target, metric)) for training in trainings]
     costs, seeds = _pooled(told), _told(told)
     points = []
-    for batch_size, members in by_batch.items():
+    for batch_size, members in _by_batch(trainings).items():
         best = best_rate(costs[batch_size])
         chosen = [training for training in members if best is not None and training.rate == best.rate]
         rates = [best.rate] if best is not None else list(costs[batch_size])
@@ -282,20 +270,18 @@ def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetr
                 batch_size=batch_size,
                 examples_per_step=statistics.median(training.examples_per_step for training in members),
                 best=best,
-                upper_bound=any(_met_at_once(training, target, metric) for training in chosen),
+                upper_bound=any(training.curve and metric.reached(training.curve[0][1], target) for training in chosen),
                 stopped=sum(not found for rate in rates for found in seeds[batch_size, rate].values()),
             )
         )
     return points
 
 
-def _met_at_once(training: Training, target: float, metric: StudyMetric) -> bool:
-    return bool(training.curve) and metric.reached(training.curve[0][1], target)
-
-
 def final_rates(trainings: Sequence[Training], metric: StudyMetric) -> dict[int, BestRate | None]:
-    """The rate of the best metric after the last epoch, by batch size; those that failed have missed it, those
-    that were stopped are left out."""
+    """The rate of the best metric after the last epoch, by batch size.
+
+    Trainings that failed have missed it. Those that were stopped are left out.
+    """
     orders = [math.inf if training.final is None else metric.order(training.final) for training in trainings]
     costs = _pooled(list(zip(trainings, orders, strict=True)))
     return {batch_size: best_rate(costs[batch_size]) for batch_size in _by_batch(trainings)}
@@ -309,9 +295,9 @@ def _by_batch(trainings: Sequence[Training]) -> dict[int, list[Training]]:
 
 
 def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
-    """Medians over num_gpus, by batch size, rate and seed; without seeds that were stopped before they told a cost.
+    """Medians over num_gpus, by batch size, rate and seed. Seeds that were stopped before they had a cost are left out.
 
-    A rate of which no seed told one counts as tried and missed: a scheduler stops what others are ahead of.
+    A rate at which no seed has a cost counts as tried and missed: a scheduler stops what others are ahead of.
     """
     grid: Grid = defaultdict(dict)
     for (batch_size, rate), seeds in _told(costs).items():
@@ -321,7 +307,7 @@ def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
 
 
 def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], dict[int, list[float]]]:
-    """By batch size and rate, by seed, its costs on every num_gpus; none of a seed that was stopped on all of them."""
+    """A seed's costs on every num_gpus, by (batch size, rate) and seed. Empty for a seed that was stopped on all."""
     told: dict[tuple[int, float], dict[int, list[float]]] = defaultdict(dict)
     for training, cost in costs:
         found = told[training.batch_size, training.rate].setdefault(training.seed, [])

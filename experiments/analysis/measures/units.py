@@ -1,34 +1,30 @@
-"""The summary in words, the same for terminal, MLflow and report."""
+"""Seconds, money and names as text."""
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import NOTHING, Part
+from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary
 
-MOST_LINES, LONGEST_LINE = 5, 900
-"""Of an answer: lines, and characters of a line; so that it fits MLflow's note however many cells it names."""
-
-Summary = Mapping[str, Any]
+LONGEST_LINE = 900
+"""Characters of a line, so that five of them fit MLflow's note however many cells they name."""
+FLAGGED = "†"
+"""Follows a number that comes from timings with a flag."""
 
 
 def clipped(text: str, longest: int = LONGEST_LINE) -> str:
-    """A text that is not longer than that, cut between words."""
+    """The text, cut between words if it is longer than that."""
     return text if len(text) <= longest else f"{text[: longest - 2].rsplit(' ', 1)[0].rstrip(',;:')} …"
 
 
-LONG_LIST = re.compile(r"\(([^(),;]+, [^(),;]+, [^(),;]+)((?:, [^(),;]+){2,})\)")
-
-
-def few_named(text: str) -> str:
-    """A text in which a list of many cells in brackets names three of them: `(a, b, c and 9 more)`."""
-    return LONG_LIST.sub(lambda found: f"({found[1]} and {found[2].count(', ')} more)", text)
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds to three digits; minutes and hours where that reads better."""
+    """Seconds to three digits; minutes or hours if that reads better."""
     if seconds is None:
         return NOTHING
     if seconds >= 7200:
@@ -38,8 +34,17 @@ def seconds_text(seconds: float | None) -> str:
     return f"{three_digits(seconds)} s"
 
 
-def range_text(interval: Part | None) -> str:
-    """`2.1 s to 2.4 s over seeds`, of more than their range `… at 90%`; nothing where low and high are the same."""
+def brief_seconds(seconds: float) -> str:
+    """Seconds that may be far below one: `13.2 ms`, `315 µs`."""
+    if abs(seconds) >= 1:
+        return seconds_text(seconds)
+    if abs(seconds) >= 1e-3:
+        return f"{three_digits(seconds * 1e3)} ms"
+    return f"{three_digits(seconds * 1e6)} µs"
+
+
+def range_text(interval: Figure | None) -> str:
+    """`2.1 s to 2.4 s over seeds`, or `… at 90%` if it is more than their range. Empty if low and high are equal."""
     if interval is None or interval["low"] is None or interval["low"] == interval["high"]:
         return ""
     if interval["high"] is None:
@@ -48,43 +53,40 @@ def range_text(interval: Part | None) -> str:
     return f"{seconds_text(interval['low'])} to {seconds_text(interval['high'])} {of}"
 
 
-def brief_seconds(seconds: float) -> str:
-    """Seconds that may be far below one: `13.2 ms`, `315 µs`."""
-    for least, factor, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")):
-        if abs(seconds) >= least:
-            return seconds_text(seconds) if unit == "s" else f"{three_digits(seconds * factor)} {unit}"
-    return seconds_text(seconds)
-
-
 def three_digits(value: float) -> str:
-    """A number above zero to about three digits, trailing zeros kept, so that columns line up: 1.90, 0.430, 127."""
+    """A number above zero to about three digits, trailing zeros kept so that columns line up: 1.90, 0.430, 127."""
     places = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{places}f}" if value >= 0.01 else f"{value:.3g}"
 
 
+def money_text(cost: float) -> str:
+    """A cost. It has no currency, since the price has none."""
+    return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
+
+
+def marked_seconds(choice: Figure) -> str:
+    """The seconds of a choice, marked if its timings have flags."""
+    return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
+
+
 def work_unit(summary: Summary) -> str:
-    """What num_gpus × seconds is counted in: GPU-seconds, or worker-seconds where a worker is a CPU process."""
+    """The unit of num_gpus × seconds: GPU-seconds, or worker-seconds if workers are CPU processes."""
     return "worker-seconds" if summary["study"]["device"] == "cpu" else "GPU-seconds"
 
 
 def metric_of(part: Mapping[str, Any]) -> StudyMetric:
-    """The metric of a study; part: `study` or `recommendation` of its summary."""
+    """The metric of a study. part: `study` or `recommendation` of its summary."""
     return StudyMetric(**part["metric"])
 
 
-def money_text(cost: float) -> str:
-    """A cost without a currency, for the price has none."""
-    return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
-
-
 def other_parameters(summary: Summary) -> list[str]:
-    """Swept parameters beyond num_gpus, batch_size and learning_rate."""
+    """Swept parameters other than num_gpus, batch_size and learning_rate."""
     fixed = ("num_gpus", "batch_size", "learning_rate")
     return [key for key in (summary["cells"][0]["params"] if summary["cells"] else {}) if key not in fixed]
 
 
 def plain_text(value: Any) -> str:
-    """A swept value, a number without needless zeros."""
+    """A swept value; a number without needless zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -95,3 +97,20 @@ def setting_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+FLAG_VERDICTS: Mapping[str, str] = {
+    "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
+    "disturbed": "Other trials ran on the same node ({}): these timings are disturbed.",
+}
+
+
+def flag_verdict_words(cause: str, labels: Sequence[str], most: int | None = None) -> str:
+    """The sentence of a verdict on flagged timings. most: so many cells are named, and the rest counted."""
+    named = ", ".join(labels[:most])
+    more = f" and {len(labels) - most} more" if most is not None and len(labels) > most else ""
+    return FLAG_VERDICTS[cause].format(named + more)
+
+
+MOST_LINES = 5
+"""Lines of an answer."""

@@ -1,17 +1,19 @@
-"""The summary in words, the same for terminal, MLflow and report."""
+"""The summary as sentences, the same for terminal, MLflow and report."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Part, part_of, present, why_of
+from scalestudy.experiments.analysis.measures.cells import flag_caveats, seed_caveat
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, Summary, part_of, present, why_of
+from scalestudy.experiments.analysis.measures.scaling import scaling_answer
 from scalestudy.experiments.analysis.measures.units import (
+    FLAGGED,
     LONGEST_LINE,
     MOST_LINES,
-    Summary,
     clipped,
-    few_named,
+    flag_verdict_words,
+    marked_seconds,
     metric_of,
     money_text,
     other_parameters,
@@ -23,11 +25,25 @@ from scalestudy.experiments.analysis.measures.units import (
 )
 from scalestudy.experiments.plan.plan import short_name
 
+NAMED_CELLS = 3
+"""Cells that a sentence names if there are many. It counts the rest."""
 DOUBTS = {"oversubscribed": "oversubscribed", "disturbed": "shared_node"}
-"""Verdicts on the timings themselves, with the flag that each of them names the cells of."""
+"""Verdicts on the timings themselves, each with the flag of the cells that it names."""
 
-FLAGGED = "†"
-"""Behind a number that comes from timings with a flag."""
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the answer. topic: what it is about; empty if the text stands alone."""
+
+    topic: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.text}" if self.topic else self.text
+
+    def clipped(self, longest: int = LONGEST_LINE) -> "Line":
+        """The line, its text cut so that both have no more characters than that."""
+        return replace(self, text=clipped(self.text, longest - len(str(self)) + len(self.text)))
 
 
 def headline(summary: Summary) -> str:
@@ -46,66 +62,66 @@ def headline(summary: Summary) -> str:
     return "No answer: no trial finished."
 
 
-def _configuration(choice: Part, summary: Summary) -> str:
+def _configuration(choice: Figure, summary: Summary) -> str:
     others = "".join(f", {short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary))
     usual = f"batch {choice['batch_size']}, rate {choice['learning_rate']:g}"
     return f"{_workers(choice['num_gpus'], summary)}, {usual}{others}"
 
 
 def answer_lines(summary: Summary) -> list[str]:
-    """The answer in at most five lines: fastest, cheapest, whether more workers were faster and why not, what more than
-    were measured would bring, how sure.
+    """`answer` as text."""
+    return [str(line) for line in answer(summary)]
+
+
+def answer(summary: Summary) -> list[Line]:
+    """The answer in at most five lines.
+
+    They say what is fastest and cheapest, whether more workers were faster and why not, what more workers than were
+    measured would bring, and how sure that is.
     """
-    chosen, scaling = chosen_lines(summary["recommendation"]), [scaling_words(summary), _verdict_line(summary)]
-    end = [line for line in (beyond_line(summary), _sure(summary)) if line]
-    scaling = [line for line in scaling if line]
+    chosen = chosen_lines(summary["recommendation"])
+    scaling = [line for line in (scaling_line(summary), _verdict_line(summary)) if line is not None]
+    end = [line for line in (beyond_line(summary), _sure_line(summary)) if line is not None]
     if len(chosen) + len(scaling) + len(end) > MOST_LINES:
-        scaling = [" ".join(clipped(line, LONGEST_LINE // 2) for line in scaling)]
-    return [clipped(line) for line in (*chosen, *scaling, *end)]
+        first, *rest = (line.clipped(LONGEST_LINE // 2) for line in scaling)
+        scaling = [replace(first, text=" ".join([first.text, *map(str, rest)]))]
+    return [line.clipped() for line in (*chosen, *scaling, *end)]
 
 
-def chosen_lines(recommendation: Part) -> list[str]:
-    """Fastest and cheapest, a line each or both in one; where no target was reached why, and the best by the metric."""
+def chosen_lines(recommendation: Figure) -> list[Line]:
+    """Fastest and cheapest, in one line if they are the same. If no target was reached: why, and the best cell."""
     fastest, cheapest, metric = recommendation["fastest"], recommendation["cheapest"], metric_of(recommendation)
     if not present(fastest):
-        best = _best_words(recommendation[metric.choice_key], metric)
-        return [line for line in (_sentence(fastest["why"]), best) if line]
+        why, best = fastest["why"], recommendation[metric.choice_key]
+        lines = [Line("", f"{why[:1].upper()}{why[1:]}.")]
+        if present(best):
+            value = metric.text(best[metric.key]["value"])
+            lines.append(Line(f"Best {metric.title}", f"{best['label']}, {value} {measured_when(best)}."))
+        return lines
     missed = recommendation["missed_targets"]
     also = f" No cell reached {missed[0]:g}." if missed else ""
     target = f"{recommendation['target']:g}"
     if fastest["label"] == cheapest["label"]:
-        return [f"Fastest and cheapest to {target} {metric.title}: {cell_words(fastest)}.{also}"]
+        return [Line(f"Fastest and cheapest to {target} {metric.title}", f"{cell_words(fastest)}.{also}")]
     return [
-        f"Fastest to {target} {metric.title}: {cell_words(fastest)}.{also}",
-        f"Cheapest to {target}: {cell_words(cheapest)}.",
+        Line(f"Fastest to {target} {metric.title}", f"{cell_words(fastest)}.{also}"),
+        Line(f"Cheapest to {target}", f"{cell_words(cheapest)}."),
     ]
 
 
-def cell_words(choice: Part) -> str:
+def cell_words(choice: Figure) -> str:
     """A choice with its seconds, their interval, and what it takes."""
     unit = "worker" if choice["device"] == "cpu" else "GPU"
-    spent = [f"{three_digits(choice['gpu_seconds'])} {unit}-seconds"]
+    inside = [f"{three_digits(choice['gpu_seconds'])} {unit}-seconds"]
     if choice["cost"] is not None:
-        spent.append(f"cost {money_text(choice['cost'])}")
-    extent = range_text(choice["interval"])
-    inside = ", ".join([*([extent] if extent else []), *spent])
-    return f"{choice['label']}, {marked_seconds(choice)} ({inside})"
+        inside.append(f"cost {money_text(choice['cost'])}")
+    if extent := range_text(choice["interval"]):
+        inside.insert(0, extent)
+    return f"{choice['label']}, {marked_seconds(choice)} ({', '.join(inside)})"
 
 
-def marked_seconds(choice: Part) -> str:
-    """The seconds of a choice, marked where its timings have flags."""
-    return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
-
-
-def _best_words(best: Part, metric: StudyMetric) -> str:
-    if not present(best):
-        return ""
-    value = metric.text(best[metric.key]["value"])
-    return f"Best {metric.title}: {best['label']}, {value} {measured_when(best)}."
-
-
-def measured_when(best: Part) -> str:
-    """After which epoch the metric of a choice was measured: the last, but of trials that a scheduler has stopped."""
+def measured_when(best: Figure) -> str:
+    """After which epoch the metric of a choice was measured: the last, unless a scheduler stopped its trials."""
     epochs = best["stopped_after"]
     if not epochs:
         return "after the last epoch"
@@ -113,82 +129,82 @@ def measured_when(best: Part) -> str:
     return f"after the last epoch, or where trials were stopped (epoch {span})"
 
 
-def scaling_words(summary: Summary) -> str:
-    """Whether more workers were faster than one; marked where they, or what they are compared with, have flags."""
+def scaling_line(summary: Summary) -> Line:
+    """Whether more workers were faster than one. It is marked if they, or what they are compared with, have flags."""
     scaling, timings = summary["scaling"], summary["timings"]
-    if not present(scaling):
-        return f"Whether more workers are faster can't be told: {why_of(scaling)}."
-    spoken_of = [scaling[pair]["label"] for pair in ("best", "worst")]
-    told = [row for row in timings if row["label"] in spoken_of or _names(scaling["words"], row["label"])]
-    bases = {row["base"] for row in told}
-    return _marked(scaling["words"], [*told, *(row for row in timings if row["label"] in bases)])
+    answered = scaling_answer(timings) if present(scaling) else None
+    if answered is None:
+        return Line("Whether more workers are faster can't be told", f"{why_of(scaling)}.")
+    bases = {row["base"] for row in answered.rows}
+    return Line(answered.topic, _marked(answered.text, [*answered.rows, *(r for r in timings if r["label"] in bases)]))
 
 
 def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
-    """A verdict with few of its cells named; marked where those have flags, unless it is a verdict on them."""
-    words = few_named(verdict["words"])
-    if verdict["cause"] in DOUBTS:
-        return words
-    return _marked(words, [row for row in summary["timings"] if _names(words, row["label"])])
+    """A verdict that names few of its cells. It is marked if the cell it names has flags and it is not about them."""
+    cause, evidence = verdict["cause"], verdict["evidence"]
+    if cause in DOUBTS:
+        if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
+            return str(verdict["words"])
+        return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
+    named = max(evidence, key=lambda label: float(evidence[label]))
+    return _marked(verdict["words"], [row for row in summary["timings"] if row["label"] == named])
 
 
-def _marked(words: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Words with the mark at their end where the timings that they rest on have flags."""
+def _marked(words: str, rows: list[Row]) -> str:
+    """A sentence, marked at its end if the timings that it rests on have flags."""
     return f"{words.rstrip('. ')} {FLAGGED}." if any(row["flags"] for row in rows) else words
 
 
-def _names(words: str, label: str) -> bool:
-    """Whether a label stands in words, and not as the beginning of a longer one."""
-    return label in words and re.search(rf"{re.escape(label)}(?![\w.]*\w| \w+=)", words) is not None
-
-
-def _verdict_line(summary: Summary) -> str:
-    """What the timings are in doubt for, and the first cause that scaling stops by."""
+def _verdict_line(summary: Summary) -> Line | None:
+    """What puts the timings in doubt, and the first cause by which scaling ends."""
     doubts = _doubts(summary)
     causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in DOUBTS]
-    doubt = clipped(few_named(doubts[0]["words"]), LONGEST_LINE // 4) if doubts else ""
-    told = (causes or doubts)[:1]
-    cause = [f"{clipped(verdict_words(each, summary), LONGEST_LINE // 2)} {each['remedy']}" for each in told]
-    return " ".join([*([doubt] if doubt and causes else []), *cause])
+    if not doubts and not causes:
+        return None
+    verdict = (causes or doubts)[0]
+    told = f"{clipped(verdict_words(verdict, summary), LONGEST_LINE // 2)} {verdict['remedy']}"
+    if doubts and causes:
+        told = f"{clipped(verdict_words(doubts[0], summary), LONGEST_LINE // 4)} {told}"
+    return Line("", told)
 
 
 def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
     return [verdict for verdict in summary["verdicts"] if verdict["cause"] in DOUBTS]
 
 
-def beyond_line(summary: Summary) -> str:
-    """What more workers than were measured would bring, and up to where that can be told."""
+def beyond_line(summary: Summary) -> Line | None:
+    """What more workers than were measured would bring, and up to where that is known."""
     part, recommendation = part_of(summary, "predictions"), summary["recommendation"]
     if "predictions" not in summary or not present(recommendation["fastest"]):
-        return ""
+        return None
     measured = f"{_workers(max(summary['study']['num_gpus']), summary)} measured"
     if not present(part):
-        return f"What more than the {measured} would bring can't be told: {why_of(part)}."
+        return Line(f"What more than the {measured} would bring can't be told", f"{why_of(part)}.")
     broken, best = part.get("breaks_at"), (part.get("best") or {}).get("fastest")
     ends = f" The prediction ends at {broken['num_gpus']}: {why_of(broken)}." if broken else ""
     if not any(row["beyond"] and row["valid"] for row in part["rows"]):
-        return f"Beyond the {measured} nothing can be predicted.{ends}"
-    other = "".join(f" {each}" for each in (_other_target(part, recommendation["target"]), steps_doubt(part)) if each)
+        return Line("", f"Beyond the {measured} nothing can be predicted.{ends}")
+    other = ""
+    if part["target"] != recommendation["target"]:
+        wanted = f"{recommendation['target']:g}"
+        other = f" That is not the {wanted} above: too few batch sizes tell the steps to it."
+    if doubt := steps_doubt(part):
+        other += f" {doubt}"
     if best is None or not present(best) or not best["beyond"]:
-        return f"Beyond the {measured} no time to {part['target']:g} is predicted to be shorter.{other}{ends}"
-    return f"Beyond the {measured}: {_prediction(best, part, work_unit(summary))}.{other}{ends}"
-
-
-def _other_target(part: Part, target: float) -> str:
-    """That a prediction is not for the target that the recommendation is for, and why."""
-    if part["target"] == target:
-        return ""
-    return f"That is not the {target:g} above: too few batch sizes tell the steps to it."
+        none = f"Beyond the {measured} no time to {part['target']:g} is predicted to be shorter."
+        return Line("", f"{none}{other}{ends}")
+    return Line(f"Beyond the {measured}", f"{_prediction(best, part, work_unit(summary))}.{other}{ends}")
 
 
 def steps_doubt(part: Mapping[str, Any]) -> str:
-    """What the steps to the target of a prediction that is there stand in doubt for, as a sentence; else nothing."""
+    """A sentence about what puts the steps to the target of a prediction in doubt; empty if nothing does."""
     return f"Of the steps to {part['target']:g}: {why_of(part)}." if part.get("why") else ""
 
 
-def _prediction(best: Part, part: Part, unit: str) -> str:
-    """The soonest beyond the measured sizes, against what the same laws say of the soonest within them: a measured
-    time would bring in how far the laws are off.
+def _prediction(best: Figure, part: Figure, unit: str) -> str:
+    """The soonest beyond the measured sizes, compared with what the same laws say about the soonest within them.
+
+    A measured time would bring in the error of the laws.
     """
     known = best["low"] is not None and best["high"] is not None
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if known else ""
@@ -214,13 +230,12 @@ def _workers(count: int, summary: Summary) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _sure(summary: Summary) -> str:
-    told = [f"Marked {DOUBTS[verdict['cause']]} " for verdict in _doubts(summary)[:1]]  # by the line of verdicts
-    caveats = [caveat for caveat in summary["caveats"] if not caveat.startswith(tuple(told))]
-    ratio = summary["cost"]["overhead_ratio"]
-    overhead = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
-    return " ".join([*overhead, *(caveat.partition(". Below")[0].rstrip(".") + "." for caveat in caveats)])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+def _sure_line(summary: Summary) -> Line | None:
+    """Overhead and caveats. The caveat on seeds is shortened; the one on a flag that a verdict has told is left out."""
+    cells, metric, ratio = summary["cells"], metric_of(summary["study"]), summary["cost"]["overhead_ratio"]
+    of_flags = flag_caveats(cells)
+    told = [of_flags.get(DOUBTS[verdict["cause"]]) for verdict in _doubts(summary)[:1]]
+    brief = {seed_caveat(cells, metric): seed_caveat(cells, metric, brief=True)}
+    sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
+    sentences += [brief.get(caveat) or caveat for caveat in summary["caveats"] if caveat not in told]
+    return Line("", " ".join(sentences)) if sentences else None

@@ -3,9 +3,9 @@
 import pytest
 
 from scalestudy.experiments.analysis import answer_lines, summarise
-from scalestudy.experiments.analysis.answers.summary import stopped_caveat
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.records import stopped_caveat
 from scalestudy.experiments.analysis.text.answer import measured_when
 from tests.experiments.support import study_of
 from tests.support.factorised import stopped_after

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
 from scalestudy.experiments.analysis.answers.throughput import (
     DOUBTFUL,
-    part_of,
+    part_of_combination,
     step_timing,
     throughput_part,
     timed_steps,
@@ -146,8 +146,8 @@ def test_a_law_for_each_combination_of_other_keys():
     assert [part["of"], *(other["of"] for other in part["others"])] == ["gradient_sync=ddp", "gradient_sync=naive"]
     choice = {"choice": {"params": {**cells[0].params, "train.gradient_sync": "naive"}}}
     assert throughput(cells, recommendation=choice)["of"] == "gradient_sync=naive"
-    assert part_of(part, "gradient_sync=naive")["of"] == "gradient_sync=naive"
-    assert part_of(part, "gradient_sync=flat") is None
+    assert part_of_combination(part, "gradient_sync=naive")["of"] == "gradient_sync=naive"
+    assert part_of_combination(part, "gradient_sync=flat") is None
     assert [usl(cells)["of"], usl(cells)["others"][0]["of"]] == ["gradient_sync=ddp", "gradient_sync=naive"]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.answers.recommendation import batch_edges, caveats_of, rate_edges
 from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.intervals import Contender, apart, tie_sentence, tied
+from scalestudy.experiments.analysis.measures.intervals import Contender, exclusive, indistinguishable, tie_sentence
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from tests.experiments.analysis.batch_support import study
 
@@ -19,12 +19,12 @@ def contender(label, low, high, n=5, figure=None):
 def test_overlapping_intervals_are_ties_the_runner_up_first():
     chosen = contender("a", 1.0, 2.0)
     others = [contender("d", 2.1, 3.0), contender("c", 1.8, 2.5), contender("b", 1.5, 2.2), chosen]
-    assert tied(chosen, others) == ["b", "c"]
+    assert indistinguishable(chosen, others) == ["b", "c"]
 
 
 def test_one_seed_is_no_tie_but_not_known():
-    assert tied(contender("a", 1.0, 1.0, n=1), [contender("b", 1.0, 1.0, n=1)]) == []
-    assert tied(contender("a", 1.0, 1.0, n=2), [contender("b", 1.0, 1.0, n=2)]) == ["b"]
+    assert indistinguishable(contender("a", 1.0, 1.0, n=1), [contender("b", 1.0, 1.0, n=1)]) == []
+    assert indistinguishable(contender("a", 1.0, 1.0, n=2), [contender("b", 1.0, 1.0, n=2)]) == ["b"]
 
 
 def test_two_figures_must_both_overlap():
@@ -33,7 +33,7 @@ def test_two_figures_must_both_overlap():
         return Contender(label=label, figures=tuple(low for low, _ in intervals), intervals=both, n_seeds=5)
 
     chosen = of("a", (1, 2), (10, 20))
-    assert tied(chosen, [of("b", (1.5, 3), (15, 30)), of("c", (1.5, 3), (25, 30))]) == ["b"]
+    assert indistinguishable(chosen, [of("b", (1.5, 3), (15, 30)), of("c", (1.5, 3), (25, 30))]) == ["b"]
 
 
 ENDS = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
@@ -42,13 +42,13 @@ ENDS = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
 @given(st.lists(ENDS, min_size=1, max_size=10))
 def test_ties_are_mutual_and_overlap(ends):
     contenders = [contender(str(number), low, high) for number, (low, high) in enumerate(ends)]
-    found = {each.label: tied(each, contenders) for each in contenders}
+    found = {each.label: indistinguishable(each, contenders) for each in contenders}
     for one in contenders:
         assert one.label not in found[one.label]
         for other in contenders:
             if other is not one:
                 assert (other.label in found[one.label]) == (one.label in found[other.label])
-                assert (other.label in found[one.label]) != apart(one.intervals[0], other.intervals[0])
+                assert (other.label in found[one.label]) != exclusive(one.intervals[0], other.intervals[0])
 
 
 def test_ties_in_words():

@@ -3,16 +3,17 @@
 import pytest
 
 from scalestudy.experiments.analysis import answer_lines, best_rows, book_table
+from scalestudy.experiments.analysis.measures.cells import flag_caveats
 from scalestudy.experiments.analysis.measures.parts import estimate_text, identified, interval_of, number_of, part_of
 from scalestudy.experiments.analysis.measures.units import (
     LONGEST_LINE,
     MOST_LINES,
     brief_seconds,
     clipped,
-    few_named,
+    flag_verdict_words,
     range_text,
 )
-from scalestudy.experiments.analysis.text.answer import headline, scaling_words, verdict_words
+from scalestudy.experiments.analysis.text.answer import answer, headline, scaling_line, verdict_words
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
 
 NOTE_LIMIT = 8_000
@@ -32,6 +33,15 @@ def test_the_answer_has_five_lines_at_most(missing):
     assert 1 <= len(lines) <= MOST_LINES
     assert all(line == line.strip() and "None" not in line and "nan" not in line for line in lines)
     assert headline(summary) == "8 GPUs, batch 1024, rate 0.2 reached 0.85 soonest, in 10.7 s."
+
+
+def test_a_line_knows_what_it_is_about():
+    lines = answer(rich_summary())
+    assert [line.topic for line in lines[:2]] == ["Fastest to 0.85 test accuracy", "Cheapest to 0.85"]
+    assert [str(line) for line in lines] == answer_lines(rich_summary())
+    assert lines[-1].topic == ""
+    long = lines[0].clipped(60)
+    assert (long.topic, len(str(long)) <= 60, long.text[-2:]) == (lines[0].topic, True, " …")
 
 
 def test_it_says_what_more_workers_would_bring():
@@ -96,20 +106,26 @@ def test_a_doubt_about_the_timings_stands_before_the_cause():
 
 
 def test_however_many_cells_a_verdict_names_the_note_has_room():
-    labels = ", ".join(f"gpus=8 batch={number}" for number in range(10_000))
-    verdict = {"cause": "oversubscribed", "words": f"More threads than cores ({labels}).", "remedy": "Lower them."}
+    labels = [f"gpus=8 batch={number}" for number in range(10_000)]
+    verdict = {
+        "cause": "oversubscribed", "words": f"More threads than cores ({', '.join(labels)}).", "remedy": "Lower them.",
+        "evidence": dict.fromkeys(labels, 1.0), "threshold": None,
+    }  # fmt: skip
     long = rich_summary(verdicts=[verdict, {**verdict, "cause": "allreduce"}])
-    long["caveats"] = [labels]
+    long["caveats"] = [", ".join(labels)]
     assert all(len(line) <= LONGEST_LINE for line in answer_lines(long))
     assert sum(len(line) for line in answer_lines(long)) < NOTE_LIMIT - 3_000  # a description has room beside them
 
 
 def test_what_flagged_timings_show_is_marked_in_words_too():
-    verdict = {"cause": "fixed_cost", "words": "80% is a fixed cost (gpus=1 batch=128).", "remedy": "Use more."}
+    verdict = {
+        "cause": "fixed_cost", "words": "80% is a fixed cost (gpus=1 batch=128).", "remedy": "Use more.",
+        "evidence": {"gpus=1 batch=128": 0.8}, "threshold": 0.5,
+    }  # fmt: skip
     summary = rich_summary()
-    longer = {**verdict, "words": "80% is a fixed cost (gpus=1 batch=1280)."}
+    longer = {**verdict, "words": "80% is a fixed cost (gpus=1 batch=1280).", "evidence": {"gpus=1 batch=1280": 0.8}}
     assert [verdict_words(each, summary) for each in (verdict, longer)] == [verdict["words"], longer["words"]]
-    assert scaling_words(summary) == summary["scaling"]["words"]
+    assert str(scaling_line(summary)) == summary["scaling"]["words"]
     for row in summary["timings"]:
         row["flags"] = ["resumed"] if row["label"] == "gpus=1 batch=128" else []
     assert verdict_words(verdict, summary) == "80% is a fixed cost (gpus=1 batch=128) †."
@@ -133,7 +149,10 @@ def test_a_recommended_time_of_flagged_timings_is_marked():
 def test_the_closing_line_names_flags_that_no_verdict_told():
     summary = rich_summary()
     assert "Marked" not in answer_lines(summary)[-1]  # the verdict on them stands above
-    marked = ["Marked resumed (from a checkpoint): 2 cells of 80.", "Marked shared_node (others): 4 cells of 80."]
+    summary["cells"][0]["flags"] = ["resumed"]
+    marked = list(flag_caveats(summary["cells"]).values())
+    assert marked[0] == "Marked resumed (resumed from a checkpoint): 1 cell of 80."
+    assert marked[1].startswith("Marked shared_node (other trials ran on the same node): ")
     summary["caveats"] = marked
     assert answer_lines(summary)[-1].endswith(f"training time. {marked[0]}")
     summary["verdicts"] = []
@@ -142,9 +161,16 @@ def test_the_closing_line_names_flags_that_no_verdict_told():
 
 def test_of_many_cells_three_are_named():
     labels = [f"gpus=1 batch={number}" for number in range(5)]
-    assert few_named(f"Slow ({', '.join(labels)}): so.") == f"Slow ({', '.join(labels[:3])} and 2 more): so."
-    assert few_named(f"Slow ({', '.join(labels[:4])}).") == f"Slow ({', '.join(labels[:4])})."
-    assert few_named("1.94× (gpus=8 batch=2048; threshold 15%)") == "1.94× (gpus=8 batch=2048; threshold 15%)"
+
+    def verdict(count):
+        words = flag_verdict_words("disturbed", labels[:count])
+        return {"cause": "disturbed", "words": words, "evidence": dict.fromkeys(labels[:count], 1.0), "threshold": None}
+
+    few = f"Other trials ran on the same node ({', '.join(labels[:3])} and 2 more): these timings are disturbed."
+    assert verdict_words(verdict(5), rich_summary()) == few
+    assert verdict_words(verdict(4), rich_summary()) == verdict(4)["words"]
+    unsteady = {**verdict(5), "words": "Repeated timings differ by 75% (gpus=1 batch=0).", "threshold": 0.2}
+    assert verdict_words(unsteady, rich_summary()) == unsteady["words"]
 
 
 def test_clipped_texts_end_between_words():
@@ -191,8 +217,8 @@ def test_what_is_recommended_is_among_the_best_however_late_it_is():
 def test_estimates_in_words():
     assert estimate_text(estimate(100.0, 0.1), "{:.0f}".format) == "100 (90 to 110)"
     assert estimate_text({"value": 3.0, "low": None, "high": None}, "{:.0f}".format) == "3"
-    assert estimate_text(unidentified(1.5, "measure more."), "{:.0f}".format) == "not identified: measure more"
-    assert estimate_text({"value": None, "why": "one size"}, "{:.0f}".format) == "not known: one size"
+    assert str(estimate_text(unidentified(1.5, "measure more."), "{:.0f}".format)) == "not identified: measure more"
+    assert str(estimate_text({"value": None, "why": "one size"}, "{:.0f}".format)) == "not known: one size"
     assert estimate_text(None, "{:.0f}".format) == "–"
     assert number_of(unidentified(1.5, "x")) is None
     assert interval_of({"value": 1.0, "low": 0.5, "high": None}) is None

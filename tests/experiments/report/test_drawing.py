@@ -7,11 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.report.batch_figures import rate_map_figure
 from scalestudy.experiments.report.curves import apart, share_limits
 from scalestudy.experiments.report.maps import Bins, shades
-from scalestudy.experiments.report.speedup_figures import combination_of, law_of, speedup_figure, step_law
+from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_law
 from scalestudy.experiments.report.styles import MOST_CELLS, Styles
 from tests.experiments.support import summary_of
 from tests.support.rich_study import (

@@ -275,7 +275,7 @@ def test_seeds_that_were_stopped_do_not_stand_as_if_they_had_finished():
 
 def test_a_verdict_and_the_answer_to_scaling_are_marked_where_their_timings_are():
     summary = rich_summary()
-    summary["verdicts"][-1]["words"] = "A fixed cost (gpus=2 batch=128)."
+    summary["verdicts"][-1] |= {"words": "A fixed cost (gpus=2 batch=128).", "evidence": {"gpus=2 batch=128": 0.77}}
     assert "A fixed cost (gpus=2 batch=128) †." not in page_of(summary).said
     for row in summary["timings"]:
         row["flags"] = ["resumed"] if row["label"] == "gpus=2 batch=128" else []

@@ -26,7 +26,7 @@ def recommendation_lines(recommendation: Figure) -> list[str]:
     """A recommendation (`recommend`) as text: target, fastest, cheapest and knee, each with evidence and caveats.
 
     Caveats that hold for every choice stand at the end, then what more workers would bring if there are `predictions`.
-    With these there must be `study` (num_gpus, device) and `max_gpus` (null: any number), as `scalestudy.orchestration.commands.folder`
+    With these there must be `study` (num_gpus, device) and `max_gpus` (null: any number), as `commands.folder`
     adds them.
     """
     fastest, cheapest, knee = (recommendation[role] for role in ("fastest", "cheapest", "knee"))

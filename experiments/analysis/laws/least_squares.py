@@ -3,7 +3,7 @@
 Measured times and rates scatter in proportion to their size, so that residuals are taken between logarithms; a
 parameter that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian on the logarithms
 of the parameters (docs/formulas.md §4): exponentiated, they can't cross zero. Over bootstraps of a few repeats, which
-cover too little, they hold what they promise (`tests.bench_laws`).
+cover too little, they hold what they promise (`tests.bench.laws`).
 
 Shapes: n places measured, p parameters.
 """

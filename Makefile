@@ -1,9 +1,11 @@
 # Everything runs from a virtual environment in .venv, made and filled on first use.
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
-#   make test          the tests that pip alone can run
-#   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index (see .ci/run)
-#   make check         what CI asks: linter, format, types, tests
+#   make check         before a commit: linter, format, types and the unit tests, some minutes
+#   make test          the unit tests on all cores, then those that share one Ray
+#   make test-long     tests with clusters of their own, signals and chaos, half an hour
+#   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index
+#                      (.ci/run installs what they need, and runs lint, test, test-long and test-system)
 #   make dist          the wheel and the sdist, in dist/
 #   make docs          the documentation as a site, in site/
 #   make bench         measurements, an hour and more, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
@@ -16,27 +18,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STUDIES := tests/orchestration tests/docs tests/test_peers.py tests/test_release.py
+UNIT := tests/unit tests/test_architecture.py tests/test_security.py
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-parts test-studies test-system check lint dist docs bench bench-peers chaos clean
+.PHONY: demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local
 
-# What starts no studies runs on all cores; a study takes all of them itself.
-test: test-parts test-studies
+check: lint test-unit
 
-test-parts: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(addprefix --ignore=,$(STUDIES))
+test: test-unit test-ray
 
-test-studies: $(VENV)/installed
-	$(BIN)/python -m pytest $(STUDIES)
+test-unit: $(VENV)/installed
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(UNIT)
+
+test-ray: $(VENV)/installed
+	$(BIN)/python -m pytest tests/ray
+
+test-long: $(VENV)/installed
+	$(BIN)/python -m pytest tests/long
 
 test-system: $(VENV)/installed
-	$(BIN)/python -m pytest tests/system --override-ini "addopts=-ra --strict-markers"
-
-check: lint test
+	$(BIN)/python -m pytest tests/system
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -56,10 +60,10 @@ bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-peers: $(VENV)/installed
-	$(BIN)/python -m tests.bench_peers $(BENCH_PEERS)
+	$(BIN)/python -m tests.bench.compare_peers $(BENCH_PEERS)
 
 chaos: $(VENV)/installed
-	$(BIN)/python -m tests.chaos $(CHAOS)
+	$(BIN)/python -m tests.bench.chaos $(CHAOS)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from scalestudy.orchestration.base.environment import prepare_environment
+from tests.support.gloo import GlooPool, gloo_pool
+from tests.support.project_files import REPOSITORY
 
 prepare_environment()  # before any test module imports Ray, which reads some of it then
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+# No deadline: the first example of a test may import SciPy, and the machine may be busy.
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,3 +37,10 @@ def _no_default_store():
     yield
     if "mlflow" in sys.modules:
         sys.modules["mlflow"].set_tracking_uri(None)
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[GlooPool]:
+    """Four gloo ranks for the whole session; a process of xdist has its own."""
+    with gloo_pool(4) as pool:
+        yield pool

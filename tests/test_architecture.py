@@ -4,37 +4,115 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from scalestudy.training.records import PHASES, find_metric
+from tests.support.project_files import REPOSITORY as ROOT
 from tests.support.project_files import project_files
 
-ROOT = Path(__file__).parents[1]
 PACKAGES = ("orchestration", "training", "experiments")
 TORCH = {"torch", "torchvision", "numpy"}
 ANALYSIS = {"numpy", "scipy", "pandas", "pydantic", "pydantic_core", "yaml", "matplotlib", "jinja2", "markupsafe"}
-MAY_IMPORT = {
-    "training": {"training", *TORCH},
-    "experiments": {"experiments", *ANALYSIS},
-    "orchestration": {
-        *PACKAGES,
-        *TORCH,
-        *ANALYSIS,
-        "ray",
-        "mlflow",
-        "typer",
-        "rich",
-        "pyarrow",
-        "optuna",
-        "sqlalchemy",
-    },
+LIBRARIES = {
+    "scalestudy": {"importlib"},
+    "training": TORCH,
+    "experiments": ANALYSIS,
+    "orchestration": {*TORCH, *ANALYSIS, "ray", "mlflow", "typer", "rich", "pyarrow", "optuna", "sqlalchemy"},
 }
-TRAINING_OF_EXPERIMENTS = {"scalestudy.training.config", "scalestudy.training.registry"}
-"""The modules of `training` that `experiments` may import: the keys of a training, and its built-in names."""
-MOST_LINES = 350
+"""What a package may import beside the standard library and this project."""
+
+TRAINING_ROOMS = {f"training.{room}" for room in ("models", "data", "gradient_sync", "loop", "checkpoint", "chapter")}
+ANALYSIS_ROOMS = {f"experiments.analysis.{room}" for room in ("laws", "measures", "text", "answers")}
+ANY_EXPERIMENTS = {
+    *("experiments.spec", "experiments.plan", "experiments.study", "experiments.analysis", "experiments.report"),
+    *ANALYSIS_ROOMS,
+}
+ORCHESTRATION = ("base", "cluster", "storage", "groups", "sweep", "tracking", "progress", "study", "commands")
+ANY_ORCHESTRATION = {f"orchestration.{room}" for room in ORCHESTRATION}
+
+MAY_IMPORT: Mapping[str, set[str]] = {
+    # training: the files beside its rooms are the ground floor; two of them are the way in
+    "training": set(),
+    "training.models": {"training"},
+    "training.data": {"training"},
+    "training.gradient_sync": {"training"},
+    "training.loop": {"training", "training.models", "training.data", "training.gradient_sync"},
+    "training.checkpoint": {"training", "training.loop"},
+    "training.chapter": {"training", "training.models"},
+    "training.arguments": {"training", *TRAINING_ROOMS},
+    "training.__main__": {"training", "training.arguments", *TRAINING_ROOMS},
+    # experiments
+    "experiments": set(),
+    "experiments.spec": {"training.config", "training.registry"},
+    "experiments.plan": {"experiments.spec"},
+    "experiments.study": {"experiments.spec", "experiments.plan"},
+    "experiments.analysis.laws": set(),
+    "experiments.analysis.measures": {"experiments.spec", "experiments.plan", "experiments.analysis.laws"},
+    "experiments.analysis.text": {"experiments.plan", "experiments.analysis.measures"},
+    "experiments.analysis.answers": {
+        "experiments.spec",
+        "experiments.plan",
+        "experiments.analysis.laws",
+        "experiments.analysis.measures",
+    },
+    "experiments.analysis": {"experiments.spec", "experiments.plan", *ANALYSIS_ROOMS},
+    "experiments.report": ANY_EXPERIMENTS,
+    # orchestration
+    "orchestration": set(),
+    "orchestration.base": {"experiments.spec.addresses", "scalestudy"},
+    "orchestration.cluster": {"orchestration.base", "experiments.spec"},
+    "orchestration.storage": {
+        "orchestration.base",
+        "orchestration.cluster",
+        "experiments.spec",
+        "experiments.study",
+        "training.checkpoint",
+    },
+    "orchestration.groups": {
+        "orchestration.base",
+        "orchestration.cluster",
+        "orchestration.storage",
+        "experiments.study",
+        "training",
+        *TRAINING_ROOMS - {"training.chapter"},
+    },
+    "orchestration.sweep": {
+        "orchestration.base",
+        "orchestration.groups",
+        "experiments.spec",
+        "experiments.plan",
+        "experiments.analysis",
+        *ANALYSIS_ROOMS,
+    },
+    "orchestration.tracking": {
+        *("orchestration.base", "orchestration.cluster", "orchestration.storage", "orchestration.groups"),
+        *("training", "training.models", "training.data"),
+        *ANY_EXPERIMENTS,
+    },
+    "orchestration.progress": {
+        "orchestration.base",
+        "orchestration.groups",
+        "experiments.plan",
+        "experiments.analysis.measures",
+    },
+    "orchestration.study": {
+        *ANY_ORCHESTRATION - {"orchestration.commands"},
+        *ANY_EXPERIMENTS,
+        "training",
+        *TRAINING_ROOMS - {"training.chapter"},
+    },
+    "orchestration.commands": {*ANY_ORCHESTRATION, *ANY_EXPERIMENTS, "training", *TRAINING_ROOMS, "scalestudy"},
+    # the import name
+    "scalestudy": {"orchestration.base", "orchestration.study"},
+    "scalestudy.__main__": {"orchestration.commands"},
+}
+"""The rooms (and single files) that a room (or a single file that is one by itself) may import, beside itself."""
+
+MOST_LINES = 700
 
 
 @cache
@@ -47,76 +125,155 @@ def sources(package):
     return files(f"{package}/*.py")
 
 
-def imports(file):
-    """Every module that a file imports, at its top or later, with the line."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Every module by its name below `scalestudy`, with its syntax tree; the package itself is `scalestudy`."""
+    found = {}
+    for file in [*sources("scalestudy"), *(file for package in PACKAGES for file in sources(package))]:
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(file.read_text("utf-8"))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every module that a file imports, with the line: at its top, in functions, under TYPE_CHECKING and by text.
+
+    `from package import module` is the module. An annotation in quotes needs an import under TYPE_CHECKING, or the
+    linter refuses it.
+    """
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield ("." * node.level + (node.module or ""), node.lineno)
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield (whole if whole.removeprefix("scalestudy.") in modules() else str(node.module)), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+            yield from ((arg.value, node.lineno) for arg in node.args if isinstance(arg, ast.Constant))
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_go_in_one_direction(package):
+def ours(name: str) -> str | None:
+    """The name below `scalestudy` of an imported module of ours."""
+    if name == "scalestudy":
+        return name
+    return name.removeprefix("scalestudy.") if name.startswith("scalestudy.") else None
+
+
+def room_of(module: str) -> str:
+    """The room that a module lies in: the longest name of the table that leads to it."""
+    parts = module.split(".")
+    return next(room for end in range(len(parts), 0, -1) if (room := ".".join(parts[:end])) in MAY_IMPORT)
+
+
+@cache
+def graph() -> Mapping[str, frozenset[str]]:
+    """The modules of ours that each module imports."""
+    return {
+        module: frozenset(
+            other for name, _ in imports(tree) if (other := ours(name)) and other in modules() and other != module
+        )
+        for module, tree in modules().items()
+    }
+
+
+def circles(graph: Mapping[str, frozenset[str]]) -> list[str]:
+    """One way round for each edge that closes a circle."""
+    found, done = [], set()
+
+    def visit(node: str, path: list[str]) -> None:
+        if node in path:
+            found.append(" -> ".join([*path[path.index(node) :], node]))
+        elif node not in done:
+            for other in sorted(graph.get(node, ())):
+                visit(other, [*path, node])
+            done.add(node)
+
+    for node in sorted(graph):
+        visit(node, [])
+    return found
+
+
+def rooms(graph: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """The graph of modules as one of rooms."""
+    joined: dict[str, set[str]] = {}
+    for module, others in graph.items():
+        mine = room_of(module)
+        joined.setdefault(mine, set()).update(room for other in others if (room := room_of(other)) != mine)
+    return {room: frozenset(others) for room, others in joined.items()}
+
+
+@pytest.mark.parametrize("package", ["scalestudy", *PACKAGES])
+def test_a_package_imports_its_own_libraries(package):
     wrong = [
-        f"{file.relative_to(ROOT)}:{line} imports {module}"
-        for file in sources(package)
-        for module, line in imports(file)
-        if (top := module.partition(".")[0]) not in MAY_IMPORT[package]
-        and top not in sys.stdlib_module_names
-        and not (package == "experiments" and module in TRAINING_OF_EXPERIMENTS)
+        f"{module}:{line} imports {name}"
+        for module, tree in modules().items()
+        if module.partition(".")[0] == package
+        for name, line in imports(tree)
+        if name.partition(".")[0] not in {"scalestudy", *LIBRARIES[package], *sys.stdlib_module_names}
     ]
-    assert sources(package)
     assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_import_what_the_table_allows():
+    wrong = [
+        f"{module}:{line} imports {name}"
+        for module, tree in modules().items()
+        for name, line in imports(tree)
+        if (other := ours(name))
+        and (room := room_of(other)) != room_of(module)
+        and not {room, other} & MAY_IMPORT[room_of(module)]
+    ]
+    assert len(modules()) > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_says_what_lives_there():
+    """Each folder of modules is in the table, and its docstring says what it imports."""
+    folders = {module for module in modules() if (ROOT / module.replace(".", "/")).is_dir()} - {"scalestudy"}
+    assert folders <= MAY_IMPORT.keys()
+    silent = [room for room in folders if len(ast.get_docstring(modules()[room]) or "") < 40]
+    assert not silent
+
+
+def test_no_import_goes_in_a_circle():
+    assert not circles(graph())
+    assert not circles(rooms(graph()))
+
+
+def test_circles_are_found():
+    assert circles({"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a")}) == ["a -> b -> c -> a"]
+    assert not circles({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()})
 
 
 def loaded(module):
     """What is in memory once a module has been imported by a process of its own."""
-    code = f"import sys, {module}; print(*sys.modules)"
+    code = f"import sys, scalestudy.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "scalestudy.orchestration.sweep.sweep",
-        "scalestudy.orchestration.groups.worker",
-        "scalestudy.orchestration.groups.actor",
-        "scalestudy.orchestration.groups.ray_train",
-    ],
-)
+@pytest.mark.parametrize("module", ["sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train"])
 def test_what_ray_unpickles_from_is_imported_fast(module):
     """Each of Ray's processes that touches these would else spend seconds on imports."""
-    assert not loaded(module) & {"torch", "mlflow"}
+    assert not loaded(f"orchestration.{module}") & {"torch", "mlflow"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "scalestudy.orchestration.commands.cli",
-        "scalestudy.training.data",
-        "scalestudy.training.registry",
-        "scalestudy.training.records",
-    ],
-)
+@pytest.mark.parametrize("module", ["orchestration.commands.cli", "training.data", "training.records"])
 def test_the_command_line_answers_fast(module):
     assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib", "scipy"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["training", "scalestudy.training.config", "scalestudy.training.registry", "scalestudy.experiments.spec.reading"],
-)
+@pytest.mark.parametrize("module", ["training", "training.config", "training.registry", "experiments.spec.reading"])
 def test_a_spec_is_checked_without_torch_or_numpy(module):
     assert not loaded(module) & TORCH
 
 
 def test_the_report_needs_no_cluster():
-    assert not loaded("scalestudy.experiments.report") & {"torch", "ray", "mlflow"}
+    assert not loaded("experiments.report") & {"torch", "ray", "mlflow"}
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
+@pytest.mark.parametrize("folder", ["scalestudy", *PACKAGES, "tests"])
 def test_files_are_short(folder):
     lengths = {file.relative_to(ROOT): len(file.read_text("utf-8").splitlines()) for file in sources(folder)}
     long = {str(file): lines for file, lines in lengths.items() if lines > MOST_LINES}

@@ -10,8 +10,8 @@ from scalestudy.orchestration.study.ready import check_data, read_spec
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.train import train
-from tests import bench_peers
-from tests.bench_peers import HEADER, TRIALS, Measured, sweep_of
+from tests.bench import compare_peers
+from tests.bench.compare_peers import HEADER, TRIALS, Measured, sweep_of
 from tests.support.gloo import gloo_pool
 from tests.support.line_count import lines_written
 from tests.support.peer_kills import Kills, Loss, loss_of
@@ -89,7 +89,7 @@ def trained(num_gpus, batch_size, seconds, ended):
 
 
 def test_a_row_of_the_table(monkeypatch):
-    monkeypatch.setattr(bench_peers, "lines_written", lambda files: 80)
+    monkeypatch.setattr(compare_peers, "lines_written", lambda files: 80)
     trials = [trained(1, 32, 1.437, 10.0), trained(2, 32, 0.5, 13.0), trained(2, 32, 1.437, 15.0)]
     trials += [trained(2, 64, 0.1, 18.0), trained(2, 32, 2.0, 22.0)]
     kills = Kills([Loss(9.0, 6), Loss(7.04, 8), Loss(20.0, 7)], finished=3, planned=3)
@@ -125,9 +125,9 @@ def losing(way, *losses):
 
 def test_a_way_that_trains_something_else_is_no_row():
     same = [losing(SCALESTUDY, 2.0, 1.0), losing(TORCHRUN, 2.05, 0.97), losing(OPTUNA, 2.0, 1.0)]
-    assert bench_peers.held_to_ours(same) == same
+    assert compare_peers.held_to_ours(same) == same
     with pytest.raises(RuntimeError, match=r"Optuna .*not the same training: loss 0.9, ours 1"):
-        bench_peers.held_to_ours([*same[:2], losing(OPTUNA, 2.0, 0.9)])
+        compare_peers.held_to_ours([*same[:2], losing(OPTUNA, 2.0, 0.9)])
 
 
 def test_fewer_trials_have_both_sizes():

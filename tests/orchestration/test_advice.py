@@ -8,7 +8,7 @@ from scalestudy.experiments.analysis import answer_lines, summarise
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import advise
-from tests.experiments.support import folder_of, spec_of
+from tests.support.synthetic_studies import folder_of, spec_of
 from tests.support.trials import Law
 
 SPEC = """

@@ -5,7 +5,7 @@ import pytest
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.orchestration.progress.live import Silent, event_text
 from scalestudy.orchestration.progress.progress import Board, clock, sparkline
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 SPEC = """
 name: tiny

@@ -9,7 +9,7 @@ from scalestudy.orchestration.study.ready import check_data, read_spec
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.train import train
-from tests.chaos import EPOCHS, Place, put_to_the_test
+from tests.bench.chaos import EPOCHS, Place, put_to_the_test
 from tests.support.chaos_outcome import COMPUTED, Outcome, differences
 from tests.support.faults import FAULTS, Strike, flip_byte, pick, plan_strikes
 from tests.support.gloo import gloo_pool

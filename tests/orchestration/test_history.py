@@ -2,7 +2,7 @@
 
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.tracking.recorder import History
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 SPEC = """
 name: tiny

@@ -22,12 +22,12 @@ from scalestudy.orchestration.study.folders import open_folder
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
 from scalestudy.orchestration.study.ready import read_spec
 from scalestudy.training.checkpoint.files import latest
-from tests.experiments.support import study_of
 from tests.support.groups import wait_until
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.ports import free_port
 from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
-from tests.training.checkpoints import LENET, save
+from tests.support.synthetic_studies import study_of
+from tests.support.training.checkpoints import LENET, save
 
 SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2]}
 

@@ -11,7 +11,7 @@ from scalestudy.orchestration.tracking.mlflow_model import log_best_model, train
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore
 from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.training.state import save_state
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 SPEC = """
 name: tiny

@@ -11,7 +11,7 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
 from scalestudy.training.registry import DATASETS, MODELS
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 SPEC = """
 name: tiny

@@ -5,9 +5,9 @@ import re
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.progress.metrics import GAUGES, ProgressMetrics, busy_share, gauged
 from scalestudy.orchestration.progress.progress import Board
-from tests.experiments.support import spec_of
 from tests.support.gauges import gauge_lines
 from tests.support.groups import wait_until
+from tests.support.synthetic_studies import spec_of
 
 PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1, 2], batch_size: [64], learning_rate: [0.1, 0.2]}\n"))
 BOOKS = {

@@ -9,8 +9,8 @@ from scalestudy.orchestration.groups.trial_record import Outcome, error_of
 from scalestudy.orchestration.tracking.mlflow_store import final_metrics, flat_params, note, trial_tags
 from scalestudy.orchestration.tracking.recorder import lost_event, trial_record
 from scalestudy.training.records import find_metric
-from tests.experiments.support import study_of, summary_of
 from tests.support.recordings import SPEC, begin, events_of, play, recorded
+from tests.support.synthetic_studies import study_of, summary_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.orchestration.sweep.asha import Rungs
-from tests.experiments.support import spec_of
+from tests.support.synthetic_studies import spec_of
 
 MSE = StudyMetric(name="mse", mode="min", share=False)
 

@@ -22,8 +22,8 @@ from scalestudy.orchestration.study.schedule import (
     lower_bound,
     simulate,
 )
-from tests.experiments.support import spec_of, study_of
 from tests.support.studies import scalestudy, write_spec
+from tests.support.synthetic_studies import spec_of, study_of
 
 SPEC = """
 name: tiny

@@ -9,7 +9,7 @@ from scalestudy.orchestration.groups.worker import _ended, _save_if_best
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.records import EpochRecord
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 
 def result(*values, status="finished"):

@@ -7,8 +7,8 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.sweep.search import Search, search_for
-from tests.experiments.support import spec_of
 from tests.support.searches import TPE, at_once, ended_event, epoch_event
+from tests.support.synthetic_studies import spec_of
 
 GRID = "name: x\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], seed: [0, 1]}"
 

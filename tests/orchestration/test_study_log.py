@@ -6,7 +6,7 @@ import logging
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.progress.live import Logged, Silent, StudyLog
 from scalestudy.orchestration.progress.progress import Board
-from tests.experiments.support import spec_of
+from tests.support.synthetic_studies import spec_of
 
 PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1], batch_size: [64], learning_rate: [0.1]}\n"))
 

@@ -6,9 +6,9 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.orchestration.sweep.sweep import run_sweep
-from tests.experiments.support import spec_of
 from tests.support.fake_groups import FakeGroups, order_by
 from tests.support.searches import at_once, curve_of
+from tests.support.synthetic_studies import spec_of
 
 GRID = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2, 0.3]}"
 TPE = """

@@ -19,8 +19,8 @@ from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
-from tests.experiments.support import study_of
 from tests.support.studies import write_spec
+from tests.support.synthetic_studies import study_of
 
 STEPS = 65  # five to warm up, sixty to be timed
 

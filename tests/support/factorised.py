@@ -11,7 +11,7 @@ from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.plan.plan import Plan, make_plan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.experiments.spec.study_spec import StudySpec
-from tests.experiments.support import spec_of
+from tests.support.synthetic_studies import spec_of
 from tests.support.trials import Law, make_timings, make_trials
 
 Record = dict[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from tests.peers.workload import NOTES, STEP_SECONDS
+from tests.bench.peers.workload import NOTES, STEP_SECONDS
 from tests.support.peers import Running, Sweep, Way
 
 EPOCHS, STEPS, SLEEP = 6, 12, 0.1

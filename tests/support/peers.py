@@ -20,8 +20,8 @@ import yaml
 
 from tests.support.studies import REPOSITORY, command, environment
 
-PROGRAMS = REPOSITORY / "tests" / "peers"
-NOTED_MODEL = "tests.peers.workload:NotedLeNet"
+PROGRAMS = REPOSITORY / "tests" / "bench" / "peers"
+NOTED_MODEL = "tests.bench.peers.workload:NotedLeNet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +132,12 @@ def _our_spec(folder: Path, sweep: Sweep, noted: bool) -> list[str]:
 
 
 def _program(name: str) -> Callable[[Path, Sweep, bool], list[str]]:
-    """A program of `tests.peers`; what notes steps is set by its environment."""
+    """A program of `tests.bench.peers`; what notes steps is set by its environment."""
 
     def settings(folder: Path, sweep: Sweep, noted: bool) -> list[str]:
         grid = {"epochs": sweep.epochs, "sweep": sweep.lists()}
         (folder / "grid.yaml").write_text(yaml.safe_dump(grid, sort_keys=False), encoding="utf-8")
-        return [sys.executable, "-m", f"tests.peers.{name}", "grid.yaml"]
+        return [sys.executable, "-m", f"tests.bench.peers.{name}", "grid.yaml"]
 
     return settings
 

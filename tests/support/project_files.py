@@ -6,7 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support.studies import REPOSITORY
+REPOSITORY = Path(__file__).resolve().parents[2]
+"""The root of the project."""
 
 
 def project_files(*patterns: str) -> list[str]:

@@ -10,7 +10,7 @@ from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import Operations
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.writer import Cursor
-from tests.experiments.support import study_of
+from tests.support.synthetic_studies import study_of
 
 SPEC = """
 name: tiny

@@ -12,7 +12,7 @@ from typing import Any
 from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from tests.experiments.support import spec_of, study_of
+from tests.support.synthetic_studies import spec_of, study_of
 from tests.support.trials import Law
 
 WORKERS = (1, 2, 4, 8)

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from scalestudy.orchestration.cluster.connection import LOOPBACK_ONLY
-
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests.support.project_files import REPOSITORY
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -3,7 +3,7 @@
 Measured times and rates scatter in proportion to their size, so residuals are taken between logarithms. A parameter
 that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian, on the logarithms of the
 parameters (docs/formulas.md §4), so they can't cross zero. They have the coverage that they promise
-(`tests.bench_laws`); bootstraps of a few repeats cover too little.
+(`tests.bench.laws`); bootstraps of a few repeats cover too little.
 
 Shapes: n places measured, p parameters.
 """

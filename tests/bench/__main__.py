@@ -1,0 +1,70 @@
+"""`make bench`: what the product costs, beside its peers, in one run. Prints Markdown tables of medians.
+
+1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing.
+2. The same study by stock Ray, torchrun and Optuna (`tests.bench.compare_peers`, or `make bench-peers`).
+3. Failures and tracking (`tests.bench.failures`): a killed worker, metrics to MLflow.
+4. ASHA against the full grid (`tests.bench.search`).
+5. A large study's plan and report (`tests.bench.report`).
+6. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
+7. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
+   `tests.bench.choice`).
+8. A factorised study against its grid (`tests.bench.factorised`).
+9. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
+
+Parts 8 and 9 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
+it. `--small` proves that parts 1 to 8 work, and leaves 9 out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from scalestudy.training.data import require
+from tests.bench import (
+    batch_law,
+    choice,
+    compare_peers,
+    engine,
+    factorised,
+    failures,
+    laws,
+    report,
+    search,
+    sync,
+    tracking,
+)
+from tests.bench.training import tables
+from tests.support.tables import print_parts, table
+
+PARTS = {
+    **engine.PARTS,
+    **compare_peers.PARTS,
+    **failures.PARTS,
+    **search.PARTS,
+    **report.PARTS,
+    **(tracking.PARTS if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else {}),
+    **laws.PARTS,
+    **batch_law.PARTS,
+    **choice.PARTS,
+    **factorised.PARTS,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Runs every measurement, or the named parts. Raises DataError where the data is not there."""
+    if not arguments:
+        require("fashion_mnist")  # now, and not after the first half hour
+    print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n", flush=True)
+    print_parts(PARTS, arguments)
+    if arguments:
+        return
+    for title, header, rows in tables():
+        print(f"### {title}\n\n{table(header, rows)}\n", flush=True)
+    print(f"### Gradient strategies\n\n{table(sync.HEADER, sync.strategy_rows())}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,261 @@
+"""`make chaos`: a study under random faults ends as the same study does in peace.
+
+`python -m tests.bench.chaos [--seed 0] [--faults 10] [--studies 1] [--keep FOLDER]` runs a grid study of the digits
+once undisturbed, then again under so many faults, for each of so many seeds, and compares: each trial exactly once,
+each epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A trial in which the
+model was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs. `--raylets 4` is another
+ordeal, `tests.bench.chaos_nodes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from tests.bench import chaos_nodes
+from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
+from tests.support.faults import FAULTS, Strike, Target, plan_strikes
+from tests.support.processes import named
+from tests.support.studies import command, environment, write_spec
+from tests.support.tables import table
+from tests.support.tracking_server import TrackingServer
+
+STUDY_SECONDS = 900.0
+GAP_SECONDS = 2.0  # between two faults
+EPOCHS = 4
+SPEC: dict[str, Any] = {
+    "train": {"epochs": EPOCHS},
+    "sweep": {"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0, 1]},
+    "limits": {"stalled_seconds": 12, "failures_per_trial": 50},
+    "targets": {},
+}
+
+
+@dataclass
+class Place:
+    """A folder with a spec, a tracking server, and the orders that the model obeys."""
+
+    path: Path
+    server: TrackingServer
+    spec: Path
+
+    @classmethod
+    def make(cls, path: Path, seconds: float = 0.1, **sections: Any) -> Place:
+        """Writes the study; seconds: of sleep in a training step."""
+        path.mkdir(parents=True, exist_ok=True)
+        server = TrackingServer(path)
+        orders = path / "orders"
+        orders.mkdir()
+        model = {"model": "tests.support.chaos_models:Paced", "data": "digits"}
+        arguments = {"model_args": {"seconds": seconds, "orders": str(orders)}}
+        tracking = {"uri": server.uri, "offline": "spool"}
+        spec = write_spec(path, name="chaos.yaml", **{**SPEC, "workload": model | arguments, "tracking": tracking,
+                          **sections})  # fmt: skip
+        return cls(path, server, spec)
+
+    @property
+    def orders(self) -> Path:
+        """Where the model looks for orders to raise."""
+        return self.path / "orders"
+
+    def raised(self) -> int:
+        """How many exceptions were raised by order; they are forgotten."""
+        done = list(self.orders.iterdir())
+        for file in done:
+            file.unlink()
+        return sum(file.name.startswith("raised-") for file in done)
+
+
+@dataclass
+class Ordeal:
+    """One study, its driver, and what befalls it."""
+
+    place: Place
+    name: str
+    strikes: list[Strike] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    homes: set[Path] = field(default_factory=set)  # Ray's folders that killed drivers leave behind
+    resumed: int = 0
+
+    def run(self) -> int:
+        """Runs the study to its end, resuming it whenever its driver was killed; the last exit status."""
+        self.folder = StudyFolder(self.place.path / self.name)
+        driver = self._start("run", self.place.spec, "--out", self.folder.path)
+        self.target = Target(driver.pid, self.folder, self.place.orders, self.place.server)
+        try:
+            return self._watch(driver)
+        finally:
+            self._clean()
+
+    def _start(self, *arguments: Any) -> subprocess.Popen[bytes]:
+        with (self.place.path / f"{self.name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command(*arguments, "--address", "local"),
+                cwd=self.place.path, env=environment(), stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _watch(self, driver: subprocess.Popen[bytes]) -> int:
+        ahead, ready_at = list(self.strikes), 0.0
+        deadline = time.monotonic() + STUDY_SECONDS
+        while True:
+            status = driver.poll()
+            if status == -signal.SIGKILL and time.monotonic() < deadline:
+                driver = self._resume()
+            elif status is not None:
+                return status
+            if time.monotonic() > deadline:
+                driver.kill()
+                self.told.append(f"not ended within {STUDY_SECONDS:.0f} s")
+            due = ahead and time.monotonic() > ready_at and self.progress() >= ahead[0].after
+            if due and self._strike(ahead[0]):
+                ahead.pop(0)
+                ready_at = time.monotonic() + GAP_SECONDS
+            time.sleep(0.1)
+
+    def _resume(self) -> subprocess.Popen[bytes]:
+        self.resumed += 1
+        driver = self._start("resume", self.folder.path)
+        self.target.driver = driver.pid
+        return driver
+
+    def _strike(self, strike: Strike) -> bool:
+        if strike.kind == "kill driver":
+            self.homes |= ray_homes(self.target.driver)
+        try:
+            done = FAULTS[strike.kind].strike(self.target, strike.choice)
+        except ProcessLookupError:
+            return False  # the victim has just ended
+        if done:
+            self.told.append(f"at {100 * self.progress():.0f} %: {done}")
+        return bool(done)
+
+    def progress(self) -> float:
+        """Share of the study's epochs that are recorded; those that an ended trial has not reached count as well."""
+        if not self.folder.journal_folder.exists():
+            return 0.0
+        epochs: Counter[str] = Counter()
+        for entry in Journal(self.folder.journal_folder).entries():
+            if entry.type in ("epoch", "ended"):
+                epochs[entry.trial_id] = EPOCHS if entry.type == "ended" else epochs[entry.trial_id] + 1
+        return sum(epochs.values()) / (EPOCHS * len(self.folder.read_plan().trials))
+
+    def _clean(self) -> None:
+        for timer in self.target.timers:
+            timer.join()
+        for pid in self.target.frozen:
+            with suppress(OSError):
+                if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+        for home in self.homes:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def ray_homes(driver: int) -> set[Path]:
+    """The folder of the Ray that a driver has started, as its processes' arguments tell it."""
+    words = [word for pid in named(driver, "raylet") for word in _arguments(pid)]
+    found = (Path(word.partition("=")[2]) for word in words if word.startswith("--temp-dir="))
+    return {home.parent for home in found if home.parent.name.startswith("scalestudy-")}
+
+
+def _arguments(pid: int) -> list[str]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return []
+
+
+def undisturbed(place: Place) -> Outcome:
+    """What the study comes to in peace."""
+    ordeal = Ordeal(place, "undisturbed")
+    status = ordeal.run()
+    if status:
+        raise RuntimeError(f"the undisturbed study ended with {status}; see {place.path / 'undisturbed.log'}")
+    return outcome_of(StudyFolder(place.path / "undisturbed"))
+
+
+def put_to_the_test(place: Place, expected: Outcome, strikes: list[Strike], name: str) -> tuple[Ordeal, list[str]]:
+    """The same study under these faults; what differs from the undisturbed one."""
+    ordeal = Ordeal(place, name, strikes)
+    status = ordeal.run()
+    place.server.start()
+    problems = [] if status in (0, 1, 3) else [f"exit status {status}"]
+    if status == 3:
+        problems += sync_problems(place, ordeal)
+    raised = place.raised()
+    problems += differences(expected, outcome_of(ordeal.folder), raised)
+    problems += tracking_differences(place.server.store, ordeal.folder)
+    return ordeal, problems
+
+
+def sync_problems(place: Place, ordeal: Ordeal) -> list[str]:
+    """Sends MLflow what it missed."""
+    done = subprocess.run(
+        command("sync", ordeal.folder.path),
+        cwd=place.path, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return [f"sync ended with {done.returncode}: {done.stderr}"] if done.returncode else []
+
+
+HEADER = ["seed", "faults", "resumed", "trials", "failed by order", "wall, s", "outcome"]
+
+
+def main(arguments: list[str]) -> int:
+    """Runs it all and prints a table; 0 when every outcome was as it must be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.chaos", description="A study under random faults.")
+    parser.add_argument("--seed", type=int, default=0, help="of the first study's faults")
+    parser.add_argument("--faults", type=int, default=10, help="a study")
+    parser.add_argument("--studies", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a new folder for what the studies leave")
+    parser.add_argument("--raylets", type=int, default=0, help="instead: a node lost on a cluster of so many raylets")
+    parser.add_argument("--trials", type=int, default=100, help="of the study on the raylets")
+    options = parser.parse_args(arguments)
+    path = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    if options.raylets:
+        return chaos_nodes.main(path.absolute(), options.raylets, options.trials)
+    place = Place.make(path.absolute())
+    place.server.start()
+    rows, wrong = [], 0
+    try:
+        expected = undisturbed(place)
+        print(f"{len(expected.trials)} trials, undisturbed; {path}", flush=True)
+        for seed in range(options.seed, options.seed + options.studies):
+            row, problems = one_study(place, expected, seed, options.faults)
+            rows.append(row)
+            wrong += bool(problems)
+    finally:
+        place.server.stop()
+    print(f"\n{table(HEADER, rows)}")
+    if not wrong and not options.keep:
+        shutil.rmtree(path, ignore_errors=True)
+    return 1 if wrong else 0
+
+
+def one_study(place: Place, expected: Outcome, seed: int, faults: int) -> tuple[list[str], list[str]]:
+    """A row of the table, and what is wrong."""
+    began = time.monotonic()
+    ordeal, problems = put_to_the_test(place, expected, plan_strikes(seed, faults, list(FAULTS)), f"seed-{seed}")
+    wall = time.monotonic() - began
+    for line in [*ordeal.told, *(f"WRONG: {problem}" for problem in problems)]:
+        print(f"seed {seed}: {line}", flush=True)
+    statuses = Counter(trial["status"] for trial in ordeal.folder.read_trials())
+    verdict = "equal" if not problems else "; ".join(problems)
+    struck = f"{len([line for line in ordeal.told if line.startswith('at ')])} of {faults}"
+    row = [str(seed), struck, str(ordeal.resumed), json.dumps(dict(statuses)), str(statuses["failed"]), f"{wall:.0f}"]
+    return [*row, verdict], problems
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""How well fits of a step's time meet known laws, and whether their intervals hold what they promise.
+
+`make bench` prints it; alone: `python -m tests.bench.laws [--small]`. Each draw is a law, five noisy timings a place,
+and a fit; the designs are in `tests.support.known_laws`. Nothing is left out: a draw whose fit gives no interval counts
+as one whose interval does not hold the truth.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.speedup import fit_usl, usl_throughput
+from scalestudy.experiments.analysis.laws.step_time import Constants, Place, StepTimeLaw, fit_step_time
+from tests.support.known_laws import FITTED, SHARES, WORKERS, any_law, between, identified_law, timings
+from tests.support.tables import Part, print_parts
+
+DRAWS, FEW_DRAWS = 1_000, 100
+HEADER = ["figure", "draws", "median error", "error of 9 in 10", "truth within the 90 % interval"]
+SIZES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass
+class Score:
+    """Estimates of one figure against the truth."""
+
+    errors: list[float] = field(default_factory=list)
+    held: list[bool] = field(default_factory=list)
+
+    def add(self, estimate: Estimate | None, truth: float) -> None:
+        if estimate is None:
+            self.errors.append(1.0)
+            self.held.append(False)
+            return
+        self.errors.append(abs(estimate.value / truth - 1))
+        low, high = estimate.low, estimate.high
+        self.held.append(low is not None and low <= truth and (high is None or truth <= high))
+
+    @property
+    def median_error(self) -> float:
+        return statistics.median(self.errors)
+
+    @property
+    def coverage(self) -> float:
+        return statistics.fmean(self.held)
+
+    def row(self, figure: str) -> list[str]:
+        worst = float(np.quantile(self.errors, 0.9))
+        return [figure, str(len(self.errors)), f"{self.median_error:.1%}", f"{worst:.1%}", f"{self.coverage:.1%}"]
+
+
+def identified(draws: int, seed: int = 1) -> dict[str, Score]:
+    """Constants in the identifying design."""
+    generator = np.random.default_rng(seed)
+    scores = {name: Score() for name in (*FITTED, "gamma")}
+    for _ in range(draws):
+        law = identified_law(generator)
+        found = fit_step_time(timings(law, generator))
+        for name, score in scores.items():
+            score.add(found.estimate(name), getattr(law, name))
+    return scores
+
+
+def held_out(
+    draws: int, draw: Callable[[np.random.Generator], Constants], workers: tuple[int, ...] = WORKERS, seed: int = 2
+) -> Score:
+    """Times of steps at places, one in five, that the fit has not seen."""
+    generator, score = np.random.default_rng(seed), Score()
+    for _ in range(draws):
+        law = draw(generator)
+        places = timings(law, generator, workers)
+        hidden = set(generator.choice(len(places), size=len(places) // 5, replace=False).tolist())
+        seen = [place for index, place in enumerate(places) if index not in hidden]
+        found = fit_step_time(seen)
+        for index in hidden:
+            _score_place(score, found, law, places[index])
+    return score
+
+
+def beyond(draws: int, draw: Callable[[np.random.Generator], Constants], seed: int = 3) -> Score:
+    """Times of steps with twice as many workers as were timed."""
+    generator, score = np.random.default_rng(seed), Score()
+    for _ in range(draws):
+        law = draw(generator)
+        found = fit_step_time(timings(law, generator))
+        for share in SHARES:
+            _score_place(score, found, law, Place(num_gpus=2 * WORKERS[-1], per_worker_batch=share, seconds=()))
+    return score
+
+
+def _score_place(score: Score, found: StepTimeLaw, law: Constants, place: Place) -> None:
+    truth = float(law.step_seconds(place.num_gpus, place.per_worker_batch))
+    score.add(found.times.seconds(place.num_gpus, place.per_worker_batch), truth)
+
+
+def usl(draws: int, seed: int = 4) -> dict[str, Score]:
+    """The USL's constants at six sizes, a peak at 20 to 80 workers."""
+    generator = np.random.default_rng(seed)
+    scores = {name: Score() for name in ("scale", "sigma", "kappa", "peak")}
+    for _ in range(draws):
+        sigma, peak = between(generator, 0.02, 0.2), between(generator, 20, 80)
+        truth = {"scale": 100.0, "sigma": sigma, "kappa": (1 - sigma) / peak**2, "peak": peak}
+        rates = usl_throughput(SIZES, 100.0, sigma, truth["kappa"])
+        found = fit_usl(SIZES, [rate * np.exp(generator.normal(0, 0.05, 5)) for rate in rates])
+        for name, score in scores.items():
+            score.add(getattr(found, name), truth[name])
+    return scores
+
+
+def rows(draws: int = DRAWS) -> list[list[str]]:
+    """The table, without its header."""
+    few = max(draws // 5, 1)
+    return [
+        *(score.row(f"{name}, identifying design") for name, score in identified(draws).items()),
+        held_out(few, identified_law).row("step time at held-out places, identifying design"),
+        held_out(few, any_law).row("step time at held-out places, any law"),
+        held_out(few, any_law, (1, 2)).row("the same, 1 and 2 workers only"),
+        beyond(few, identified_law).row("step time with 16 workers, 8 timed, identifying design"),
+        beyond(few, any_law).row("the same, any law"),
+        *(score.row(f"USL {name}, 1 to 32 workers") for name, score in usl(draws).items()),
+    ]
+
+
+PARTS = {
+    "laws": Part(
+        "Fits to draws from known laws", HEADER, lambda folder, small=False: rows(FEW_DRAWS if small else DRAWS)
+    )
+}
+
+if __name__ == "__main__":
+    print_parts(PARTS, sys.argv[1:])

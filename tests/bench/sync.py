@@ -1,0 +1,103 @@
+"""What each gradient strategy costs: milliseconds a step, the exposed part of the synchronisation, bytes a step.
+
+`make bench` prints it; alone: `python -m tests.bench.sync`. Every worker is a process with one thread on this machine;
+the global batch is the same at every world size. The strategies of a model and world size run one after another,
+again and again, so that a disturbance meets all of them; the table has medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.registry import GRADIENT_SYNCS
+from tests.support.gloo import GlooPool, gloo_pool
+
+HEADER = ["model", "workers", "strategy", "ms a step", "exposed sync, ms a step", "MB sent a step"]
+WORLD_SIZES = (2, 4)
+ALONE = "–"  # one worker: nothing to synchronise
+LOCAL_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is trained: two epochs, of which the second counts."""
+
+    model: str
+    batch: int  # global
+    steps: int  # an epoch; a multiple of LOCAL_STEPS
+    repeats: int
+
+
+LOADS = (Load("lenet", batch=256, steps=16, repeats=3), Load("resnet18", batch=8, steps=8, repeats=2))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step."""
+
+    seconds: float
+    exposed_seconds: float
+    bytes_sent: float  # by the rank that sends most
+
+
+def strategy_rows(loads: tuple[Load, ...] = LOADS) -> list[list[str]]:
+    """The table's rows: for each model one worker, then every strategy at every world size."""
+    with gloo_pool(max(WORLD_SIZES)) as pool:
+        return [row for load in loads for size in (1, *WORLD_SIZES) for row in _rows(pool, load, size)]
+
+
+def train_and_measure(worker: Worker, config: TrainConfig) -> Cost:
+    """The cost of a step in the last epoch, by the epoch's record, with the phases of every step timed."""
+    from scalestudy.training.loop import measures
+    from scalestudy.training.loop.train import train
+
+    measures.SAMPLING_INTERVAL = 1  # a sample of 16 steps could miss both of local SGD's averages
+    record = train(config, worker).records[-1]
+    exposed = record.phases["gradient_sync"]
+    return Cost(record.train_seconds / record.steps, exposed / record.steps, record.sync_bytes / record.steps)
+
+
+def _rows(pool: GlooPool, load: Load, world_size: int) -> list[list[str]]:
+    strategies = list(GRADIENT_SYNCS) if world_size > 1 else [ALONE]
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    for _ in range(load.repeats):
+        for strategy in strategies:
+            config = _config(load, "ddp" if strategy == ALONE else strategy)
+            costs[strategy].append(pool.run(world_size, train_and_measure, config)[0])
+    return [[load.model, str(world_size), strategy, *_cells(costs[strategy])] for strategy in strategies]
+
+
+def _config(load: Load, strategy: str) -> TrainConfig:
+    only: dict[str, Any] = {"local_sgd": {"local_steps": LOCAL_STEPS}, "powersgd": {"powersgd_rank": 2}}
+    return TrainConfig(
+        model=load.model,
+        data="synthetic",
+        data_args={"train_samples": load.batch * load.steps, "test_samples": 8},
+        batch_size=load.batch,
+        learning_rate=0.01,
+        epochs=2,
+        gradient_sync=strategy,
+        **only.get(strategy, {}),
+    )
+
+
+def _cells(costs: list[Cost]) -> list[str]:
+    milliseconds = 1000 * statistics.median(cost.seconds for cost in costs)
+    exposed = 1000 * statistics.median(cost.exposed_seconds for cost in costs)
+    return [f"{milliseconds:.1f}", f"{exposed:.1f}", f"{costs[0].bytes_sent / 1e6:.3f}"]
+
+
+def main() -> None:
+    """Prints the table as Markdown."""
+    from tests.bench import table
+
+    print(table(HEADER, strategy_rows()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""`make bench`, second part: the training loop against loops written by hand. Prints Markdown tables of medians.
+
+Everything in a table runs in one process, or one group of processes, in turn: what disturbs one disturbs all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gzip
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data.files import default_root
+from scalestudy.training.data.loading import load_splits
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.noise_scale import NoiseScale
+from scalestudy.training.loop.train import train
+from scalestudy.training.models import LeNet
+from scalestudy.training.seeding import epoch_order, seed_parameters
+from tests.support.gloo import GlooPool, gloo_pool
+
+CPU = torch.device("cpu")
+REPEATS = 3
+EXAMPLES = 60 * 256  # of Fashion-MNIST, an epoch of a timed run
+SEEDS = range(5)
+ACCURACY_EPOCHS = 2
+
+
+def config_of(**changes: Any) -> TrainConfig:
+    """LeNet on tensors like Fashion-MNIST's, one epoch."""
+    values: dict[str, Any] = {
+        "model": "lenet",
+        "data": "synthetic",
+        "data_args": {"train_samples": EXAMPLES, "test_samples": 64},
+        "batch_size": 256,
+        "learning_rate": 0.1,
+        "epochs": 1,
+        "warm_up_steps": 3,
+    }
+    return TrainConfig(**(values | changes))
+
+
+def rate_of(config: TrainConfig, worker: Worker, hooks: Sequence[Hook] = ()) -> float:
+    """Examples a second of one training, its warm-up left out, all workers together."""
+    rate = train(config, worker, hooks=hooks).records[-1].samples_per_second
+    assert rate is not None
+    return rate
+
+
+def rounds(runs: dict[str, Callable[[], float]], repeats: int = REPEATS) -> list[dict[str, float]]:
+    """Each run's figure in every round, the runs taking turns; the first round is thrown away."""
+    return [{name: run() for name, run in runs.items()} for _ in range(repeats + 1)][1:]
+
+
+def in_turn(runs: dict[str, Callable[[], float]], repeats: int = REPEATS) -> dict[str, float]:
+    """The median of each run's figures over the rounds."""
+    found = rounds(runs, repeats)
+    return {name: statistics.median(each[name] for each in found) for name in runs}
+
+
+# --- the book's loop ----------------------------------------------------------------------------------------------
+
+
+def fashion_mnist(train_set: bool) -> Dataset[Any]:
+    """torchvision's data set, as the book reads it: an image is decoded, turned and scaled whenever it is asked for."""
+    from scalestudy.training.torchvision_compat import define_missing_operators
+
+    define_missing_operators()
+    from torchvision import datasets, transforms
+
+    root = unpacked(default_root())
+    data: Dataset[Any] = datasets.FashionMNIST(str(root), train=train_set, transform=transforms.ToTensor())
+    return data
+
+
+@cache
+def unpacked(root: Path) -> Path:
+    """A folder with the data set's files as torchvision wants them: not compressed."""
+    folder = Path(tempfile.mkdtemp(prefix="fashion-mnist-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    raw = folder / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for packed in (root / "FashionMNIST" / "raw").glob("*.gz"):
+        (raw / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    return folder
+
+
+def books_epoch(model: nn.Module, loader: DataLoader[Any], learning_rate: float) -> Iterator[int]:
+    """One epoch as the book writes it; gives each batch's size when its update is made."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    loss = nn.CrossEntropyLoss()
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss(model(inputs), targets).backward()
+        optimizer.step()
+        yield len(targets)
+
+
+def books_rate(num_workers: int) -> float:
+    """Examples a second of the book's loop, its first three batches left out."""
+    loader = DataLoader(Subset(fashion_mnist(True), range(EXAMPLES)), 256, shuffle=True, num_workers=num_workers)
+    seed_parameters(0)
+    sizes, started = [], 0.0
+    for step, size in enumerate(books_epoch(LeNet(10, 1), loader, 0.1)):
+        if step == 2:
+            started = time.perf_counter()
+        if step > 2:
+            sizes.append(size)
+    return sum(sizes) / (time.perf_counter() - started)
+
+
+def against_the_book(threads: int = 2) -> list[list[str]]:
+    """A row a way: examples a second of LeNet on one worker with two threads, and against the book's best loop."""
+    torch.set_num_threads(threads)
+    worker = Worker(0, 1, CPU, threads=threads)
+    data = {"data": "fashion_mnist", "data_args": {}}
+    ways = {
+        "fp32": {},
+        "fp32, channels-last": {"channels_last": True},
+        "bf16": {"precision": "bf16"},
+        "bf16, channels-last": {"precision": "bf16", "channels_last": True},
+        "bf16, channels-last: auto": {"precision": "bf16", "channels_last": "auto"},
+    }
+    runs: dict[str, Callable[[], float]] = {
+        f"the book's, DataLoader({workers})": lambda workers=workers: books_rate(workers) for workers in (0, 2, 4)
+    }
+    runs |= {name: lambda way=way: rate_of(config_of(**data, **way), worker) for name, way in ways.items()}
+    found = in_turn(runs, repeats=3)
+    best = max(rate for name, rate in found.items() if "book" in name)
+    return [[name, f"{rate:,.0f}", f"{rate / best:.2f}"] for name, rate in found.items()]
+
+
+def accuracies() -> list[list[str]]:
+    """A row a way: test accuracy of LeNet on all of Fashion-MNIST after the same epochs, over five seeds."""
+    found = {"the book's": [books_accuracy(seed) for seed in SEEDS]}
+    for name, way in {"fp32": {}, "bf16, channels-last": {"precision": "bf16", "channels_last": True}}.items():
+        found[name] = [our_accuracy(seed, way) for seed in SEEDS]
+    return [
+        [name, f"{statistics.median(values):.4f}", f"{min(values):.4f} – {max(values):.4f}"]
+        for name, values in found.items()
+    ]
+
+
+def books_accuracy(seed: int) -> float:
+    """The book's loop over all training images, then its test accuracy."""
+    torch.set_num_threads(2)
+    seed_parameters(seed)
+    model = LeNet(10, 1)
+    for _ in range(ACCURACY_EPOCHS):
+        for _ in books_epoch(model, DataLoader(fashion_mnist(True), 256, shuffle=True, num_workers=2), 0.1):
+            pass
+    splits = load_splits(config_of(data="fashion_mnist", data_args={}), CPU)
+    with torch.inference_mode():
+        outputs = torch.cat([model(part) for part in splits.test_inputs.split(1000)])
+    return (outputs.argmax(dim=1) == splits.test_targets).double().mean().item()
+
+
+def our_accuracy(seed: int, way: dict[str, Any]) -> float:
+    """Ours, the same epochs."""
+    config = config_of(data="fashion_mnist", data_args={}, epochs=ACCURACY_EPOCHS, seed=seed, **way)
+    return train(config, Worker(0, 1, CPU, threads=2)).records[-1].test_metric
+
+
+# --- a DDP loop written by hand -----------------------------------------------------------------------------------
+
+
+def hand_written_rate(worker: Worker, config: TrainConfig) -> float:
+    """Examples a second of a plain DDP loop over the same tensors, its first three steps left out."""
+    splits = load_splits(config, worker.device)
+    seed_parameters(config.seed)
+    model = LeNet(10, 1)
+    module = DistributedDataParallel(model, gradient_as_bucket_view=True) if worker.world_size > 1 else model
+    optimizer = torch.optim.SGD(model.parameters(), config.learning_rate, fused=True)
+    loss = nn.CrossEntropyLoss()
+    share = config.batch_size // worker.world_size
+    order, steps = epoch_order(EXAMPLES, config.seed, 1), EXAMPLES // config.batch_size
+    started = 0.0
+    for step in range(steps):
+        if step == config.warm_up_steps:
+            started = time.perf_counter()
+        first = step * config.batch_size + worker.rank * share
+        chosen = order[first : first + share]
+        inputs, targets = splits.train_inputs.index_select(0, chosen), splits.train_targets.index_select(0, chosen)
+        optimizer.zero_grad()
+        loss(module(inputs), targets).backward()
+        optimizer.step()
+    return (steps - config.warm_up_steps) * config.batch_size / (time.perf_counter() - started)
+
+
+def both_rates(worker: Worker, batch_size: int) -> list[float]:
+    """Median rates of our loop and of the hand-written one, in turn."""
+    config = config_of(batch_size=batch_size)
+    runs = {"ours": lambda: rate_of(config, worker), "theirs": lambda: hand_written_rate(worker, config)}
+    return list(in_turn(runs).values())
+
+
+def against_ddp(ranks: GlooPool) -> list[list[str]]:
+    """A row a world size and batch: our examples a second, the hand-written loop's, the ratio."""
+    rows = []
+    for world_size in (1, 2):
+        for batch_size in (64, 256):
+            ours, theirs = ranks.run(world_size, both_rates, batch_size)[0]
+            rows.append(
+                [f"{world_size} × 1", str(batch_size), f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.3f}"]
+            )
+    return rows
+
+
+# --- speed-up, hooks, uneven workers ------------------------------------------------------------------------------
+
+
+def strategy_rate(worker: Worker, strategy: str) -> float:
+    """Examples a second of a strategy; with one rank alone, of one worker."""
+    return rate_of(config_of(gradient_sync=strategy), worker)
+
+
+def speed_up(ranks: GlooPool) -> list[list[str]]:
+    """A row a strategy: two workers with a thread each against one, batch 256."""
+    strategies = ["ddp", "naive", "flat", "ring", "bf16", "powersgd", "local_sgd"]
+    runs: dict[str, Callable[[], float]] = {"1 × 1": lambda: ranks.run(1, strategy_rate, "ddp")[0]}
+    runs |= {name: lambda name=name: ranks.run(2, strategy_rate, name)[0] for name in strategies}
+    found = in_turn(runs)
+    return [[name, f"{rate:,.0f}", f"{rate / found['1 × 1']:.2f}"] for name, rate in found.items()]
+
+
+def hook_costs(worker: Worker, batch_size: int) -> dict[str, float]:
+    """What measuring costs, as a share of the step: medians over rounds, within which the rates are compared."""
+    from scalestudy.training.loop import measures
+
+    config = config_of(batch_size=batch_size, data_args={"train_samples": 48 * batch_size, "test_samples": 64})
+    sampled = measures.is_sampled
+
+    def without_phases() -> float:
+        measures.is_sampled = lambda step, steps: False
+        try:
+            return rate_of(config, worker)
+        finally:
+            measures.is_sampled = sampled
+
+    found = rounds(
+        {
+            "plain": lambda: rate_of(config, worker),
+            "without phases": without_phases,
+            "with noise scale": lambda: rate_of(config, worker, [NoiseScale()]),
+        },
+        repeats=9,
+    )
+    return {
+        "phase timing": statistics.median(each["without phases"] / each["plain"] for each in found) - 1,
+        "noise scale": statistics.median(each["plain"] / each["with noise scale"] for each in found) - 1,
+    }
+
+
+def costs_of_measuring(ranks: GlooPool) -> list[list[str]]:
+    """A row a world size and batch: share of a step that phase timing and the noise scale cost."""
+    rows = []
+    for world_size in (1, 2):
+        for batch_size in (64, 256):
+            found = ranks.run(world_size, hook_costs, batch_size)[0]
+            rows.append([f"{world_size} × 1", str(batch_size), *(f"{100 * cost:+.1f} %" for cost in found.values())])
+    return rows
+
+
+class HalfSpeedLeNet(LeNet):
+    """On rank 1 every forward and backward is computed twice: a device of half the speed."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(inputs)
+        if self.training and dist.is_initialized() and dist.get_rank() == 1 and len(inputs):
+            with torch.enable_grad():
+                again = super().forward(inputs.detach())
+            parameters = list(self.parameters())
+            torch.autograd.grad(again.sum(), parameters)
+        return outputs
+
+
+def shards_rate(worker: Worker, shards: str) -> float:
+    """Examples a second with one worker slowed to half."""
+    return rate_of(config_of(model="tests.bench.training:HalfSpeedLeNet", shards=shards), worker)
+
+
+def uneven(ranks: GlooPool) -> list[list[str]]:
+    """A row a way of splitting: milliseconds a step, against even shards."""
+    runs = {name: lambda name=name: ranks.run(2, shards_rate, name)[0] for name in ("even", "speed")}
+    found = in_turn(runs)
+    return [[name, f"{256_000 / rate:.1f}", f"{found['even'] / rate:.2f}"] for name, rate in found.items()]
+
+
+def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Every table of this part: title, header, rows."""
+    with gloo_pool(2) as ranks:
+        yield "A DDP loop written by hand", ["workers × threads", "batch", "ours, images/s", "by hand", "ratio"], \
+            against_ddp(ranks)  # fmt: skip
+        yield "Two workers against one, batch 256", ["strategy", "images/s", "speed-up"], speed_up(ranks)
+        yield "What measuring costs of a step", ["workers × threads", "batch", "phase timing", "noise scale"], \
+            costs_of_measuring(ranks)  # fmt: skip
+        yield "One worker at half speed", ["shards", "ms a step", "of even"], uneven(ranks)
+    yield "LeNet on Fashion-MNIST, one worker, two threads", ["loop", "images/s", "of the book's best"], \
+        against_the_book()  # fmt: skip
+    yield f"Test accuracy after {ACCURACY_EPOCHS} epochs, {len(SEEDS)} seeds", ["loop", "median", "range"], accuracies()
+
+
+if __name__ == "__main__":
+    from tests.bench import table
+
+    for title, header, rows in tables():
+        print(f"\n### {title}\n\n{table(header, rows)}", flush=True)

@@ -1,0 +1,103 @@
+"""`python -m scalestudy.training` under torchrun: errors, devices, and a real SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.training.test_main import ARGUMENTS, TORCHRUN, WORKLOADS, run
+
+
+def test_devices_start_a_worker_each() -> None:
+    """One command, no torchrun; the records are torchrun's."""
+    arguments = [argument for argument in ARGUMENTS if argument not in ("--device", "cpu")]
+    started = run("-m", "scalestudy.training", *arguments, "--devices", "cpu,cpu")
+    under_torchrun = run(*TORCHRUN, "-m", "scalestudy.training", *arguments, "--devices", "cpu,cpu")
+    assert [line["sync_bytes"] for line in started[:2]] == [line["sync_bytes"] for line in under_torchrun[:2]] != [0, 0]
+    assert [line["train_loss"] for line in started[:2]] == [line["train_loss"] for line in under_torchrun[:2]]
+
+
+def test_what_is_no_device_is_told_once() -> None:
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,tpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "devices: 'tpu' is not a device; write cpu, cuda or cuda:1" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_devices_must_be_one_a_worker() -> None:
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        "-m",
+        "scalestudy.training",
+        *ARGUMENTS,
+        "--device",
+        "auto",
+        "--devices",
+        "cpu,cpu,cpu",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one a worker" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "message"),
+    [
+        (["--batch-size", "2000"], "error on rank ", "batch_size: 2000 is more than"),  # whoever is first
+        (["--model", f"{WORKLOADS}:refused_on_rank_one", "--model-args", "{}"],
+         "error on rank 1: ", "only rank 1 finds fault"),
+    ],
+)  # fmt: skip
+def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: str) -> None:
+    command = [sys.executable, *TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if message in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith(f"python -m scalestudy.training: {place}")
+
+
+def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
+    """SIGKILL of the whole group while it trains; the same command goes on, and ends as an undisturbed one."""
+    arguments = ["--model", "lenet", "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1",
+                 "--epochs", "12", "--threads", "1", "--device", "cpu"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "scalestudy.training",
+    ]
+    store = ["--checkpoints", str(tmp_path / "checkpoints")]
+    process = subprocess.Popen(
+        [*command, *arguments, *store], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    resumed = subprocess.run([*command, *arguments, *store], capture_output=True, text=True, check=True).stdout
+    whole = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+    assert curve(resumed) == curve(whole)
+    assert len(curve(whole)) == 12
+
+
+def curve(printed: str) -> list[tuple[float, float, float]]:
+    """Losses and accuracies, epoch by epoch."""
+    records = [json.loads(line) for line in printed.splitlines()]
+    return [(r["train_loss"], r["test_loss"], r["test_accuracy"]) for r in records if "epoch" in r]

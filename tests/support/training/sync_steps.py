@@ -1,0 +1,129 @@
+"""What the tests of gradient strategies share: steps of a small model, made as the contract of base.py says."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from scalestudy.training.batches import even_weights, micro_batch_sizes, shard_bounds
+from scalestudy.training.distributed import Worker, largest_difference_from_first
+from scalestudy.training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
+from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.seeding import seed_parameters
+from tests.support.training.helpers import state_of
+
+INPUTS, CLASSES = 24, 5
+EXACT = ("ddp", "naive", "flat", "ring")
+LOSSY = ("bf16", "powersgd", "local_sgd")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is trained, and how."""
+
+    strategy: str = "ddp"
+    batches: tuple[int, ...] = (24,) * 20  # examples of each step
+    weights: tuple[float, ...] | None = None  # of the workers; None: equal
+    accumulation: int = 1
+    momentum: float = 0.0
+    clip: float | None = None
+    learning_rate: float = 0.2
+    hidden: tuple[int, int] = (32, 16)
+    dtype: torch.dtype = torch.float64  # rounding is far below any mistake
+    epoch_steps: int = 10
+    measured: tuple[int, ...] = ()  # steps that measure local_sq_norm
+    spoilt: tuple[int, int] | None = None  # step and rank that meet a NaN
+    options: SyncOptions = field(default_factory=lambda: SyncOptions(total_steps=20))
+
+
+class Run:
+    """One worker's training, a step at a time."""
+
+    def __init__(self, worker: Worker, steps: Steps) -> None:
+        self.worker, self.steps = worker, steps
+        seed_parameters(3)
+        self.model = small_model(*steps.hidden).to(steps.dtype)
+        self.sync = self._make_sync()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), steps.learning_rate, momentum=steps.momentum)
+        self.diverged_at: int | None = None
+        self.local_sq_norms: list[float | None] = []
+
+    def _make_sync(self) -> GradientSync:
+        shard_loss = ShardLoss(self.model, cross_entropy)
+        return make_gradient_sync(self.steps.strategy, shard_loss, self.worker, self.steps.options)
+
+    def go_on(self, first: int, stop: int | None = None) -> None:
+        """The steps from `first` to before `stop`, or to the one that diverges."""
+        for index in range(first, len(self.steps.batches) if stop is None else stop):
+            if self.diverged_at is None:
+                self.step(index)
+
+    def backward(self, index: int) -> StepPlan:
+        """Forward and backward of this worker's shard."""
+        steps, sync = self.steps, self.sync
+        inputs, targets, plan = shard_of(steps, index, self.worker)
+        self.optimizer.zero_grad(set_to_none=True)
+        sync.measures_local = index in steps.measured
+        sync.step_starts(plan)
+        parts = micro_batch_sizes(plan.shard, steps.accumulation)
+        pieces = zip(inputs.split(parts), targets.split(parts), strict=True)
+        for part, (some_inputs, some_targets) in enumerate(pieces):
+            with sync.accumulating() if part < len(parts) - 1 else nullcontext():
+                sync.module(some_inputs, some_targets).mul(sync.factor(plan)).backward()
+        return plan
+
+    def step(self, index: int) -> None:
+        """One update, or the step in which the training diverged."""
+        self.backward(index)
+        self.sync.synchronise()
+        local = self.sync.local_sq_norm
+        self.local_sq_norms.append(None if local is None else local.item())
+        norm = get_total_norm([parameter.grad for parameter in self.model.parameters() if parameter.grad is not None])
+        if not self.sync.agrees_finite(norm):
+            self.diverged_at = index
+            return
+        if self.steps.clip is not None:
+            clip_grads_with_norm_(self.model.parameters(), self.steps.clip, norm)
+        self.optimizer.step()
+        self.sync.step_ends()
+
+
+def small_model(first: int, second: int) -> nn.Module:
+    """Smooth, so that rounding is not amplified; with matrices that PowerSGD compresses."""
+    last = nn.Linear(second, CLASSES, bias=False)
+    return nn.Sequential(nn.Linear(INPUTS, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(), last)
+
+
+def shard_of(steps: Steps, index: int, worker: Worker) -> tuple[torch.Tensor, torch.Tensor, StepPlan]:
+    """(inputs, targets, plan) of this worker in a step; the batch depends on nothing but the step."""
+    batch = steps.batches[index]
+    generator = torch.Generator().manual_seed(index)
+    inputs = torch.randn(batch, INPUTS, generator=generator, dtype=torch.float64).to(steps.dtype)
+    targets = inputs[:, :CLASSES].argmax(dim=1)
+    start, stop = shard_bounds(batch, steps.weights or even_weights(worker.world_size), worker.rank)
+    mine = inputs[start:stop].clone()
+    if steps.spoilt == (index, worker.rank):
+        mine[:1] = float("nan")
+    is_last = (index + 1) % steps.epoch_steps == 0 or index + 1 == len(steps.batches)
+    return mine, targets[start:stop], StepPlan(stop - start, batch, is_last)
+
+
+def run_steps(worker: Worker, steps: Steps) -> dict[str, Any]:
+    """All of the steps, up to the one that diverges, and what came of them."""
+    run = Run(worker, steps)
+    first = state_of(run.model)
+    run.go_on(0)
+    return {
+        "first_state": first,
+        "state": state_of(run.model),
+        "difference": largest_difference_from_first(run.model.parameters(), worker),
+        "diverged_at": run.diverged_at,
+        "local_sq_norms": run.local_sq_norms,
+        "bytes": run.sync.bytes_sent,
+        "details": run.sync.details(),
+    }

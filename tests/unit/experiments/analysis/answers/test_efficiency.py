@@ -1,0 +1,250 @@
+"""Steps to a target over batch sizes, from trials to the part of the summary."""
+
+import json
+import statistics
+
+import pytest
+
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
+from scalestudy.experiments.analysis.measures.parts import present
+from tests.support.batch_studies import BatchTruth
+from tests.support.batch_summaries import analysed, efficiency_of, study
+from tests.support.factorised import factorised_study
+from tests.support.trials import Law
+
+EXACT = BatchTruth(noise=0.0)
+
+
+def point(part, batch_size):
+    (found,) = [each for each in part["points"] if each["batch_size"] == batch_size]
+    return found
+
+
+def test_without_noise_the_truth_is_found():
+    part = efficiency_of(EXACT)
+    assert part["target"] == 0.8
+    assert part["s_min"]["value"] == pytest.approx(400)
+    assert part["b_crit"]["value"] == pytest.approx(256)
+    assert part["e_min"]["value"] == pytest.approx(400 * 256)
+    assert part["why"] is None
+    # at batch 256 = B_crit: 400 · (1 + 1) steps at the rate 0.4
+    assert point(part, 256) == {
+        "batch_size": 256, "examples_per_step": 256, "learning_rate": 0.4, "steps": pytest.approx(800),
+        "low": pytest.approx(800), "high": pytest.approx(800), "examples": pytest.approx(800 * 256), "n": 3,
+        "edge": None, "rates": 7, "upper_bound": False, "stopped": 0, "regime": "diminishing returns",
+        "fitted_steps": pytest.approx(800),
+    }  # fmt: skip
+    assert part["regimes"] == {"perfect_up_to": pytest.approx(64), "flat_from": pytest.approx(1024)}
+    assert json.loads(json.dumps(part, allow_nan=False)) == part
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_with_noise_it_is_found_within_ten_percent(draw):
+    part = efficiency_of(draw=draw, seeds="[0, 1, 2, 3, 4]")
+    assert part["s_min"]["value"] == pytest.approx(400, rel=0.1)
+    assert part["b_crit"]["value"] == pytest.approx(256, rel=0.15)
+    for name in ("s_min", "b_crit", "e_min"):
+        assert part[name]["low"] < part[name]["value"] < part[name]["high"]
+    assert point(part, 256)["low"] < point(part, 256)["steps"] < point(part, 256)["high"]
+
+
+def test_the_same_training_on_more_workers_is_no_second_one():
+    one, three = efficiency_of(workers="[1]"), efficiency_of(workers="[1, 2, 4]")
+    assert three["num_gpus"] == [1, 2, 4]
+    assert point(three, 256)["n"] == 3
+    for name in ("s_min", "b_crit", "e_min"):
+        assert three[name] == pytest.approx(one[name])
+
+
+def test_an_inferred_cell_is_no_training():
+    text = (
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\ntargets: {accuracy: [0.3]}\n"
+        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4], seed: [0, 1, 2]}"
+    )
+    study = factorised_study(text, Law(learning=130))
+    trained = study.plan.factorised.train_on
+    held_out = {trial["params"]["num_gpus"] for trial in study.held_out}
+    part = analysed(study.spec, study.plan, study.trials, statistical_efficiency)
+    assert set(part["num_gpus"]) == {trained} | held_out
+    assert {each["n"] for each in part["points"]} == {3}
+
+
+def test_strategies_that_set_workers_apart_are_not_pooled():
+    part = efficiency_of(workers="[1, 2]", train=", gradient_sync: local_sgd")
+    assert part["num_gpus"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "pooled"),
+    [
+        ("", "", [1, 2]),
+        (", gradient_sync: flat", "", [1, 2]),
+        (", gradient_sync: bf16", "", [1]),
+        (", gradient_sync: powersgd", "", [1]),
+        (", lr_rule: adascale", "", [1]),
+        ("", "workload: {model: mlp, model_args: {batch_norm: true}}", [1]),
+        (", sync_batch_norm: true", "workload: {model: mlp, model_args: {batch_norm: true}}", [1, 2]),
+        ("", "workload: {model: mlp, model_args: {dropout: 0.5}}", [1]),
+    ],
+)
+def test_what_depends_on_workers_is_not_pooled_over_them(train, more, pooled):
+    part = efficiency_of(workers="[1, 2]", batches="[64, 128]", rates="[0.2]", train=train, more=more)
+    assert part["num_gpus"] == pooled
+
+
+def test_each_combination_is_judged_by_itself():
+    sweep = ", train.gradient_sync: [ddp, bf16]"
+    part = efficiency_of(workers="[1, 2]", batches="[64, 128]", rates="[0.2]", sweep=sweep)
+    assert {each["of"]: each["num_gpus"] for each in (part, *part["others"])} == {
+        "gradient_sync=ddp": [1, 2], "gradient_sync=bf16": [1],
+    }  # fmt: skip
+
+
+def test_the_training_set_is_what_an_epoch_goes_through():
+    assert efficiency_of(batches="[64, 128]", rates="[0.2]", law=Law(samples=20480))["training_examples"] == 20480
+
+
+def test_rates_at_the_edge_of_the_grid_are_bounds():
+    # at batch 64 the best rate is 0.1, at 1024 it is 1.6
+    part = efficiency_of(EXACT, rates="[0.1, 0.2, 0.4, 0.8, 1.6, 3.2]")
+    assert point(part, 64)["edge"] == "lowest"
+    assert part["s_min"]["low"] is not None  # by the four others
+    assert part["s_min"]["value"] == pytest.approx(400)
+    part = efficiency_of(rates="[0.2, 0.4, 0.8]")
+    assert [each["edge"] for each in part["points"]] == ["lowest", "lowest", None, "highest", "highest"]
+    assert part["s_min"]["identified"] is False
+    assert (part["s_min"]["low"], part["regimes"]) == (None, None)
+    assert "try lower rates than 0.2 at batch 64" in part["why"]
+    assert "higher rates than 0.8 at batch 1024" in part["s_min"]["why"]
+    assert all(each["fitted_steps"] is None and each["regime"] is None for each in part["points"])
+
+
+def test_one_rate_is_no_tuning():
+    part = efficiency_of(rates="[0.4]", epochs=100)
+    assert part["b_crit"]["identified"] is False
+    assert "other rates than 0.4 at batch 64" in part["why"]
+
+
+@pytest.mark.parametrize("batches", ["[128]", "[128, 256]"])
+def test_below_three_batch_sizes_there_are_points_and_no_law(batches):
+    part = efficiency_of(batches=batches)
+    assert part["points"]
+    for name in ("s_min", "b_crit", "e_min"):
+        assert part[name]["value"] is None
+        assert "needs 3" in part[name]["why"]
+    assert all(each["fitted_steps"] is None for each in part["points"])
+
+
+def test_the_hardest_target_that_three_batch_sizes_reach():
+    # epochs of 20,480 examples to 0.8 (2,000, 1,200, 800, 600, 500 steps): 6.25, 7.5, 10, 15, 25; to 0.45 half of them,
+    # to 0.95 0.85/0.7 = 1.21 times as many
+    part = efficiency_of(EXACT, targets="[0.45, 0.8, 0.95]", epochs=12)
+    assert part["target"] == 0.8
+    assert [each["steps"] is None for each in part["points"]] == [False, False, False, True, True]
+    assert efficiency_of(EXACT, targets="[0.45, 0.8]", epochs=9)["target"] == 0.45
+    part = efficiency_of(EXACT, batches="[256, 512, 1024]", targets="[0.8]", epochs=11)
+    assert part["target"] == 0.8
+    assert "512: the target was missed; 1024: the target was missed" in part["why"]
+
+
+def test_seeds_that_missed_keep_a_batch_size_out_of_the_law():
+    spec, plan, trials = study(EXACT)
+    for trial in trials:
+        if trial["params"]["batch_size"] == 1024 and trial["params"]["seed"] == 2:
+            trial["epochs"] = trial["epochs"][:5]
+    part = analysed(spec, plan, trials, statistical_efficiency)
+    assert point(part, 1024)["steps"] == pytest.approx(500)
+    assert point(part, 1024)["high"] is None
+    assert part["s_min"]["value"] == pytest.approx(400)  # by the four others
+
+
+def test_met_within_the_first_epoch_is_an_upper_bound():
+    # 200,000 examples are 3,125 steps of 64, and the target takes 2,000
+    part = efficiency_of(EXACT, law=Law(samples=200_000), epochs=5)
+    assert point(part, 64)["upper_bound"]
+    assert point(part, 64)["steps"] == 3125
+    assert not point(part, 1024)["upper_bound"]
+    part = efficiency_of(EXACT, law=Law(samples=2_000_000), epochs=2)
+    assert part["s_min"]["value"] is None
+    assert "64: met within the first epoch" in part["why"]
+
+
+def test_batches_beyond_the_training_set_count_once():
+    # one step an epoch of 1,000 examples, whatever the batch size
+    part = efficiency_of(EXACT, law=Law(samples=1000), epochs=3000, batches="[1024, 2048, 4096]", seeds="[0]",
+                         rates="[1.6, 3.2]")  # fmt: skip
+    assert {each["examples_per_step"] for each in part["points"]} == {1000}
+    assert "1 batch size has" in part["why"]
+
+
+def test_each_combination_of_other_keys_has_its_own_part():
+    part = efficiency_of(sweep=", train.gradient_sync: [ddp, flat]", seeds="[0]")
+    assert part["of"] == "gradient_sync=ddp"
+    assert [other["of"] for other in part["others"]] == ["gradient_sync=flat"]
+    assert present(part["others"][0]["s_min"])
+
+
+def test_the_noise_scale_stands_beside_it():
+    part = efficiency_of(train=", optimizer: {name: sgd, momentum: 0.9}")
+    noise = part["noise_scale"]
+    assert noise["low"] < 300 < noise["high"]
+    assert noise["optimizer"] == "sgd, momentum 0.9"
+    assert [each["batch_size"] for each in noise["by_batch"]] == [64, 128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize("ending", ["diverged", "out_of_memory", "failed", "skipped"])
+def test_trials_of_which_every_one_ended_so(ending):
+    part = efficiency_of(endings={"*": ending})
+    assert part["value"] is None
+    assert part["why"] == (
+        "no batch size reached a target"
+        if ending == "diverged"
+        else "no training ended in a way that says how many steps a target takes"
+    )
+
+
+def test_a_study_without_targets_has_its_noise_scale():
+    part = efficiency_of(targets="[]")
+    assert part["target"] is None
+    assert part["points"] == []
+    assert "names no target" in part["why"]
+    assert "names no target" in part["s_min"]["why"]
+    assert part["noise_scale"]["value"] == pytest.approx(300, rel=0.05)
+
+
+def test_a_study_that_never_began():
+    spec, plan, _ = study()
+    assert "no training ended" in analysed(spec, plan, [], statistical_efficiency)["why"]
+    assert statistical_efficiency(spec, [])["why"] == "the study has no cells"
+
+
+def test_memory_that_ran_out_says_nothing_of_steps():
+    spec, plan, trials = study(EXACT, workers="[1, 2]")
+    for trial in trials:
+        if trial["params"]["num_gpus"] == 1 and trial["params"]["batch_size"] == 1024:
+            trial.update(status="out_of_memory", epochs=[])
+    assert point(analysed(spec, plan, trials, statistical_efficiency), 1024)["steps"] == pytest.approx(500)
+
+
+def test_records_of_an_older_version():
+    spec, plan, trials = study(EXACT)
+    for trial in trials:
+        for epoch in trial["epochs"]:
+            for key in ("samples", "grad_sq_norm", "grad_trace_cov", "phases"):
+                del epoch[key]
+    part = analysed(spec, plan, trials, statistical_efficiency)
+    assert part["s_min"]["value"] == pytest.approx(400)
+    assert point(part, 256)["examples_per_step"] == 256
+    assert "has recorded" in part["noise_scale"]["why"]
+    for trial in trials:
+        for epoch in trial["epochs"]:
+            del epoch["steps"]
+    assert "no batch size reached" in analysed(spec, plan, trials, statistical_efficiency)["why"]
+
+
+def test_medians_over_draws_are_within_ten_percent():
+    parts = [efficiency_of(draw=draw, seeds="[0, 1, 2, 3, 4]", rates="[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]", epochs=30)
+             for draw in range(5)]  # fmt: skip
+    for name, truth in (("s_min", 400), ("b_crit", 256)):
+        errors = [abs(part[name]["value"] / truth - 1) for part in parts]
+        assert statistics.median(errors) < 0.1

@@ -1,0 +1,291 @@
+"""Stage 8: what a factorised study infers, the cells that were run in full against it, and what it saved."""
+
+import json
+
+import pytest
+
+from scalestudy.experiments.analysis import book_table, recommend, summarise
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.study.folder import StudyFolder
+from tests.support.factorised import factorised_study, stopped_after
+from tests.support.synthetic_studies import spec_of, study_of, summary_of
+from tests.support.trials import Law
+
+TEXT = (
+    "name: x\ntrain: {epochs: 6}\ntargets: {accuracy: [0.2, 0.3]}\nsearch: {method: factorised}\n"
+    "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1, 2]}"
+)
+GRID = TEXT.replace("factorised", "grid")
+ASHA = TEXT.replace("{method: factorised}", "{method: factorised, scheduler: asha}")
+
+
+@pytest.fixture(scope="module")
+def study():
+    return factorised_study(TEXT)
+
+
+@pytest.fixture(scope="module")
+def summary(study):
+    return study.summary()
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return summary_of(GRID)
+
+
+def by_label(rows):
+    return {row["label"]: row for row in rows}
+
+
+# --- the product holds exactly: everything is as in the grid ----------------------------------------------------------
+
+
+def test_every_cell_of_the_grid_is_there(summary, grid):
+    assert list(by_label(summary["cells"])) == list(by_label(grid["cells"]))
+    for label, row in by_label(summary["cells"]).items():
+        other = by_label(grid["cells"])[label]
+        for key in ("epoch_seconds", "samples_per_second", "test_accuracy", "best_test_accuracy"):
+            assert row[key]["value"] == pytest.approx(other[key]["value"])
+        assert row["speedup"] == pytest.approx(other["speedup"])
+        assert row["step_seconds"] == pytest.approx(other["step_seconds"])
+        assert row["test_accuracy"]["n"] == 3
+        assert row["device"] is not None
+
+
+def test_inferred_cells_say_so_and_were_not_run(summary):
+    kinds = [row["kind"] for row in summary["cells"]]
+    assert (kinds.count("measured"), kinds.count("factorised")) == (4 + 2, 12 - 6)
+    for row in summary["cells"]:
+        counts = (row["trials"]["planned"], row["trials"]["finished"])
+        assert counts == ((0, 0) if row["kind"] == "factorised" else (3, 3))
+    assert (summary["trials"]["planned"], summary["trials"]["finished"]) == (12 + 6, 12 + 6)
+    assert (summary["trials"]["not_run"], summary["timing_runs"]) == (0, {"runs": 6, "used": 6})
+    assert not any(row["flags"] for row in summary["cells"]), "the trainings ran side by side, and are not timed by"
+
+
+def test_times_to_targets_and_the_recommendation_are_the_grid_s(summary, grid):
+    assert len(summary["time_to_target"]) == len(grid["time_to_target"]) == 24
+    for row, other in zip(summary["time_to_target"], grid["time_to_target"], strict=True):
+        assert (row["label"], row["target"], row["reached"]) == (other["label"], other["target"], other["reached"])
+        assert row["seconds"] == (None if other["seconds"] is None else pytest.approx(other["seconds"]))
+    for choice in ("fastest", "cheapest"):
+        assert summary["recommendation"][choice]["label"] == grid["recommendation"][choice]["label"]
+    assert summary["recommendation"]["pareto"] == grid["recommendation"]["pareto"]
+    rows = {row["label"]: row for row in grid["timings"]}
+    for row in summary["timings"]:
+        assert row["speedup"] == pytest.approx(rows[row["label"]]["speedup"])
+        assert row["device"] is not None
+
+
+def test_recommend_knows_the_inferred_cells_too(study, summary):
+    advice = recommend(study.plan, study.trials, targets=[0.2, 0.3])
+    assert advice["fastest"]["seconds"] == summary["recommendation"]["fastest"]["seconds"]
+    assert recommend(study.plan, study.trials, targets=[0.2], max_gpus=2)["fastest"]["num_gpus"] <= 2
+
+
+def test_held_out_cells_show_no_error(summary):
+    part = summary["factorised"]
+    assert (part["cells"], part["timings"], len(part["held_out"])) == (12, 6, 2)
+    for row in part["held_out"]:
+        assert row["target"] == 0.3
+        assert row["predicted_seconds"] == pytest.approx(row["measured_seconds"])
+        assert row["error"] == pytest.approx(0, abs=1e-9)
+        assert by_label(summary["cells"])[row["label"]]["kind"] == "measured"
+    assert part["median_error"] == pytest.approx(0, abs=1e-9)
+
+
+def test_what_it_cost_against_the_grid(study, summary, grid):
+    part = summary["factorised"]
+    assert part["gpu_seconds"] == pytest.approx(summary["cost"]["gpu_seconds"])
+    assert part["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
+    assert part["saved_by_factorising"] == pytest.approx(1 - part["gpu_seconds"] / part["grid_gpu_seconds"])
+    assert (part["saved_by_asha"], part["why"]) == (None, None)
+
+
+def test_the_caveats(summary):
+    text = " ".join(summary["caveats"])
+    assert "6 of 12 cells are inferred: their times are products" in text
+    assert "In 2 cells run in full to check them the product was off by 0.0% (median)." in text
+    assert "allow_inexact" not in text
+    inexact = factorised_study(TEXT.replace("factorised}", "factorised, allow_inexact: true}")).summary()
+    assert "search.allow_inexact is on" in " ".join(inexact["caveats"])
+
+
+def test_the_summary_is_strict_json_and_others_have_no_part(summary, grid):
+    json.dumps(summary, allow_nan=False)
+    assert grid["factorised"] is None
+    assert {row["kind"] for row in grid["cells"]} == {"measured"}
+
+
+# --- where it does not hold, or something is missing ----------------------------------------------------------------
+
+
+def test_the_error_is_stated():
+    """Held-out cells that take 10 % longer than timing runs say."""
+    study = factorised_study(TEXT)
+    slow = []
+    for record in study.held_out:
+        epochs = [{**epoch, "train_seconds": epoch["train_seconds"] * 1.1} for epoch in record["epochs"]]
+        slow.append({**record, "epochs": epochs})
+    part = summarise(study.spec, study.plan, [*study.trained, *slow, *study.timings])["factorised"]
+    assert [row["error"] for row in part["held_out"]] == pytest.approx([1 / 1.1 - 1] * 2)
+    assert part["median_error"] == pytest.approx(1 - 1 / 1.1)
+
+
+def test_what_asha_saves_is_told_apart():
+    """Half of the trainings stop after one of six epochs; the others have spent what they have without it."""
+    half = factorised_study(ASHA, change=lambda r: stopped_after(r, 1) if r["params"]["learning_rate"] == 0.1 else r)
+    whole, part = factorised_study(TEXT).summary()["factorised"], half.summary()["factorised"]
+    assert part["grid_gpu_seconds"] == pytest.approx(whole["grid_gpu_seconds"])
+    assert part["gpu_seconds"] < whole["gpu_seconds"]
+    together = (1 - part["saved_by_factorising"]) * (1 - part["saved_by_asha"])
+    assert together == pytest.approx(part["gpu_seconds"] / part["grid_gpu_seconds"])
+    spent = {t["trial_id"]: t["train_seconds"] * t["params"]["num_gpus"] for t in half.trials}
+    saved = sum(5 * spent[t["trial_id"]] for t in half.trained if t["status"] == "stopped")
+    assert part["saved_by_asha"] == pytest.approx(saved / (saved + sum(spent.values())))
+    assert {row["target"] for row in part["held_out"]} == {0.3}, "cells were held out whose training went on"
+
+
+def test_without_a_timing_run_an_inferred_cell_has_no_time():
+    study = factorised_study(TEXT)
+    lost = next(timing for timing in study.timings if timing["params"]["num_gpus"] == 4)
+    trials = [trial for trial in study.trials if trial is not lost]
+    summary = summarise(study.spec, study.plan, trials)
+    batch_size = lost["params"]["batch_size"]
+    rows = [r for r in summary["cells"] if (r["params"]["num_gpus"], r["params"]["batch_size"]) == (4, batch_size)]
+    inferred = [row for row in rows if row["kind"] == "factorised"]
+    assert inferred
+    for row in inferred:
+        assert row["epoch_seconds"] == {"value": None, "why": "no timing run of its num_gpus and batch_size ended well"}
+        assert row["step_seconds"]["value"] is None
+        assert row["test_accuracy"]["n"] == 3, "that is known all the same"
+        times = [each for each in summary["time_to_target"] if each["label"] == row["label"]]
+        assert {(each["seconds"], each["n_seeds"]) for each in times} == {(None, 0)}
+        assert all("no timing run" in each["why"] for each in times)
+    part = summary["factorised"]
+    assert (part["timings"], part["grid_gpu_seconds"], part["saved_by_factorising"]) == (5, None, None)
+    assert "no timing run" in part["why"]
+    json.dumps(summary, allow_nan=False)
+
+
+def test_targets_that_nobody_reached_leave_whole_trainings_to_compare():
+    part = factorised_study(TEXT.replace("[0.2, 0.3]", "[0.99]")).summary()["factorised"]
+    assert [(row["target"], row["error"]) for row in part["held_out"]] == [(None, pytest.approx(0, abs=1e-9))] * 2
+    assert all("the whole of its training" in row["why"] for row in part["held_out"])
+    none = factorised_study(TEXT.replace("targets: {accuracy: [0.2, 0.3]}\n", "")).summary()["factorised"]
+    assert [row["why"] for row in none["held_out"]] == [None, None]
+
+
+def test_nothing_was_held_out():
+    summary = factorised_study(TEXT.replace("factorised}", "factorised, held_out: 0}")).summary()
+    assert (summary["factorised"]["held_out"], summary["factorised"]["median_error"]) == ([], None)
+    assert "No cell was run in full to check these products." in summary["caveats"]
+
+
+def test_cells_that_were_held_out_are_not_denied_though_nothing_timed_them(study):
+    summary = summarise(study.spec, study.plan, [*study.trained, *study.held_out])
+    assert [row["error"] for row in summary["factorised"]["held_out"]] == [None, None]
+    assert not any("No cell was run in full" in caveat for caveat in summary["caveats"])
+    why = "no timing run of its num_gpus and batch_size ended well"
+    words = f"2 cells were run in full to check them, but can't be compared with a product: {why}."
+    assert words in summary["caveats"]
+
+
+def test_where_no_cell_is_inferred_none_is_counted():
+    one = TEXT.replace("batch_size: [32, 128], learning_rate: [0.1, 0.2]", "batch_size: [32], learning_rate: [0.1]")
+    summary = factorised_study(one).summary()
+    assert {row["kind"] for row in summary["cells"]} == {"measured"}
+    assert not any("inferred:" in caveat for caveat in summary["caveats"])
+    words = "In 2 cells run in full to check what would be inferred the product was off by 0.0% (median)."
+    assert words in summary["caveats"]
+
+
+def test_trainings_that_diverged_count_as_they_would_in_the_grid():
+    endings = {f"gpus=1 batch=32 lr=0.2 seed={seed}": "diverged" for seed in (0, 1, 2)}
+    study = factorised_study(TEXT, endings=endings)
+    grid_endings = {f"gpus={n} batch=32 lr=0.2 seed={seed}": "diverged" for n in (1, 2, 4) for seed in (0, 1, 2)}
+    grid = summarise(*study_of(GRID, endings=grid_endings))
+    summary = study.summary()
+    assert summary["factorised"]["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
+    row, other = (by_label(each["time_to_target"])["gpus=4 batch=32 lr=0.2"] for each in (summary, grid))
+    assert (row["seconds"], row["reached"]) == (pytest.approx(other["seconds"]), other["reached"])
+    assert by_label(summary["cells"])["gpus=4 batch=32 lr=0.2"]["epoch_seconds"]["value"] is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 12])
+def test_a_study_that_was_cut_off_gives_what_it_has(count):
+    study = factorised_study(TEXT)
+    spec, plan = study.spec, make_plan(study.spec)
+    for trials in (study.trained[:count], [*study.trained, *study.timings[:count]], [*study.timings[:count]]):
+        summary = summarise(spec, plan, trials)
+        json.dumps(summary, allow_nan=False)
+        assert len(summary["cells"]) == 12
+        assert summary["factorised"]["cells"] == sum(t["kind"] == "training" for t in trials)
+        book_table(summary)
+
+
+def test_every_training_failed():
+    summary = factorised_study(TEXT, endings={"*": "failed"}).summary()
+    json.dumps(summary, allow_nan=False)
+    assert (summary["factorised"]["held_out"], summary["trials"]["failed"]) == ([], 12)
+
+
+def test_cells_whose_trainings_ran_alone_are_timed_like_the_others():
+    alone = factorised_study(TEXT, flags={}).summary()
+    assert {row["timed_apart"] for row in alone["cells"] if row["params"]["num_gpus"] == 1} == {True}
+
+
+def test_trainings_with_more_workers(grid):
+    study = factorised_study(TEXT.replace("factorised}", "factorised, train_on: 4}"))
+    summary = study.summary()
+    assert summary["recommendation"]["fastest"]["label"] == grid["recommendation"]["fastest"]["label"]
+    assert summary["factorised"]["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
+    assert summary["factorised"]["median_error"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_cell_borrows_trials_and_does_not_own_them():
+    study = factorised_study(TEXT)
+    cells = gather(study.plan, study.trials, _metric(study))
+    inferred = [cell for cell in cells if cell.inferred]
+    assert all(cell.own == () and len(cell.counted) == 3 and cell.planned == 0 for cell in inferred)
+    owned = [trial["trial_id"] for cell in cells for trial in cell.own]
+    assert len(owned) == len(set(owned)) == 12 + 6
+
+
+def test_too_little_memory_is_not_inherited_by_more_workers():
+    plain = factorised_study(TEXT)
+    train_on = plain.plan.factorised.train_on
+    names = [f"gpus={train_on} batch=128 lr=0.2 seed={seed}" for seed in (0, 1, 2)]
+    for ended in (names, names[:1]):
+        study = factorised_study(TEXT, endings=dict.fromkeys(ended, "out_of_memory"))
+        rows = {row["label"]: row for row in study.summary()["time_to_target"] if "batch=128 lr=0.2" in row["label"]}
+        inferred = [cell for cell in gather(study.plan, study.trials, _metric(study)) if cell.inferred]
+        borrowed = [cell for cell in inferred if cell.label in rows]
+        assert borrowed
+        for cell in borrowed:
+            assert (cell.not_lent, rows[cell.label]["n_seeds"]) == (len(ended), 3 - len(ended))
+            if len(ended) == 3:
+                assert "ran out of memory with fewer workers" in rows[cell.label]["why"]
+        assert rows[f"gpus={train_on} batch=128 lr=0.2"]["n_seeds"] == 3  # where it was trained it did miss
+
+
+def _metric(study):
+    from scalestudy.experiments.analysis.measures.metric import StudyMetric
+
+    return StudyMetric.of(study.spec.workload)
+
+
+def test_the_report_is_written(tmp_path):
+    study = factorised_study(TEXT, Law(learning=130))
+    folder = StudyFolder(tmp_path / "x")
+    folder.create()
+    folder.write_text(folder.spec_file, spec_of(TEXT).to_yaml())
+    folder.write_json(folder.plan_file, study.plan.to_dict())
+    for trial in study.trials:
+        folder.append_trial(trial)
+    text = write_report(folder).read_text()
+    assert "their times are products" in text
+    assert "gpus=4" in text

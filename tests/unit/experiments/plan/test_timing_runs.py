@@ -1,0 +1,202 @@
+"""Which timing runs follow a packed sweep, and what is taken from them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
+from scalestudy.experiments.report import write_report
+from tests.support.synthetic_studies import folder_of, spec_of, study_of
+from tests.support.trials import Law, make_timings
+
+TEXT = (
+    "name: x\ntrain: {epochs: 4}\ntargets: {accuracy: [0.2]}\n"
+    "sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}"
+)
+PACKED = {"*": ["shared_node"]}
+DISTURBED = Law(fixed=0.02, sync=0.03)
+QUIET = Law()
+
+
+def timings_of(text: str = TEXT, **keywords: Any) -> list[TrialPlan]:
+    spec, plan, trials = study_of(text, flags=keywords.pop("flags", PACKED), **keywords)
+    return timing_trials(spec, plan.trials, {trial["trial_id"]: trial for trial in trials})
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_step_is_timed_once_the_most_workers_first():
+    timings = timings_of()
+    assert [trial.run_name for trial in timings] == [
+        "timing gpus=2 batch=32",
+        "timing gpus=2 batch=128",
+        "timing gpus=1 batch=32",
+        "timing gpus=1 batch=128",
+    ]
+    trained = make_plan(spec_of(TEXT)).trials
+    ids = {trial.trial_id for trial in timings}
+    assert len(ids) == 4
+    assert ids.isdisjoint(trial.trial_id for trial in trained)
+    assert {trial.kind for trial in timings} == {"timing"}
+    assert timings == timings_of(), "the same in every run"
+    assert all((trial.learning_rate, trial.seed) == (0.1, 0) for trial in timings), "those of the first trial"
+
+
+def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
+    for trial in timings_of():
+        like = next(each for each in make_plan(spec_of(TEXT)).trials if each.params == trial.params)
+        assert trial.workload == like.workload
+        changed = {key: value for key, value in trial.train.items() if like.train.get(key) != value}
+        epochs = {"epochs": 6} if trial.batch_size == 128 else {}  # 12 steps an epoch: 65 are in 6 of them
+        assert changed == {"max_steps": 65, "checkpoint_every": 0, **epochs}
+    slow, eager = (timings_of(TEXT.replace("epochs: 4", f"epochs: 4, warm_up_steps: {steps}"))[0] for steps in (40, 0))
+    assert (slow.train["warm_up_steps"], slow.train["max_steps"]) == (40, 40 + TIMED_STEPS)
+    assert (eager.train["warm_up_steps"], eager.train["max_steps"]) == (5, 5 + TIMED_STEPS)
+
+
+def test_what_was_not_disturbed_is_not_timed_again():
+    assert timings_of(flags={}) == []
+    assert timings_of(flags={"*": ["oversubscribed", "resumed"]}) == []
+    one = timings_of(flags={"gpus=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
+    assert [trial.run_name for trial in one] == ["timing gpus=2 batch=32"]
+
+
+@pytest.mark.parametrize("ending", ["diverged", "failed", "out_of_memory", "skipped"])
+def test_what_no_trial_finished_is_not_timed(ending):
+    endings = {f"gpus=2 batch=32 lr={rate} seed={seed}": ending for rate in (0.1, 0.2) for seed in (0, 1)}
+    assert "timing gpus=2 batch=32" not in {trial.run_name for trial in timings_of(endings=endings)}
+    assert timings_of(endings={"*": ending}) == []
+
+
+def test_the_rate_and_the_seed_are_of_the_first_trial_that_finished():
+    first = "gpus=1 batch=32 lr=0.1 seed=0"
+    (trial,) = (each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing gpus=1 batch=32")
+    assert (trial.learning_rate, trial.seed) == (0.1, 1)
+
+
+def test_parameters_that_change_no_step_make_no_more_timings():
+    sweep = "sweep: {num_gpus: [1], batch_size: [32], train.epochs: [3, 4], train.schedule: [constant, cosine]}"
+    assert len(timings_of(f"name: x\n{sweep}")) == 1
+    sweep = "sweep: {num_gpus: [1], batch_size: [32], train.gradient_sync: [ddp, naive], train.precision: [fp32, bf16]}"
+    assert len(timings_of(f"name: x\n{sweep}")) == 4
+
+
+def test_an_extended_study_knows_its_timings_again():
+    more = TEXT.replace("[0.1, 0.2]", "[0.05, 0.1, 0.2]").replace("seed: [0, 1]", "seed: [7, 0, 1]")
+    longer = TEXT.replace("epochs: 4", "epochs: 40")
+    ids = [trial.trial_id for trial in timings_of()]
+    assert [trial.trial_id for trial in timings_of(more)] == ids
+    assert [trial.trial_id for trial in timings_of(longer)] == ids
+    for other in ("model: mlp", "data: mnist"):
+        text = TEXT.replace("name: x", f"name: x\nworkload: {{{other}}}")
+        assert not {trial.trial_id for trial in timings_of(text)} & set(ids)
+    assert not {trial.trial_id for trial in timings_of(f"{TEXT}\nresources: {{cpus_per_worker: 2}}")} & set(ids)
+
+
+# --- the analysis ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study():
+    """A packed study's spec, plan and trials, and the lines of its timing runs."""
+    spec, plan, trials = study_of(TEXT, DISTURBED, flags=PACKED)
+    wanted = timing_trials(spec, plan.trials, {trial["trial_id"]: trial for trial in trials})
+    return spec, plan, trials, make_timings(wanted, QUIET)
+
+
+def row_of(rows, **params):
+    return next(row for row in rows if params.items() <= row["params"].items())
+
+
+def step_of(law, num_gpus, batch_size):
+    return sum(law.phases(num_gpus, batch_size).values())
+
+
+def test_speed_ups_and_times_are_those_of_the_timing_runs(study):
+    """At batch 128: one worker 0.0002 + 0.002 + 0.0128 + 0.0003 = 0.0153 s a step, two 0.0002 + 0.002 + 0.0064 +
+    0.0012 + 0.0003 = 0.0101; 1.515 times as fast. Side by side it was 0.0333 to 0.0569: slower than one."""
+    spec, plan, trials, timings = study
+    summary = summarise(spec, plan, [*trials, *timings])
+    two = row_of(summary["cells"], num_gpus=2, batch_size=128)
+    assert two["speedup"] == pytest.approx(0.0153 / 0.0101)
+    assert two["efficiency"] == pytest.approx(0.0153 / 0.0101 / 2)
+    assert two["epoch_seconds"]["value"] == pytest.approx(12 * 0.0101)
+    assert two["samples_per_second"]["value"] == pytest.approx(1437 / (12 * 0.0101))
+    assert two["step_seconds"] == pytest.approx(QUIET.phases(2, 128))
+    assert row_of(summarise(spec, plan, trials)["cells"], num_gpus=2, batch_size=128)["speedup"] < 0.6
+    pooled = row_of(summary["timings"], num_gpus=2, batch_size=32)
+    assert pooled["step_seconds"] == pytest.approx(QUIET.phases(2, 32))
+    assert pooled["epoch_seconds"]["value"] == pytest.approx(45 * step_of(QUIET, 2, 32))
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_the_mark_goes_from_what_is_undisturbed_now(study):
+    spec, plan, trials, timings = study
+    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, *timings])
+    assert all(row["flags"] == ["shared_node"] and not row["timed_apart"] for row in before["cells"])
+    assert all(row["flags"] == [] and row["timed_apart"] for row in (*after["cells"], *after["timings"]))
+    assert "disturbed" in {verdict["cause"] for verdict in before["verdicts"]}
+    assert "disturbed" not in {verdict["cause"] for verdict in after["verdicts"]}
+    assert any("with the node to themselves" in caveat for caveat in after["caveats"])
+    assert not any("shared_node" in caveat for caveat in after["caveats"])
+
+
+def test_time_to_a_target_is_its_epochs_times_an_undisturbed_epoch(study):
+    spec, plan, trials, timings = study
+    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, *timings])
+    for measured, rescaled in zip(before["time_to_target"], after["time_to_target"], strict=True):
+        workers, batch = measured["params"]["num_gpus"], measured["params"]["batch_size"]
+        factor = step_of(QUIET, workers, batch) / step_of(DISTURBED, workers, batch)
+        assert rescaled["seconds"] == pytest.approx(measured["seconds"] * factor)
+        assert rescaled["reached"] == measured["reached"] == 2
+    chosen = recommend(plan, [*trials, *timings], targets=[0.2])
+    assert chosen["fastest"]["num_gpus"] == 2
+    assert chosen["fastest"]["seconds"] == after["recommendation"]["fastest"]["seconds"]
+    assert recommend(plan, trials, targets=[0.2])["fastest"]["num_gpus"] == 1, "what the packed timings would say"
+
+
+def test_timing_runs_are_counted_apart(study):
+    spec, plan, trials, timings = study
+    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, *timings])
+    assert after["trials"] == before["trials"]
+    assert (after["trials"]["planned"], after["trials"]["finished"], after["trials"]["not_run"]) == (16, 16, 0)
+    assert (before["timing_runs"], after["timing_runs"]) == ({"runs": 0, "used": 0}, {"runs": 4, "used": 4})
+    assert [row["label"] for row in after["cells"]] == [row["label"] for row in before["cells"]]
+    assert [row["trials"] for row in after["cells"]] == [row["trials"] for row in before["cells"]]
+    assert after["cost"]["gpu_seconds"] > before["cost"]["gpu_seconds"], "they cost something all the same"
+
+
+def test_a_timing_run_that_failed_leaves_things_as_they_were(study):
+    spec, plan, trials, timings = study
+    error = {"kind": "exception", "message": "it broke", "rank": 0}
+    failed = {**timings[0], "status": "failed", "epochs": [], "error": error}
+    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, failed, *timings[1:]])
+    params = {"num_gpus": 2, "batch_size": 32}
+    assert row_of(after["timings"], **params)["step_seconds"] == row_of(before["timings"], **params)["step_seconds"]
+    assert row_of(after["cells"], **params)["flags"] == ["shared_node"]
+    assert row_of(after["cells"], num_gpus=2, batch_size=128)["flags"] == []
+    assert (after["trials"]["failed"], after["timing_runs"]) == (0, {"runs": 4, "used": 3})
+    assert after["failures"][0]["trials"] == ["timing gpus=2 batch=32"]
+
+
+def test_a_cell_that_only_diverged_gets_no_timings(study):
+    spec, plan, trials, timings = study
+    broken = [{**t, "status": "diverged"} if t["params"]["learning_rate"] == 0.2 else t for t in trials]
+    summary = summarise(spec, plan, [*broken, *timings])
+    row = row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.2)
+    assert (row["epoch_seconds"]["value"], row["timed_apart"]) == (None, False)
+    assert row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.1)["timed_apart"]
+
+
+def test_the_report_of_a_study_that_was_timed_apart(tmp_path, study):
+    folder = folder_of(tmp_path, TEXT, DISTURBED, flags=PACKED)
+    for timing in study[3]:
+        folder.append_trial(timing)
+    text = write_report(folder).read_text()
+    assert "16 of 16" in text or "2 of 2" in text
+    assert "with the node to themselves" in text
+    assert "shared_node" not in text

@@ -1,0 +1,284 @@
+"""Stage 9: the report – self-contained, safe, deterministic, there whatever became of the trials."""
+
+import json
+import re
+
+import pytest
+
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.report.drawing import log_ticks
+from tests.support.report_pages import Page, check, number, page_of
+from tests.support.synthetic_studies import folder_of
+from tests.support.trials import Law
+
+TEXT = (
+    "name: x\ndescription: '<script>alert(1)</script> & \"quotes\"'\ntrain: {epochs: 4}\n"
+    "targets: {accuracy: [0.3, 0.5], price_per_gpu_hour: 2}\n"
+    "sweep: {num_gpus: [1, 2], batch_size: [32, 128], seed: [0, 1]}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    endings = {"gpus=2 batch=128 lr=0.1 seed=1": "failed"}
+    message = "</td><script>alert(2)</script> $x^{y"
+    folder = folder_of(
+        tmp_path_factory.mktemp("runs") / "x-1", TEXT, Law(noise=0.05, learning=130), endings=endings, message=message
+    )
+    write_report(folder, 99.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page(folder.report_file.read_text("utf-8"))
+
+
+def test_nothing_is_loaded_from_outside(folder, page):
+    text = folder.report_file.read_text("utf-8")
+    assert not {"link", "iframe", "object", "img"} & set(page.tags)
+    references = [value for name, value in page.attributes if name.endswith(("href", "src"))]
+    assert all(value.startswith("#") for value in references)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert len(text.encode()) < 5_000_000
+
+
+def test_the_one_script_sorts_and_reaches_for_nothing(folder, page):
+    assert page.tags.count("script") == len(page.scripts) == 1
+    assert "<button" not in folder.report_file.read_text("utf-8")  # no button stands there without a script behind it
+    for word in ("fetch", "XMLHttp", "import", "eval", "innerHTML", "http", "</"):
+        assert word not in page.scripts[0]
+
+
+def test_untrusted_text_is_escaped_but_there(page):
+    shown = "".join(page.text)
+    assert "<script>alert(1)</script>" in shown
+    assert "</td><script>alert(2)</script> $x^{y" in shown
+
+
+def test_ids_are_unique_and_every_reference_has_its_end(page):
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    inside = [value[1:] for name, value in page.attributes if name.endswith("href")]
+    inside += [value[5:-1] for name, value in page.attributes if name == "clip-path"]
+    assert set(inside) <= set(ids)
+
+
+def test_figures_have_a_title_a_sentence_and_a_name_for_screen_readers(folder, page):
+    text = folder.report_file.read_text("utf-8")
+    figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
+    assert len(figures) == 9
+    for figure in figures:
+        assert re.search(r"<h3>.+</h3>", figure)
+        assert re.search(r"<figcaption>.+</figcaption>", figure)
+        assert re.search(r'<svg[^>]*role="img" aria-label="[^"]+', figure)
+    assert re.search(r"<li><strong>Test accuracy by learning rate[^<]*</strong> Not drawn: [^<]+</li>", text)
+    names = sorted(path.name for path in folder.figures.iterdir())
+    assert names == [
+        "accuracy_epochs.png", "accuracy_seconds.png", "efficiency.png", "pareto.png", "phases.png", "predictions.png",
+        "speedup.png", "steps_to_target.png", "time_to_target.png",
+    ]  # fmt: skip
+
+
+def test_the_same_trials_give_the_same_bytes(folder):
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    write_report(folder)
+    assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+
+
+def test_the_wall_time_is_kept_when_the_report_is_rebuilt(folder):
+    write_report(folder)
+    assert json.loads(folder.summary_file.read_text())["cost"]["wall_seconds"] == 99.0
+
+
+def test_the_numbers_are_the_summarys(folder, page):
+    summary = json.loads(folder.summary_file.read_text())
+    times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
+    header, *rows = page.tables["Table of cells"]
+    assert header == [
+        "num_gpus (CPU)", "batch", "lr", "epoch s", "test acc", "speed-up", "efficiency", "s to 0.5", "notes",
+    ]  # fmt: skip
+    for row, cell in zip(rows, summary["cells"], strict=True):
+        assert row[:3] == [str(cell["params"]["num_gpus"]), str(cell["params"]["batch_size"]), "0.1"]
+        assert float(row[3]) == pytest.approx(cell["epoch_seconds"]["value"], rel=0.006)
+        assert row[4] == f"{cell['test_accuracy']['value']:.3f}"
+        assert row[5:7] == [f"{cell[key]:.2f}" for key in ("speedup", "efficiency")]
+        seconds = times[cell["label"], 0.5]["seconds"]
+        assert row[7] == "–" if seconds is None else float(row[7]) == pytest.approx(seconds, rel=0.006)
+        assert row[8].endswith("1 failed") == bool(cell["trials"]["failed"])
+    assert {row[7] == "–" for row in rows} == {True, False}  # some cells reach the target, and some do not
+    assert f"{summary['cost']['overhead_ratio']:.2f}×" in page.said
+
+
+def test_the_ranges_over_seeds_are_the_summarys(folder):
+    summary = json.loads(folder.summary_file.read_text())
+    for cell in summary["cells"]:  # the synthetic accuracy rises, so that the best epoch would be the last one
+        cell["best_test_accuracy"].update({end: cell["test_accuracy"][end] + 0.01 for end in ("value", "low", "high")})
+    page = page_of(summary)
+    times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
+    header, *rows = page.tables["Table of ranges over seeds"]
+    assert header[2:] == [
+        "test acc, last epoch", "test acc, best epoch", "epoch s", "samples/s", "time to 0.3", "time to 0.5",
+    ]  # fmt: skip
+    for row, cell in zip(rows, summary["cells"], strict=True):
+        assert row[:2] == [cell["label"], f"{cell['trials']['finished']} of 2"]
+        for text, key, step in zip(
+            row[2:6], ("test_accuracy", "best_test_accuracy", "epoch_seconds", "samples_per_second"),
+            (0.001, 0.001, 0.001, 1.0), strict=True,
+        ):  # fmt: skip
+            told = [float(each.replace(",", "")) for each in re.findall(r"[\d.,]+", text)]
+            truth = [cell[key][end] for end in ("value", "low", "high")]
+            assert told == pytest.approx(truth[: len(told)], abs=0.51 * step)
+            assert len(told) == (3 if cell["trials"]["finished"] > 1 else 1)
+        for text, target in zip(row[6:], (0.3, 0.5), strict=True):
+            seconds = times[cell["label"], target]["seconds"]
+            assert (
+                text.startswith("not reached") if seconds is None else number(text) == pytest.approx(seconds, rel=0.006)
+            )
+
+
+MANY = [round(0.01 * 1.2**power, 4) for power in range(20)]
+CASES = {
+    "one trial": ("name: x", {}),
+    "all failed": (TEXT, {"endings": {"*": "failed"}}),
+    "all skipped": (TEXT, {"endings": {"*": "skipped"}}),
+    "all diverged": (TEXT, {"endings": {"*": "diverged"}}),
+    "no target reached": (TEXT, {"law": Law(learning=0.1)}),
+    "no targets": ("name: x\nsweep: {num_gpus: [1, 2]}", {}),
+    "forty cells": (
+        "name: x\ntargets: {accuracy: [0.5]}\nsweep: {num_gpus: [1, 2, 4, 8], batch_size: [32, 64, 128, 256, 512], "
+        "learning_rate: [0.1, 0.2]}",
+        {"device": "cuda"},
+    ),
+    "long names": (
+        "name: x\nsweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, naive], train.optimizer.momentum: [0, 0.9], "
+        "train.optimizer.weight_decay: [0, 0.001]}",
+        {},
+    ),
+    "many rates": (
+        f"name: x\ntargets: {{accuracy: [0.2]}}\nsweep: {{num_gpus: [1, 2], learning_rate: {MANY}}}",
+        {"endings": {"gpus=1 batch=256 lr=0.01 seed=0": "diverged"}},
+    ),
+    "two strategies": (
+        "name: x\ntargets: {accuracy: [0.2]}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], "
+        "train.gradient_sync: [ddp, naive]}",
+        {"flags": {"*": ["oversubscribed"]}},
+    ),
+    "perfect": ("name: x\ntargets: {accuracy: [1.0]}", {"law": Law(ceiling=1.0, learning=1e6)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_study_has_a_report(case, tmp_path):
+    text, keywords = CASES[case]
+    folder = folder_of(tmp_path / "x", text, **keywords)
+    page = check(write_report(folder).read_text("utf-8"))
+    assert "How it was measured" in page.said
+    assert json.loads(folder.summary_file.read_text())
+
+
+def test_a_figure_of_an_earlier_report_goes(tmp_path):
+    folder = folder_of(tmp_path / "x", "name: x")
+    stale = folder.figure_file("predictions")
+    stale.write_bytes(b"old")
+    write_report(folder)
+    assert not stale.exists()
+    assert folder.figure_file("accuracy_epochs").exists()
+
+
+def test_a_folder_without_trials_or_plan(tmp_path):
+    folder = folder_of(tmp_path / "x", "name: x")
+    folder.trials_file.unlink()
+    assert "No answer" in write_report(folder).read_text("utf-8")
+    folder.plan_file.unlink()
+    with pytest.raises(OSError, match=r"plan\.json"):
+        write_report(folder)
+
+
+def test_missing_phases_are_said(tmp_path):
+    folder = folder_of(tmp_path / "x", "name: x")
+    (trial,) = folder.read_trials()
+    for epoch in trial["epochs"]:
+        epoch["phases"] = None
+    folder.trials_file.unlink()
+    folder.append_trial(trial)
+    text = write_report(folder).read_text("utf-8")
+    assert "no trial measured the phases" in text
+    assert "no cause can be named" in text
+
+
+FALLING = TEXT.replace("[0.3, 0.5]", "[0.5, 0.2]") + "\nworkload: {metric: mse, metric_mode: min}"
+
+
+def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
+    folder = folder_of(tmp_path / "x", FALLING, Law(learning=130))
+    text = write_report(folder).read_text("utf-8")
+    page = "".join(Page(text).text)
+    said, _, spec_yaml = page.partition("The study's spec")
+    assert "accuracy" in spec_yaml  # targets.accuracy holds the targets of any metric
+    for words in ("accuracy", "accurate", "test acc", "0 to 1"):
+        assert words not in said
+    for words in (
+        "Test mse over epochs", "Test mse over training time", "test mse after the last epoch (less is better)",
+        "test mse, best epoch", "best test mse", "to 0.2 test mse", "time to 0.2", "target 0.2",
+    ):  # fmt: skip
+        assert words in said
+    summary = json.loads(folder.summary_file.read_text())
+    for row in summary["cells"]:
+        assert f"{row['test_mse']['value']:.3g}" in said
+    best = min(summary["cells"], key=lambda row: row["test_mse"]["value"])
+    assert f"{best['label']} is ahead with {best['test_mse']['value']:.3g}" in said
+    assert {path.name for path in folder.figures.iterdir()} >= {"mse_epochs.png", "mse_seconds.png"}
+
+
+@pytest.mark.parametrize("values", [(-2.0, -0.5), (0.0, 0.0), (3.0, 3.0), (1e-12, 1e12), (0.3, None)])
+@pytest.mark.parametrize("target", [0.001, 0.3, 1e9])
+def test_an_error_of_any_size_is_drawn(tmp_path, values, target):
+    text = f"{{epochs: 2}}\nworkload: {{metric: mse, metric_mode: min}}\ntargets: {{accuracy: [{target}]}}"
+    folder = folder_of(tmp_path / "x", f"name: x\ntrain: {text}")
+    (trial,) = folder.read_trials()
+    for epoch, value in zip(trial["epochs"], values, strict=True):
+        epoch["test_mse"] = value
+    folder.trials_file.unlink()
+    folder.append_trial(trial)
+    assert "mse_epochs-" in write_report(folder).read_text("utf-8")
+
+
+def test_what_training_picked_by_itself_is_shown(tmp_path):
+    folder = folder_of(tmp_path / "x", TEXT)
+    trials = folder.read_trials()
+    trials[0]["details"] = {"shards": [0.61234, 0.38766], "channels_last": True}
+    trials[1]["details"] = {"shards": [0.5, 0.5], "channels_last": True}
+    folder.trials_file.unlink()
+    for trial in trials:
+        folder.append_trial(trial)
+    assert "picked by training" not in Page(write_report(folder_of(tmp_path / "y", TEXT)).read_text("utf-8")).text
+    page = Page(write_report(folder).read_text("utf-8")).text
+    assert "picked by training" in page
+    assert "shards: [0.612, 0.388] or [0.5, 0.5]; channels_last: true" in page
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.4, 2.8), (0.5, 200), (1.0, 1.05), (3e-5, 7e3), (9.1, 11)])
+def test_log_ticks_are_few_and_within(low, high):
+    ticks = log_ticks(low, high)
+    assert all(low <= tick <= high for tick in ticks)
+    assert len(ticks) <= 10
+    assert len(ticks) >= 2 or high / low < 1.1
+
+
+def test_of_many_cells_the_best_are_shown_and_all_are_there(tmp_path):
+    rates = [round(0.01 * number, 2) for number in range(1, 31)]
+    text = f"""
+    name: many
+    workload: {{model: lenet, data: digits}}
+    train: {{epochs: 2}}
+    sweep: {{num_gpus: [1, 2], batch_size: [32], learning_rate: {rates}}}
+    """
+    page = write_report(folder_of(tmp_path, text)).read_text("utf-8")
+    before, hidden, after = page.partition("All 60 cells; above are the 40 best")
+    assert hidden
+    row = re.compile(r"<tr(?: class=\"winner\")?><td>[12]</td>")
+    assert len(row.findall(before)) == 40
+    assert len(row.findall(after)) == 60
+    assert "fastest" in before or "most accurate" in before  # what is recommended is among them

@@ -1,0 +1,102 @@
+"""pyproject.toml and constraints.txt say the versions; everything else repeats them, and is checked against them."""
+
+import re
+import tomllib
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from scalestudy.orchestration.commands.manifests import image_version
+
+from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pods, read
+from tests.support.studies import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+DOCKERFILE = (INFRA / "docker" / "Dockerfile").read_text("utf-8")
+PIN = re.compile(r"([A-Za-z][\w.-]*)(?:\[[\w,]+\])?==([\w.]+)")
+MARKED = [INFRA / name for name in ("kuberay/raycluster.yaml", "kuberay/rayjob.yaml", "ray/cluster.yaml")]
+
+
+def pinned(package):
+    """The version in constraints.txt."""
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    (version,) = [line.partition("==")[2] for line in lines if line.partition("==")[0].lower() == package]
+    return version
+
+
+def argument(name):
+    """The default of a build argument."""
+    (value,) = re.findall(rf"^ARG {name}=(\S+)$", DOCKERFILE, re.MULTILINE)
+    return value
+
+
+def test_the_constraints_fit_the_project():
+    for text in PROJECT["project"]["dependencies"]:
+        requirement = Requirement(text)
+        assert pinned(requirement.name.lower()) in requirement.specifier, text
+
+
+def test_the_dockerfile():
+    assert argument("SCALESTUDY_VERSION") == PROJECT["project"]["version"]
+    assert argument("RAY_VERSION") == pinned("ray")
+    python = argument("PYTHON_VERSION")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", python), "a patch release, so that builds are alike"
+    assert python in SpecifierSet(PROJECT["project"]["requires-python"])
+    assert python.startswith(PROJECT["tool"]["mypy"]["python_version"] + ".")
+    tags = re.findall(r"scalestudy:(\S+)-(?:cpu|cuda)", DOCKERFILE)
+    assert set(tags) == {PROJECT["project"]["version"]}
+
+
+@pytest.mark.parametrize("file", sorted(INFRA.rglob("Dockerfile")), ids=lambda file: file.parent.name)
+def test_every_dockerfile_installs_what_is_pinned(file):
+    text = file.read_text("utf-8")
+    assert not [f"{name}=={version}" for name, version in PIN.findall(text) if pinned(name.lower()) != version]
+    installs = re.findall(r"pip install [^\n]*", text)
+    assert installs
+    assert not [line for line in installs if not re.search(r"-c \S*constraints\.txt ", line)]
+    bases = set(re.findall(r"^FROM python:(\d+\.\d+)", text, re.MULTILINE))
+    assert bases <= {PROJECT["tool"]["mypy"]["python_version"]}
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kuberays_manifests(name):
+    manifest = kuberay(name)
+    assert cluster_spec(manifest)["rayVersion"] == pinned("ray")
+    for role, pod in pods(manifest).items():
+        image = pod["containers"][0]["image"]
+        assert image_version(image) == ("scalestudy", PROJECT["project"]["version"])
+        assert image.endswith("-cuda" if role == "gpu" else "-cpu")
+
+
+def test_the_cluster_launchers_file():
+    docker = read("ray/cluster.yaml")["docker"]
+    for name, target in (("head_image", "cpu"), ("worker_image", "cuda")):
+        assert image_version(docker[name]) == ("scalestudy", PROJECT["project"]["version"])
+        assert docker[name].endswith(f"-{target}")
+
+
+def test_what_is_installed_here_is_what_the_project_says():
+    assert metadata.version("ray") == pinned("ray")
+    assert metadata.version("scalestudy") == PROJECT["project"]["version"]
+
+
+@pytest.mark.parametrize("page", ["docker", "ray", "kuberay"])
+def test_pages_name_the_version_that_they_are_about(page):
+    text = (INFRA / page / "README.md").read_text("utf-8")
+    tags = set(re.findall(r"scalestudy:(\d\S*?)-(?:cpu|cuda)", text))
+    assert tags <= {PROJECT["project"]["version"]}
+    assert set(re.findall(r"Ray (\d+\.\d+\.\d+)", text)) <= {pinned("ray")}
+
+
+@pytest.mark.parametrize("file", MARKED, ids=lambda file: file.name)
+def test_what_a_user_must_change_is_in_the_page_beside_it(file):
+    text = (file.parent / "README.md").read_text("utf-8")
+    names = {re.search(r"name: (\w+),", line) or re.search(r"([\w-]+):", line) for line in marked_lines(file)}
+    assert names
+    assert not [name[1] for name in names if f"`{name[1]}`" not in text]
+
+
+@pytest.mark.parametrize("file", MARKED, ids=lambda file: file.name)
+def test_a_mark_ends_its_line(file):
+    assert len(marked_lines(file)) == file.read_text("utf-8").count("# CHANGE")

@@ -1,0 +1,141 @@
+"""What Ray and MLflow read from the process, and where output goes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from scalestudy.orchestration.base import environment, places
+from tests.support.project_files import REPOSITORY
+
+
+def test_the_users_environment_wins(monkeypatch):
+    for name in environment.DEFAULTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    environment.prepare_environment()
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    monkeypatch.delenv("SCALESTUDY_HOME", raising=False)
+    assert places.base_folder() == tmp_path
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert places.base_folder() == Path.home() / "scalestudy"
+    monkeypatch.setenv("SCALESTUDY_HOME", "elsewhere")
+    assert places.base_folder() == tmp_path / "elsewhere"
+
+
+def run(tmp_path, code):
+    """Runs code in a process of its own, in a folder that only it writes to: (stdout, stderr, files)."""
+    work = tmp_path / "work"
+    work.mkdir()
+    source = "import os, subprocess, sys\nfrom pathlib import Path\n"
+    source += "from scalestudy.orchestration.base.environment import Output\n"
+    code = source + textwrap.dedent(code)
+    project = str(REPOSITORY)
+    settings = {**os.environ, "PYTHONPATH": project, "TMPDIR": str(work)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=work, env=settings, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout, done.stderr, {file.name: file.read_text() for file in work.iterdir()}
+
+
+NOISE = """
+def noise(word):
+    print(word, "print")
+    print(word, "error", file=sys.stderr)
+    subprocess.run(["sh", "-c", f"echo {word} child; echo {word} child error >&2"], check=True)
+"""
+
+
+def test_everything_goes_to_the_log_and_only_screen_to_the_screen(tmp_path):
+    out, err, files = run(
+        tmp_path,
+        NOISE
+        + textwrap.dedent("""
+        print("before")
+        with Output() as output:
+            noise("held")
+            print("seen", file=output.screen)
+            output.keep_in(Path("driver.log"))
+            noise("kept")
+            output.screen.write("too\\n")
+        print("after")
+        print("after error", file=sys.stderr)
+        """),
+    )
+    assert out == "before\nseen\ntoo\nafter\n"
+    assert err == "after error\n"
+    assert files.keys() == {"driver.log"}
+    lines = files["driver.log"].splitlines()
+    for word in ("held", "kept"):
+        assert {line for line in lines if line.startswith(word)} == {
+            f"{word} print", f"{word} error", f"{word} child", f"{word} child error"
+        }  # fmt: skip
+    assert [line.split()[0] for line in lines] == ["held"] * 4 + ["kept"] * 4
+
+
+def test_a_command_that_fails_at_the_start_leaves_nothing_behind(tmp_path):
+    out, err, files = run(
+        tmp_path,
+        NOISE
+        + textwrap.dedent("""
+        try:
+            with Output():
+                noise("held")
+                raise ValueError("refused")
+        except ValueError as error:
+            print(error)
+        """),
+    )
+    assert (out, err, files) == ("refused\n", "", {})
+
+
+def test_no_secret_comes_into_the_log(tmp_path):
+    """Printed, logged – also by a handler that kept the stream from before – or in a traceback."""
+    out, err, files = run(
+        tmp_path,
+        """
+        import logging
+        os.environ["MY_TOKEN"] = "tok-en-42"
+        logging.basicConfig()
+        with Output() as output:
+            output.keep_in(Path("driver.log"))
+            print("print http://ann:s3cr3t@h tok-en-42")
+            sys.stderr.writelines(["error http://ann:s3cr3t@h\\n"])
+            logging.getLogger("a").warning("log %s %d", "http://ann:s3cr3t@h", 7)
+            try:
+                raise ValueError("raised with http://ann:s3cr3t@h")
+            except ValueError:
+                logging.getLogger("a").exception("caught")
+                sys.excepthook(*sys.exc_info())
+        logging.getLogger("a").warning("after %s", "http://ann:s3cr3t@h")
+        """,
+    )
+    log = files["driver.log"]
+    assert "s3cr3t" not in log
+    assert "tok-en-42" not in log
+    for expected in ("print http://ann:***@h ***", "error http://ann:***@h", "WARNING:a:log http://ann:***@h 7"):
+        assert expected in log
+    assert log.count("ValueError: raised with http://ann:***@h") == 2
+    assert err == "WARNING:a:after http://ann:s3cr3t@h\n", "outside, logging is the user's own again"
+    assert out == ""
+
+
+def test_file_descriptors_are_given_back(tmp_path):
+    out, _, _ = run(
+        tmp_path,
+        """
+        before = os.listdir("/proc/self/fd")
+        for number in range(3):
+            with Output() as output:
+                output.keep_in(Path("driver.log"))
+        print(len(os.listdir("/proc/self/fd")) - len(before))
+        """,
+    )
+    assert out == "0\n"

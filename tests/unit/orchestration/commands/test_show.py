@@ -1,0 +1,133 @@
+"""What commands print."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands import show
+from scalestudy.orchestration.commands.doctor import Finding
+from scalestudy.orchestration.study.study import StudyResult
+from tests.support.synthetic_studies import study_of, summary_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.8]}
+"""
+FOLDER = Path("/runs/tiny-20260131T120000Z-with-a-name-that-is-longer-than-a-terminal-is-wide-as-some-folders-are")
+
+
+def printed(draw, *arguments, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    draw(console, *arguments)
+    return console.file.getvalue()
+
+
+def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
+    return StudyResult(
+        folder=FOLDER,
+        address=str(FOLDER),
+        summary=summary_of(SPEC, **keywords),
+        exit_code=exit_code,
+        broken=broken,
+        tracking_uri="sqlite:////runs/mlflow.db",
+        unsent=unsent,
+        cold_starts={"group-1-of-1": 7.5},
+    )
+
+
+def test_a_plan():
+    spec, plan, trials = study_of(SPEC)
+    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
+    lines = text.splitlines()
+    assert "batch per worker" in lines[0]
+    rows = [line.split() for line in lines[1:5]]
+    assert [row[1] for row in rows] == ["1", "1", "2", "2"]
+    assert [row[-2] for row in rows] == ["32", "32", "16", "16"]
+    assert "tiny: 4 trials, 32 epochs" in text
+    assert "not known before a first run" in text
+    first = plan.trials[0]
+    known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
+    assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
+
+
+def test_a_plan_of_a_factorised_grid():
+    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 1}")
+    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
+    assert "tiny: 3 trials, 24 epochs, 32 worker-epochs" in text
+    assert "factorised: 2 trainings with num_gpus 1, then, one at a time and not in the schedule, 1 trial of" in text
+    assert "held-out cells and 2 timing runs\nin place of a grid of 4 trials, 48 worker-epochs\n" in text
+    assert "(no earlier timing for 2 of 2 trials)" in text
+    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 0}")
+    assert "schedule, 2 timing runs" in printed(show.plan, spec, plan, estimate(plan, []), width=120)
+
+
+def test_a_result():
+    text = printed(show.result, done())
+    assert f"report: {FOLDER / 'report.html'}" in text  # whole, however long: it is copied
+    assert "MLflow: sqlite:////runs/mlflow.db" in text
+    assert "overhead_ratio" in text
+    assert "num_gpus" in text
+    assert "stopped" not in text
+
+
+def test_failures_are_shown_as_the_user_wrote_them():
+    text = printed(show.result, done(endings={"*": "failed"}, message="ValueError: [bold]x[/bold]"), width=200)
+    assert "failed on rank 0: ValueError: [bold]x[/bold]" in text
+
+
+def test_the_line_of_costs():
+    cost = {"wall_seconds": 12.34, "train_seconds": 10.0, "overhead_ratio": 1.234}
+    assert show.cost_line({"cost": cost}) == "wall 12.3 s, training 10.0 s, overhead_ratio 1.23"
+    nothing = {"wall_seconds": None, "train_seconds": None, "overhead_ratio": None}
+    assert show.cost_line({"cost": nothing}) == "nothing was trained"
+
+
+def test_what_is_left_to_do():
+    assert show.closing_lines(done()) == []
+    (line,) = show.closing_lines(done(ExitCode.INTERRUPTED))
+    assert "stopped: the trials that had ended are kept and in the report" in line
+    assert f"scalestudy resume {FOLDER}" in line
+    (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
+    assert f"scalestudy sync {FOLDER}" in line
+    line, way_on = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
+    assert "the head is gone" in line
+    assert f"scalestudy resume {FOLDER}" in way_on
+    (line,) = show.closing_lines(done(ExitCode.SOME_FAILED))
+    assert str(FOLDER / "driver.log") in line
+
+
+def test_an_end_without_time_for_a_report():
+    cut = dataclasses.replace(done(ExitCode.TERMINATED), summary=None)
+    text = printed(show.result, cut, width=200)
+    assert "report:" not in text
+    assert f"stopped: the trials that had ended are kept; to go on: scalestudy resume {FOLDER}" in text
+    assert show.result_data(cut)["report"] is None
+
+
+def test_of_many_cells_the_best_are_shown():
+    rates = [round(0.01 * number, 2) for number in range(1, 51)]
+    summary = summary_of(f"name: x\nsweep: {{num_gpus: [1], batch_size: [32], learning_rate: {rates}}}")
+    lines = printed(show.table_of, summary, width=200).splitlines()
+    assert len(lines) == 1 + 40 + 1
+    assert lines[-1] == "the 40 best of 50 cells; the report has all of them"
+
+
+def test_a_result_as_data():
+    data = show.result_data(done(ExitCode.SOME_FAILED, unsent=2))
+    assert (data["exit_code"], data["unsent"], data["folder"]) == (1, 2, str(FOLDER))
+    assert data["cold_start_seconds"] == {"group-1-of-1": 7.5}
+
+
+def test_findings():
+    found = [Finding("torch", "ok", "2.13"), Finding("data", "broken", "is not [there]", "fetch it")]
+    text = printed(show.findings, found)
+    assert "BROKEN" in text
+    assert "is not [there]" in text
+    assert "→ fetch it" in text

@@ -1,0 +1,258 @@
+"""Checkpoints in a store: found whole, passed over when damaged, forgotten when old."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore
+from scalestudy.training.checkpoint.files import (
+    MANIFEST,
+    SHARED,
+    CheckpointError,
+    PartSummary,
+    Search,
+    file_name,
+    forget_newer,
+    forget_old,
+    latest,
+    open_checkpoint,
+    part_name,
+    write_manifest,
+    write_part,
+)
+from scalestudy.training.distributed import Worker, gather_rows, gather_texts
+from scalestudy.training.state import pack
+from tests.support.gloo import GlooPool
+from tests.support.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalByteStore:
+    return LocalByteStore(tmp_path / "checkpoints")
+
+
+# --- written and found -------------------------------------------------------------------------------------------
+
+
+def test_the_newest_is_found_whole(store: LocalByteStore) -> None:
+    for number in (3, 9, 10):
+        save(store, number)
+    search = latest(store, LENET)
+    assert search.found is not None
+    assert (search.messages, search.found.manifest.number, search.found.manifest.step) == ((), 10, 10)
+    assert origins(search) == {(name, 10, 0) for name in NAMES}
+    assert torch.equal(search.found.read(SHARED)["weights"], torch.full((4,), 10.0))
+    assert store.names("00000010/") == [f"00000010/{name}" for name in (MANIFEST, *sorted(NAMES))]
+
+
+def test_an_empty_store_holds_none(store: LocalByteStore) -> None:
+    assert latest(store, LENET) == Search(None, ())
+
+
+def save_together(worker: Worker, folder: str) -> list[Any]:
+    """Each rank its part, the summaries gathered as texts, rank 0 the rest; then all read rank 3's part."""
+    store = LocalByteStore(folder)
+    mine = write_part(store, 7, part_name(worker.rank), pack({"rank": worker.rank}))
+    told = gather_texts(json.dumps(dataclasses.asdict(mine)), worker)
+    if worker.rank == 0:
+        parts = [PartSummary(**json.loads(text)) for text in told]
+        parts.append(write_part(store, 7, SHARED, pack({"world": worker.world_size})))
+        write_manifest(store, manifest_of(7, parts, world_size=worker.world_size))
+    gather_rows([0.0], worker)
+    found = open_checkpoint(store, 7)
+    return [latest(store, LENET).messages, found.manifest.world_size, found.read(SHARED), found.read(part_name(3))]
+
+
+def test_four_ranks_write_one_checkpoint(ranks: GlooPool, tmp_path: Path) -> None:
+    assert ranks.run(4, save_together, str(tmp_path)) == [[(), 4, {"world": 4}, {"rank": 3}]] * 4
+
+
+class CountingStore(LocalByteStore):
+    """Counts how often each name is read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reads: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        self.reads.append(name.rpartition("/")[2])
+        return super().read(name)
+
+
+def test_what_is_held_is_read_once(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    save(store, 1)
+    assert origins(latest(store, LENET, hold=[SHARED, part_name(0)])) == {(name, 1, 0) for name in NAMES}
+    assert sorted(store.reads) == sorted([MANIFEST, *NAMES, part_name(1)])
+
+
+def test_parts_that_are_not_there_are_refused(store: LocalByteStore) -> None:
+    save(store, 1)
+    with pytest.raises(ValueError, match=r"name: 'part-2.pt' is no part of checkpoint 1; choose one of"):
+        open_checkpoint(store, 1).read(part_name(2))
+    for name in (MANIFEST, "../part-0.pt", "a/b", ".part", ""):
+        with pytest.raises(ValueError, match=r"is not a part's name; use 'shared.pt'"):
+            write_part(store, 1, name, b"")
+    with pytest.raises(ValueError, match="number: -1 is negative; "):
+        write_part(store, -1, SHARED, b"")
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+def damage(store: ByteStore, name: str, how: str) -> None:
+    data = store.read(name)
+    changed = {
+        "flipped": data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+        "truncated": data[: len(data) // 2],
+        "emptied": b"",
+        "lengthened": data + b" ",
+    }
+    if how == "deleted":
+        store.delete(name)
+    else:
+        store.write(name, changed[how])
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "emptied", "lengthened", "deleted"])
+@pytest.mark.parametrize("name", [*NAMES, MANIFEST])
+def test_damage_falls_back_with_a_message(store: LocalByteStore, name: str, how: str) -> None:
+    save(store, 1)
+    save(store, 2)
+    damage(store, file_name(2, name), how)
+    search = latest(store, LENET)
+    assert origins(search) == {(other, 1, 0) for other in NAMES}
+    (message,) = search.messages
+    assert message.startswith("checkpoint 2 is passed over: ")
+    assert "it was not finished" in message if (name, how) == (MANIFEST, "deleted") else name in message
+    damage(store, file_name(1, name), how)
+    search = latest(store, LENET)
+    assert (search.found, len(search.messages)) == (None, 2)
+    assert resume(store) == 0
+    assert store.names() == []
+
+
+@given(st.data())
+def test_no_flipped_bit_passes(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalByteStore(folder)
+        save(store, 1)
+        name = data.draw(st.sampled_from(store.names()))
+        content = bytearray(store.read(name))
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        store.write(name, bytes(content))
+        search = latest(store, LENET)
+        assert search.found is None
+        assert len(search.messages) == 1
+        assert "\n" not in search.messages[0]
+
+
+def test_damage_after_the_search_is_an_error(store: LocalByteStore) -> None:
+    save(store, 1)
+    found = latest(store, LENET, hold=[SHARED]).found
+    assert found is not None
+    for name in NAMES:
+        damage(store, file_name(1, name), "flipped")
+    assert found.read(SHARED)["from"] == (SHARED, 1, 0)  # held since it was verified
+    with pytest.raises(
+        CheckpointError, match=r"^checkpoint 1: part-0.pt has another checksum .*; resume again"
+    ) as error:
+        found.read(part_name(0))
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+    store.delete(file_name(1, MANIFEST))
+    with pytest.raises(CheckpointError, match="checkpoint 1: it was not finished; "):
+        open_checkpoint(store, 1)
+
+
+def test_a_manifest_of_another_number_is_passed_over(store: LocalByteStore) -> None:
+    save(store, 1)
+    for name in store.names():
+        store.write(name.replace("00000001", "00000002"), store.read(name))
+    search = latest(store, LENET)
+    assert search.messages == ("checkpoint 2 is passed over: manifest.json is that of checkpoint 1",)
+    assert origins(search) == {(name, 1, 0) for name in NAMES}
+
+
+class _Evil:
+    """Makes a folder when unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return (os.mkdir, (self._folder,))
+
+
+def test_code_in_a_part_is_not_run(store: LocalByteStore, tmp_path: Path) -> None:
+    torch.save({"weights": _Evil(tmp_path / "ran")}, tmp_path / "evil.pt")
+    for number, data in enumerate([pickle.dumps(_Evil(tmp_path / "ran")), (tmp_path / "evil.pt").read_bytes()]):
+        parts = [write_part(store, number, name, data) for name in NAMES]
+        write_manifest(store, manifest_of(number, parts))
+        found = latest(store, LENET).found
+        assert found is not None
+        with pytest.raises(ValueError, match=r"damaged or hold code; resume from a checkpoint that") as error:
+            found.read(SHARED)
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "ran").exists()
+        pickle.loads(pickle.dumps(_Evil(tmp_path / "ran")))
+        (tmp_path / "ran").rmdir()  # the code would have run
+
+
+def test_another_model_is_refused(store: LocalByteStore) -> None:
+    save(store, 1)
+    save(store, 2, identity="resnet18")
+    with pytest.raises(
+        ValueError, match=r"checkpoint: 2 is of another training \('resnet18' there, 'lenet' here\); resum"
+    ):
+        latest(store, LENET)
+    assert latest(store, "resnet18").found is not None
+    damage(store, file_name(2, MANIFEST), "flipped")
+    assert origins(latest(store, LENET)) == {(name, 1, 0) for name in NAMES}
+    with pytest.raises(ValueError, match="checkpoint: 1 is of another training"):
+        latest(store, "resnet18")
+
+
+# --- forgetting --------------------------------------------------------------------------------------------------
+
+
+def test_the_last_two_are_kept(store: LocalByteStore) -> None:
+    for number in range(4):
+        save(store, number)
+        forget_old(store)
+        assert numbers_in(store) == {number, max(number - 1, 0)}
+    forget_old(store, keep=1)
+    assert numbers_in(store) == {3}
+    with pytest.raises(ValueError, match="keep: 0 would delete the newest checkpoint; give at least 1"):
+        forget_old(store, keep=0)
+
+
+def test_only_what_is_older_than_the_newest_is_forgotten(store: LocalByteStore) -> None:
+    for number in (1, 3, 5):
+        save(store, number)
+    for number in (0, 2, 4, 6):  # begun only
+        write_part(store, number, SHARED, b"")
+    others = ["00000001x/part-0.pt", "1/part-0.pt", "000000001/part-0.pt", "notes.txt"]
+    for name in others:
+        store.write(name, b"somebody else's")
+    forget_old(store)
+    assert {name.partition("/")[0] for name in store.names()} - {other.partition("/")[0] for other in others} == {
+        "00000003",
+        "00000005",
+        "00000006",
+    }
+    assert set(others) < set(store.names())
+    forget_newer(store, 3)
+    assert {name for name in store.names() if name not in others} == {file_name(3, name) for name in (MANIFEST, *NAMES)}
+    forget_newer(store, None)
+    assert store.names() == sorted(others)

@@ -1,0 +1,92 @@
+"""What a data set's callable may return, and what is said about anything else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from scalestudy.training.data import DataError, Splits
+from tests.support.training.datasets import Images, Returning
+
+IMAGES, LABELS = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 0])
+
+
+def splits(inputs: torch.Tensor = IMAGES, targets: torch.Tensor = LABELS, num_classes: int = 3) -> Splits:
+    """The same tensors for training and test."""
+    return Splits(inputs, targets, inputs, targets, num_classes)
+
+
+def test_tensors_of_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match="train inputs"):
+        Splits(IMAGES, LABELS[:3], IMAGES, LABELS, 3)
+    with pytest.raises(DataError, match="test inputs"):
+        Splits(IMAGES, LABELS, IMAGES[:0], LABELS[:0], 3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "num_classes", "found"),
+    [
+        (LABELS, 2, "train targets are 0 to 2, and 2 classes are numbered 0 to 1; correct the labels or num_classes"),
+        (LABELS - 1, 3, "train targets are -1 to 1, and 3 classes are numbered 0 to 2; "),
+        (LABELS.int(), 3, "train targets are torch.int32 .*; give class numbers"),
+        (LABELS.unsqueeze(1), 3, r"of shape \(4, 1\); give class numbers"),
+        (torch.zeros(4), 3, r"train targets \(4,\) are not 3 numbers an example; set num_classes"),
+        (torch.zeros(4, 2), 3, r"train targets \(4, 2\) are not 3 numbers"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets: torch.Tensor, num_classes: int, found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        splits(targets=targets, num_classes=num_classes)
+
+
+def test_bytes_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"train inputs are torch\.uint8; give floating-point .* inputs / 255"):
+        splits(inputs=IMAGES.byte())
+
+
+def test_numbers_to_predict_are_taken() -> None:
+    assert splits(targets=torch.zeros(4), num_classes=1).num_classes == 1
+    assert splits(targets=torch.zeros(4, 5), num_classes=5).num_classes == 5
+    assert splits(inputs=torch.zeros(4, 7)).in_channels == 7
+
+
+def test_size_and_examples() -> None:
+    """4 images of 4 float32 and 4 labels of int64, twice: 2 · (64 + 32) bytes."""
+    tensors = splits()
+    assert tensors.size_bytes == 192
+    examples = tensors.test_examples(2)
+    assert examples.shape == (2, 1, 2, 2)
+    assert examples.untyped_storage().data_ptr() != tensors.test_inputs.untyped_storage().data_ptr()
+
+
+def test_datasets_tell_their_channels() -> None:
+    found = Splits.from_datasets(Images(6), Images(3), num_classes=3)
+    assert (found.num_classes, found.in_channels) == (3, 1)
+    assert torch.equal(found.test_examples(2), Images(3).images[:2])
+    assert Splits.from_datasets(Images(6), Images(3), num_classes=3, in_channels=4).in_channels == 4
+
+
+class Endless(IterableDataset[int]):
+    """No map-style data set."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "found"),
+    [
+        (Endless(), "train data set is a Endless without a length .*; give a map-style torch Dataset"),
+        (Returning(None, count=0), "without a length or without examples"),
+        (Returning(torch.zeros(3)), r"a train example is a Tensor; return \(input, target\)"),
+        (Returning(("an image", 3)), r"a train example is \(str, int\); return .*transform=ToTensor\(\)"),
+        (Returning((torch.tensor(1.0), 3)), r"a train example is \(Tensor, int\)"),
+    ],
+)
+def test_datasets_of_another_form_are_refused(dataset: Dataset[object], found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        Splits.from_datasets(dataset, Images(3), num_classes=3)

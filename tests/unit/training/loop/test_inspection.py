@@ -1,0 +1,93 @@
+"""The parameter table, and the memory of parameters, gradients and optimizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.loop.memory_fit import Memory, inspect_config, inspect_model, optimizer_bytes
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import make_optimizer
+from scalestudy.training.models import MLP
+from tests.support.training.helpers import ALONE, FirstParameters, make_config
+
+SGD = OptimizerConfig()
+
+
+def test_a_row_tells_name_shape_count_mean_and_spread() -> None:
+    layer = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
+    (row,) = inspect_model(layer, SGD).parameters
+    assert (row.name, row.shape, row.count, row.trained, row.shared_with) == ("weight", (2, 2), 4, True, ())
+    assert row.mean == 3.0  # (1 + 2 + 3 + 6) / 4
+    assert row.std == pytest.approx(3.5**0.5)  # (4 + 1 + 0 + 9) / 4
+
+
+def test_a_shared_tensor_is_told_and_counted_once() -> None:
+    found = inspect_model(MLP(3, 1, hidden=[4], image_size=2, shared=3), SGD)
+    shared = {row.name: row.shared_with for row in found.parameters if row.shared_with}
+    assert shared == {"3.weight": ("5.weight", "7.weight"), "3.bias": ("5.bias", "7.bias")}
+    assert found.trained_numbers == (4 * 4 + 4) + (4 * 4 + 4) + (4 * 3 + 3)
+    assert found.memory == Memory(parameters=220, gradients=220, optimizer=0, buffers=0)  # 55 numbers of 4 bytes
+
+
+def test_frozen_parameters_take_no_gradient_and_no_optimizer_state() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[0].weight.requires_grad_(False)
+    found = inspect_model(model, OptimizerConfig(momentum=0.9))
+    assert [row.name for row in found.parameters if not row.trained] == ["0.weight"]
+    assert (found.trained_numbers, found.frozen_numbers) == (12, 16)
+    assert (found.buffer_tensors, found.buffer_numbers) == (3, 9)
+    # running mean and variance in float32, one int64 count of batches
+    assert found.memory == Memory(parameters=4 * 28, gradients=4 * 12, optimizer=4 * 12, buffers=4 * 8 + 8)
+
+
+def test_an_empty_parameter_has_no_moments() -> None:
+    model = nn.Module()
+    model.none = nn.Parameter(torch.empty(0, 3))
+    (row,) = inspect_model(model, SGD).parameters
+    assert (row.count, row.mean, row.std) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SGD, OptimizerConfig(momentum=0.9), OptimizerConfig(name="adam"), OptimizerConfig(name="adamw", weight_decay=0.1)],
+    ids=lambda config: f"{config.name} {config.momentum}",
+)
+def test_the_optimizers_memory_is_what_it_keeps_after_a_step(config: OptimizerConfig) -> None:
+    model = MLP(3, 1, hidden=[5], image_size=4, batch_norm=True)
+    parameters = list(model.parameters())
+    optimizer = make_optimizer(config, 0.1, parameters)
+    model(torch.rand(4, 1, 4, 4)).sum().backward()
+    optimizer.step()
+    kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    assert optimizer_bytes(config, parameters) == sum(value.numel() * value.element_size() for value in kept)
+
+
+def test_what_is_shown_is_what_is_trained() -> None:
+    config = make_config(model="lenet", model_args={"init": "xavier"}, seed=7)
+    first = FirstParameters()
+    train(config, ALONE, hooks=[first])
+    found = inspect_config(config)
+    assert {row.name: row.shape for row in found.parameters} == {
+        name: value.shape for name, value in first.state.items()
+    }
+    for row in found.parameters:
+        assert row.mean == pytest.approx(first.state[row.name].mean(dtype="float64"), abs=1e-12)
+        assert row.std == pytest.approx(first.state[row.name].std(dtype="float64"), abs=1e-12)
+    other_seed = inspect_config(make_config(model="lenet", model_args={"init": "xavier"}, seed=8))
+    assert other_seed.parameters[0].mean != found.parameters[0].mean
+
+
+def test_plain_data_survives_json() -> None:
+    found = inspect_config(make_config())
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["memory"] == asdict(found.memory)
+    assert plain["parameters"][0]["shape"] == [16, 784]
+    assert plain["trained_numbers"] == found.trained_numbers == 784 * 16 + 16 + 16 * 10 + 10

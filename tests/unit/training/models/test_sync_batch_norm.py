@@ -1,0 +1,296 @@
+"""Synchronised batch normalisation: any split of a batch over workers gives what one device's BatchNorm gives."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
+from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.models import ResNet18
+from scalestudy.training.models.sync_batch_norm import SynchronisedBatchNorm, convert_sync_batch_norm
+from tests.support.gloo import GlooPool
+from tests.support.training.helpers import largest_difference, make_config, run_training, same_bits, smallest_movement
+
+LAYERS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {  # name: class, shape of an example
+    "1d": (nn.BatchNorm1d, (3,)),
+    "1d of sequences": (nn.BatchNorm1d, (3, 5)),
+    "2d": (nn.BatchNorm2d, (3, 4, 2)),
+    "3d": (nn.BatchNorm3d, (3, 2, 3, 2)),
+}
+SPLITS = [[12], [6, 6], [3, 9], [12, 0], [1, 11], [3, 3, 3, 3], [5, 0, 1, 6], [0, 0, 0, 12]]
+TOLERANCE = 1e-10
+
+
+def batch_of(layer: str) -> torch.Tensor:
+    """12 examples in float64 whose mean is far from zero, so that a sum of squares would cancel."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(12, *LAYERS[layer][1], generator=generator, dtype=torch.float64) + 100.0
+
+
+def outcome_of(model: nn.Module, batches: list[torch.Tensor]) -> dict[str, Any]:
+    """Outputs of a step a batch, gradients of the last, and the buffers."""
+    outputs = []
+    for batch in batches:
+        inputs = batch.clone().requires_grad_()
+        model.zero_grad()
+        outputs.append(model(inputs))
+        (outputs[-1] ** 3).sum().backward()  # the gradient of each output is another
+    return {
+        "outputs": [output.detach() for output in outputs],
+        "input gradient": inputs.grad,
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
+        "buffers": {name: buffer.clone() for name, buffer in model.named_buffers()},
+    }
+
+
+def two_batches(layer: str) -> list[torch.Tensor]:
+    return [batch_of(layer), batch_of(layer).flip(0) * 2.0 - 30.0]
+
+
+def layer_of(layer: str, options: dict[str, Any]) -> nn.Module:
+    module = LAYERS[layer][0](3, **options).double()
+    if module.affine:
+        nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(2))
+        nn.init.normal_(module.bias, generator=torch.Generator().manual_seed(3))
+    return module
+
+
+def synchronised(worker: Worker, layer: str, options: dict[str, Any], sizes: list[int]) -> dict[str, Any]:
+    """This rank's outcome on its shard."""
+    module = layer_of(layer, options)
+    assert convert_sync_batch_norm(module, worker)
+    shards = [batch.split(sizes)[worker.rank] for batch in two_batches(layer)]
+    return outcome_of(module, shards)
+
+
+def check_equals_one_device(ranks: GlooPool, layer: str, options: dict[str, Any], sizes: list[int]) -> None:
+    expected = outcome_of(layer_of(layer, options), two_batches(layer))
+    per_rank = ranks.run(len(sizes), synchronised, layer, options, sizes)
+    for step in range(2):
+        outputs = torch.cat([rank["outputs"][step] for rank in per_rank])
+        assert (outputs - expected["outputs"][step]).abs().max() < TOLERANCE
+    gradients = torch.cat([rank["input gradient"] for rank in per_rank])
+    assert (gradients - expected["input gradient"]).abs().max() < TOLERANCE
+    for name, gradient in expected["gradients"].items():
+        summed = sum(rank["gradients"][name] for rank in per_rank)
+        assert (summed - gradient).abs().max() < TOLERANCE
+    for rank in per_rank:
+        assert rank["buffers"].keys() == expected["buffers"].keys()
+        for name, buffer in expected["buffers"].items():
+            assert (rank["buffers"][name] - buffer).abs().max() < TOLERANCE
+            assert torch.equal(rank["buffers"][name], per_rank[0]["buffers"][name])
+
+
+@pytest.mark.parametrize("sizes", SPLITS, ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_any_split_gives_one_devices_numbers(ranks: GlooPool, layer: str, sizes: list[int]) -> None:
+    check_equals_one_device(ranks, layer, {}, sizes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"momentum": None}, {"momentum": 0.0}, {"affine": False}, {"track_running_stats": False}, {"eps": 0.5}],
+    ids=str,
+)
+def test_every_option_counts(ranks: GlooPool, options: dict[str, Any]) -> None:
+    check_equals_one_device(ranks, "2d", options, [5, 0, 1, 6])
+
+
+def test_the_backward_is_the_derivative_of_the_forward() -> None:
+    module = layer_of("1d of sequences", {})
+    convert_sync_batch_norm(module, Worker(0, 1, torch.device("cpu")))
+    inputs = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    arguments = (inputs, module.weight, module.bias)
+    assert torch.autograd.gradcheck(
+        lambda *given: torch.func.functional_call(module, {"weight": given[1], "bias": given[2]}, given[0]), arguments
+    )
+
+
+def step_of_a_network(worker: Worker, strategy: str, sizes: list[int]) -> dict[str, Any]:
+    """Gradients and buffers of a small network with batch normalisation after a step on shards of these sizes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3),
+        nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 3),
+    ).double()  # fmt: skip
+    inputs, targets = torch.rand(sum(sizes), 1, 12, 12, dtype=torch.float64), torch.randint(3, (sum(sizes),))
+    shard_loss = ShardLoss(model, cross_entropy, runs_empty=convert_sync_batch_norm(model, worker))
+    sync = make_gradient_sync(strategy, shard_loss, worker)
+    start = sum(sizes[: worker.rank])
+    mine = slice(start, start + sizes[worker.rank])
+    plan = StepPlan(shard=sizes[worker.rank], batch=sum(sizes))
+    sync.step_starts(plan)
+    (sync.module(inputs[mine], targets[mine]) * sync.factor(plan)).backward()
+    sync.synchronise()
+    gradients = [parameter.grad.clone() for parameter in shard_loss.trained_parameters()]
+    return {"gradients": gradients, "buffers": [buffer.double() for buffer in model.buffers()]}
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+@pytest.mark.parametrize("sizes", [[8, 8], [16, 0], [7, 3, 2, 4], [5, 0, 0, 11]], ids=str)
+def test_summed_gradients_are_those_of_the_whole_batch(ranks: GlooPool, sizes: list[int], strategy: str) -> None:
+    per_rank = ranks.run(len(sizes), step_of_a_network, strategy, sizes)
+    (whole,) = ranks.run(1, step_of_a_network, strategy, [sum(sizes)])
+    for rank in per_rank:
+        for kind in ("gradients", "buffers"):
+            for mine, first, expected in zip(rank[kind], per_rank[0][kind], whole[kind], strict=True):
+                assert torch.equal(mine, first)
+                assert (mine - expected).abs().max() < TOLERANCE
+    assert all(gradient.abs().max() > 1e-6 for gradient in (whole["gradients"][0], whole["gradients"][-1]))
+
+
+def resnet_step(worker: Worker, sizes: list[int]) -> tuple[float, int]:
+    """A ResNet-18 whose ranks may have no example: its loss over all ranks, and how many gradients are missing."""
+    torch.manual_seed(0)
+    model = ResNet18(10, 1)
+    inputs, targets = torch.rand(sum(sizes), 1, 8, 8), torch.randint(10, (sum(sizes),))
+    shard_loss = ShardLoss(model, cross_entropy, runs_empty=convert_sync_batch_norm(model, worker))
+    loss = shard_loss(inputs.split(sizes)[worker.rank], targets.split(sizes)[worker.rank])
+    loss.backward()
+    return loss.item(), sum(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_resnet_bears_an_empty_shard(ranks: GlooPool) -> None:
+    (first, missing), (empty, missing_too) = ranks.run(2, resnet_step, [4, 0])
+    ((alone, _),) = ranks.run(1, resnet_step, [4])
+    assert first == pytest.approx(alone, rel=1e-5)
+    assert empty == 0.0
+    assert missing == missing_too == 0
+
+
+def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, Any]]:
+    """20 steps of a network with batch normalisation, in float64, by rank."""
+    values: dict[str, Any] = {
+        "model": "tests.support.training.workloads:DoubleBatchNormNet",
+        "model_args": {},
+        "data_args": {"train_samples": 10 * 32 - 5, "test_samples": 64},
+        "learning_rate": 0.1,
+        "epochs": 2,
+    }
+    return ranks.run(world_size, run_training, make_config(**(values | changes)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+@pytest.mark.parametrize("shards", ["even", (3.0, 1.0), (1.0, 0.0), "even4", (1.0, 0.0, 2.0, 1.0)], ids=str)
+def test_a_training_equals_one_workers(ranks: GlooPool, shards: Any, strategy: str) -> None:
+    world_size = {"even": 2, "even4": 4}.get(shards, len(shards))
+    (alone,) = trained(ranks, 1)
+    given = "even" if isinstance(shards, str) else shards
+    replicas = trained(ranks, world_size, shards=given, gradient_sync=strategy, sync_batch_norm=True)
+    assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
+    assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-9
+    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-4
+    for mine, expected in zip(replicas[0]["curve"], alone["curve"], strict=True):  # evaluated with running statistics
+        assert mine == pytest.approx(expected, abs=1e-9)
+
+
+def test_without_it_the_number_of_workers_shows(ranks: GlooPool) -> None:
+    """So that the test above can fail."""
+    (alone,) = trained(ranks, 1)
+    replicas = trained(ranks, 2)
+    assert largest_difference(alone["state"], replicas[0]["state"]) > 1e-3
+
+
+def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> None:
+    """The last batch has one example, which four micro-batches can't share; images have many values a channel."""
+    config = {
+        "model": "tests.support.training.workloads:ImageBatchNormNet",
+        "data_args": {"train_samples": 65, "test_samples": 8},
+        "accumulation": 4,
+        "sync_batch_norm": True,
+    }
+    replicas = trained(ranks, 2, **config)
+    assert replicas[0]["status"] == "finished"
+    assert same_bits(replicas[0]["state"], replicas[1]["state"])
+
+
+def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+    inputs = torch.rand(8, 1, 6, 6) + 10.0
+    convert_sync_batch_norm(model, worker)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(inputs.chunk(worker.world_size)[worker.rank])
+    (outputs.float() ** 3).sum().backward()
+    return outputs.dtype, outputs.float().detach(), model[1].weight.grad
+
+
+def test_autocast_to_bfloat16_normalises_in_float32(ranks: GlooPool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+    inputs = torch.rand(8, 1, 6, 6) + 10.0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(inputs)
+    (expected.float() ** 3).sum().backward()
+    per_rank = ranks.run(2, in_bfloat16)
+    assert {rank[0] for rank in per_rank} == {torch.bfloat16}
+    outputs = torch.cat([rank[1] for rank in per_rank])
+    assert (outputs - expected.float()).abs().max() < 0.02  # outputs up to 3, which bfloat16 holds to 1 in 128
+    weight_gradient = per_rank[0][2] + per_rank[1][2]
+    assert torch.allclose(weight_gradient, model[1].weight.grad, rtol=0.02, atol=0.02 * weight_gradient.abs().max())
+
+
+def test_evaluation_is_pytorchs_own_and_needs_no_other_rank() -> None:
+    plain = layer_of("2d", {})
+    plain(batch_of("2d"))
+    converted = copy.deepcopy(plain)
+    convert_sync_batch_norm(converted, Worker(0, 2, torch.device("cpu")))  # there is no process group here
+    before = converted.running_mean.clone()
+    assert torch.equal(plain.eval()(batch_of("2d")), converted.eval()(batch_of("2d")))
+    assert torch.equal(before, converted.running_mean)
+
+
+def test_names_and_numbers_stay() -> None:
+    model = ResNet18(10, 1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert convert_sync_batch_norm(model, Worker(1, 2, torch.device("cpu")))
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    ResNet18(10, 1).load_state_dict(model.state_dict())
+
+
+def test_a_model_without_batch_normalisation_has_none_replaced() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.InstanceNorm1d(3))
+    assert not convert_sync_batch_norm(model, Worker(0, 2, torch.device("cpu")))
+    assert not any(isinstance(module, SynchronisedBatchNorm) for module in model.modules())
+
+
+class UsersBatchNorm(nn.BatchNorm1d):
+    """Somebody's own."""
+
+
+def test_a_users_own_batch_normalisation_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), UsersBatchNorm(3))
+    with pytest.raises(
+        ValueError, match="sync_batch_norm: 1 is a UsersBatchNorm, not one of PyTorch's own classes; use"
+    ):
+        convert_sync_batch_norm(model, Worker(0, 2, torch.device("cpu")))
+
+
+def one_value_a_channel(worker: Worker) -> str:
+    module = nn.BatchNorm1d(3)
+    convert_sync_batch_norm(module, worker)
+    try:
+        module(torch.rand(1 - worker.rank, 3))
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_batch_without_a_variance_is_refused_on_every_rank(ranks: GlooPool) -> None:
+    expected = "batch_size: one value a channel in the global batch has no variance, which batch normalisation needs; "
+    assert ranks.run(2, one_value_a_channel) == [f"{expected}choose a larger batch_size"] * 2
+
+
+def test_inputs_of_another_shape_are_refused() -> None:
+    module = nn.BatchNorm1d(3)
+    convert_sync_batch_norm(module, Worker(0, 1, torch.device("cpu")))
+    with pytest.raises(ValueError, match=r"inputs of shape \[2, 4\] are not \(n, 3, \.\.\.\)"):
+        module(torch.rand(2, 4))

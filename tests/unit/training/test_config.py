@@ -1,0 +1,163 @@
+"""The config: what it accepts, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+
+from scalestudy.training.config import CONTRADICTIONS, Contradiction, KnobError, OptimizerConfig, TrainConfig
+from tests.support.training.helpers import make_config
+
+
+def test_a_config_survives_json() -> None:
+    config = make_config(shards=(0.7, 0.3), gradient_clip=1.0, optimizer=OptimizerConfig(momentum=0.9), data_root="x")
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert TrainConfig.from_dict(make_config().to_dict()) == make_config()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "resnet1000"),
+        ("model", 3),
+        ("model", "package:"),
+        ("model", "pack age:model"),
+        ("data", "cifar"),
+        ("batch_size", 0),
+        ("batch_size", -1),
+        ("batch_size", 2.0),
+        ("batch_size", True),
+        ("batch_size", "256"),
+        ("epochs", 0),
+        ("seed", -1),
+        ("warm_up_steps", -1),
+        ("learning_rate", 0),
+        ("learning_rate", -0.1),
+        ("learning_rate", math.nan),
+        ("learning_rate", math.inf),
+        ("learning_rate", "0.1"),
+        ("learning_rate", True),
+        ("gradient_clip", 0),
+        ("gradient_clip", math.inf),
+        ("gradient_sync", "horovod"),
+        ("loss", "hinge"),
+        ("metric", "top5"),
+        ("shards", "odd"),
+        ("shards", ()),
+        ("shards", (0.0, 0.0)),
+        ("shards", (1, -1)),
+        ("shards", (1, "2")),
+        ("shards", [1, 1]),
+        ("model_args", [1]),
+        ("model_args", {1: 2}),
+        ("data_args", None),
+        ("optimizer", "sgd"),
+        ("optimizer", {"name": "sgd"}),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field}: "):
+        make_config(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", "rmsprop"), ("momentum", 1.0), ("momentum", -0.1), ("weight_decay", -1.0), ("weight_decay", math.nan)],
+)
+def test_a_bad_optimizer_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^optimizer\.{field}: "):
+        OptimizerConfig(**{field: value})
+
+
+def test_momentum_without_effect_is_refused() -> None:
+    told = r"optimizer\.momentum: 0\.9 does not go with optimizer\.name adam: only sgd takes it; set momentum to 0"
+    with pytest.raises(KnobError, match=told):
+        make_config(optimizer=OptimizerConfig(name="adam", momentum=0.9))
+
+
+@pytest.mark.parametrize("pair", CONTRADICTIONS, ids=lambda pair: f"{pair.key}-{pair.other_key}")
+def test_every_contradiction_is_refused(pair: Contradiction) -> None:
+    """By values of which each is fine with the defaults of all other keys."""
+    values = {
+        "lr_rule": "adascale",
+        "warmup_epochs": 1.0,
+        "gradient_sync": "bf16",
+        "schedule": "one_cycle",
+        "optimizer.name": "adam",
+        "optimizer.momentum": 0.9,
+    }
+    plain = make_config().to_dict()
+    for key in (pair.key, pair.other_key):
+        section, _, name = key.rpartition(".")
+        (plain[section] if section else plain)[name] = values[key]
+    with pytest.raises(KnobError) as caught:
+        TrainConfig.from_dict(plain)
+    assert [problem.field for problem in caught.value.problems] == [pair.key]
+    assert caught.value.remedy == pair.remedy
+
+
+def test_all_problems_are_told_at_once() -> None:
+    plain = make_config().to_dict() | {"epochs": 0, "optimizer": {"momentum": 2, "beta": 1}, "rate": 1}
+    del plain["model"]
+    with pytest.raises(KnobError) as caught:
+        TrainConfig.from_dict(plain)
+    assert {problem.field for problem in caught.value.problems} == {
+        "epochs",
+        "optimizer.momentum",
+        "optimizer.beta",
+        "rate",
+        "model",
+    }
+    assert "epochs: 0 is too small; use at least 1" in str(caught.value).splitlines()
+    assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems
+
+
+def test_numbers_are_kept_as_the_key_has_them() -> None:
+    """A trial's id and a checkpoint's identity are made from the text of these numbers."""
+    config = make_config(learning_rate=1, warmup_epochs=0, shards=(3, 1))
+    assert (repr(config.learning_rate), repr(config.warmup_epochs), config.shards) == ("1.0", "0.0", (3.0, 1.0))
+    with pytest.raises(KnobError, match=r"^learning_rate: 10+ is not a finite number"):
+        make_config(learning_rate=10**400)
+
+
+def test_a_misspelt_name_is_guessed() -> None:
+    with pytest.raises(
+        KnobError, match=r"""^model: 'lenat' is not built in; did you mean "lenet"\? choose lenet, mlp"""
+    ):
+        make_config(model="lenat")
+
+
+def test_unknown_and_missing_keys_are_refused() -> None:
+    plain = make_config().to_dict()
+    with pytest.raises(ValueError, match=r"^rate: 1 stands under an unknown key; the keys here are accumulation, "):
+        TrainConfig.from_dict(plain | {"rate": 1})
+    with pytest.raises(
+        ValueError, match=r"^optimizer\.beta: 1 stands under an unknown key; the keys here are momentum, name"
+    ):
+        TrainConfig.from_dict(plain | {"optimizer": {"beta": 1}})
+    with pytest.raises(ValueError, match=r"^model: is missing; add `model: …`"):
+        TrainConfig.from_dict({name: value for name, value in plain.items() if name != "model"})
+
+
+def test_weights_fit_the_world() -> None:
+    assert make_config().weights(3) == (1.0, 1.0, 1.0)
+    assert make_config(shards=(2.0, 1.0)).weights(2) == (2.0, 1.0)
+    with pytest.raises(ValueError, match=r"shards: .* each of 3 workers"):
+        make_config(shards=(2.0, 1.0)).weights(3)
+
+
+def test_importing_config_registry_records_and_data_imports_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, scalestudy.training.config, scalestudy.training.registry, scalestudy.training.records\n"
+        "import scalestudy.training.batches, scalestudy.training.data\n"
+        "scalestudy.training.data.require('digits')\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,240 @@
+"""`python -m scalestudy.training`, alone and under torchrun."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalestudy.training.__main__ import main
+from scalestudy.training.state import load_state
+
+WORKLOADS = "tests.support.training.workloads"
+
+
+ARGUMENTS = [
+    "--model",
+    "mlp",
+    "--model-args",
+    '{"hidden": [16]}',
+    "--data",
+    "digits",
+    "--batch-size",
+    "100",
+    "--learning-rate",
+    "0.1",
+    "--epochs",
+    "2",
+    "--threads",
+    "1",
+    "--device",
+    "cpu",
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+def run(*command: str) -> list[dict[str, Any]]:
+    """The JSON lines of a program that must end well and keep its standard output clean."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "terminate" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path) -> None:
+    """Losses are sums in another order; accuracies of 360 examples may differ by one."""
+    alone = run("-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))
+    together = run(*TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "together.pt"))
+    assert len(alone) == len(together) == 3
+    for one, two in zip(alone[:2], together[:2], strict=True):
+        assert one.keys() == two.keys()
+        assert [one[name] for name in ("epoch", "steps", "samples")] == [
+            two[name] for name in ("epoch", "steps", "samples")
+        ]
+        assert one["train_loss"] == pytest.approx(two["train_loss"], rel=1e-4)
+        assert one["test_loss"] == pytest.approx(two["test_loss"], rel=1e-4)
+        assert one["test_accuracy"] == pytest.approx(two["test_accuracy"], abs=1.01 / 360)
+        assert two["replica_max_diff"] == 0.0
+    assert alone[2]["status"] == together[2]["status"] == "finished"
+    states = [load_state(tmp_path / name) for name in ("alone.pt", "together.pt")]
+    assert all(torch.allclose(states[0][name], states[1][name], atol=1e-4) for name in states[0])
+
+
+def test_main_prints_records_and_a_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--optimizer", "adamw", "--gradient-clip", "1", "--gradient-sync", "naive"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["epoch"] for line in lines[:2]] == [1, 2]
+    assert lines[2]["last_test_accuracy"] == lines[1]["test_accuracy"]
+
+
+def test_every_option_reaches_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each in a way that can be seen in what is printed."""
+    options = [
+        "--lr-rule",
+        "sqrt",
+        "--base-batch-size",
+        "25",
+        "--warmup-epochs",
+        "0.5",
+        "--schedule",
+        "cosine",
+        "--accumulation",
+        "2",
+        "--channels-last",
+        "auto",
+        "--precision",
+        "bf16",
+        "--augment",
+        "crop_flip",
+        "--loss",
+        "mse",
+        "--metric",
+        "mse",
+        "--noise-scale",
+        "--sync-batch-norm",
+        "--shards",
+        "speed",
+    ]
+    assert main([*ARGUMENTS, *options]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    first, second, last = [json.loads(line) for line in printed]
+    assert min(first["test_mse"], second["test_mse"]) > 0
+    assert first["grad_trace_cov"] is not None
+    # 15 steps an epoch: 8 of warm-up, then half a cosine over 22; the epoch's last update is the 7th of them
+    assert first["learning_rate"] == pytest.approx(0.1 * 2 * (1 + math.cos(math.pi * 6 / 22)) / 2)
+    assert last["details"].keys() == {"channels_last"}
+    assert last["last_test_mse"] == second["test_mse"]
+
+
+def test_a_device_that_is_not_there_is_told_once() -> None:
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,cuda:7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "device: no CUDA device 7 among" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--learning-rate", "1e30"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["status"] == "diverged"
+    assert last["last_test_accuracy"] is None
+    assert "epoch 1" in last["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "lenat"], "model: 'lenat' is not built in; did you mean \"lenet\"? choose lenet, mlp"),
+        (["--data", "mnist", "--data-root", "/nowhere"], "run `scalestudy data fetch mnist`"),
+        (["--learning-rate", "nan"], "learning_rate: nan"),
+        (["--batch-size", "0"], "batch_size: 0"),
+        (["--batch-size", "2000"], "batch_size: 2000 is more than the 1437"),
+        (["--shards", "1,1"], "shards: [1.0, 1.0] has not one weight for each of 1 workers"),
+        (["--device", "tpu"], "device: 'tpu' is not known"),
+        (["--threads", "-1"], "threads: -1"),
+        (["--threads", "0"], "threads: 0 is less than 1"),
+        (["--timeout-seconds", "nan"], "timeout_seconds: nan is not a wait; choose a number above 0"),
+        (["--timeout-seconds", "0"], "timeout_seconds: 0"),
+        (["--timeout-seconds", "1e300"], "timeout_seconds: 1e+300"),
+        (["--model-args", '{"hidden": 5}'], "model_args.hidden: 5 is not a list of whole numbers above 0; write"),
+        (["--save-model", "/nonexist/x.pt"], "save_model: /nonexist/x.pt: there is no folder /nonexist; make it"),
+        (["--save-model", "/"], "save_model: /: it is a folder; name a file in it"),
+        (["--model-args", '{"depth": 3}'], "it takes num_classes, in_channels, hidden"),
+        (["--model", "nowhere:Net"], "there is no module 'nowhere'"),
+        (["--loss", "nowhere:loss"], "loss: 'nowhere:loss': there is no module 'nowhere'"),
+        (["--metric", "math:pi"], "metric: 'math:pi': module 'math' has no callable 'pi'"),
+        (
+            ["--loss", f"{WORKLOADS}:mean_loss"],
+            "return one value an example (with PyTorch's losses",
+        ),
+        (["--data", f"{WORKLOADS}:labels_out_of_range", "--data-args", "{}"], "correct the labels"),
+        (
+            ["--model", f"{WORKLOADS}:too_few_outputs", "--model-args", "{}"],
+            "model: outputs (100, 9) do not fit 10 classes; make its last layer give 10 outputs",
+        ),
+        (["--warmup-epochs", "1", "--schedule", "one_cycle"], "warmup_epochs: 1.0 does not go with schedule one_cycle"),
+        (
+            ["--lr-rule", "adascale", "--optimizer", "adam"],
+            "lr_rule: 'adascale' does not go with optimizer.name adam",
+        ),
+        (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
+        (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu say the same thing twice"),
+        (
+            ["--loss", "mse", "--model", f"{WORKLOADS}:too_few_outputs", "--model-args", "{}"],
+            "model: outputs (100, 9) do not fit 10 classes",
+        ),
+        (
+            ["--model", f"{WORKLOADS}:unused_layer", "--model-args", "{}"],
+            "model: unused.weight, unused.bias took no part in the loss of the first batch; use them in forward",
+        ),
+        (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
+        (["--accumulation", "0"], "accumulation: 0 is too small; use at least 1"),
+        (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is not valid"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ARGUMENTS, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--batch-size", "many"], ["--model-args", "[1]"], ["--model-args", "{"], ["--shards", "a,b"], ["--x"]],
+)
+def test_arguments_that_do_not_parse_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*ARGUMENTS, *arguments])
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_rank_that_lacks_a_device_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert main([*ARGUMENTS, "--device", "cuda"]) == 2
+    assert "error on rank 1: device: no CUDA device 1 among 1; start fewer workers" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_saved_does_not_lose_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full only when the training is over."""
+    monkeypatch.setattr(torch, "save", _raise_disk_full)
+    assert main([*ARGUMENTS, "--save-model", str(tmp_path / "model.pt")]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["status"] == "finished"
+    path = tmp_path / "model.pt"
+    expected = f"model state: can't write {path}: No space left on device; choose another path"
+    assert captured.err == f"python -m scalestudy.training: error: {expected}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def _raise_disk_full(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_no_cuda_device_is_a_clear_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    assert main([*ARGUMENTS, "--device", "cuda"]) == 2
+    assert "no CUDA device 0 among 0" in capsys.readouterr().err

@@ -63,7 +63,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "experiments.report": ANY_EXPERIMENTS,
     # orchestration
     "orchestration": set(),
-    "orchestration.base": {"experiments.spec.addresses", "scalestudy"},
+    "orchestration.base": {"experiments.spec.addresses", "training.exceptions"},
     "orchestration.cluster": {"orchestration.base", "experiments.spec"},
     "orchestration.storage": {
         "orchestration.base",
@@ -71,6 +71,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "experiments.spec",
         "experiments.study",
         "training.checkpoint",
+        "training.whole_file",
     },
     "orchestration.groups": {
         "orchestration.base",

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from training.exceptions import InputError
+from scalestudy.training.exceptions import InputError
 
 SUM_TOLERANCE = 0.01  # weights of at most 1 are shares, which sum to 1 apart from rounding
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from training.exceptions import InputError
+from scalestudy.training.exceptions import InputError
 
 LONGEST_TIMEOUT_SECONDS = 1e9  # a backend counts nanoseconds in 64 bits
 LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is ready

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import LOSSES, METRICS, resolve_field
-from training.exceptions import InputError
 
 PerExample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(outputs (N, …), targets (N, …)) -> values (N,)."""

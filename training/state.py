@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.whole_file import write_whole
-from training.exceptions import InputError
 
 
 def cpu_state(model: nn.Module) -> dict[str, torch.Tensor]:

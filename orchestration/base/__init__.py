@@ -1,4 +1,4 @@
 """What every command needs first: how it can end, what the process sets, and where it reads.
 
-Imports `experiments.spec.addresses` and no other room.
+Imports `experiments.spec.addresses` and `training.exceptions`, and no room.
 """

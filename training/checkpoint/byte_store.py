@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix, flush_folder, write_whole
-from training.exceptions import InputError
 
 _WORD = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scalestudy.training.checkpoint.byte_store import ByteStore, is_name
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.state import unpack
-from training.exceptions import InputError
 
 FORMAT = 1  # of the manifest and of the files' layout; raise it if an older program can't read a new checkpoint
 MANIFEST = "manifest.json"

@@ -27,12 +27,12 @@ from scalestudy.training.checkpoint.files import (
 from scalestudy.training.checkpoint.trial_state import choices_of, own_state, restore, shared_state
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.state import pack
-from training.exceptions import InputError
 
 LOOK_SECONDS = 0.5
 MOST_BETWEEN = 64

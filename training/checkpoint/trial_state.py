@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Progress, Tally, Trial, new_tally
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import seed_steps
-from training.exceptions import InputError
 
 State = dict[str, Any]
 

@@ -6,10 +6,10 @@ Imports the ground floor.
 from __future__ import annotations
 
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.losses import ShardLoss
 from scalestudy.training.registry import GRADIENT_SYNCS, call_with, resolve_field
-from training.exceptions import InputError
 
 __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 

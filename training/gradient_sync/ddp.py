@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
 from scalestudy.training.losses import ShardLoss
-from training.exceptions import InputError
 
 
 class DistributedDataParallelSync(GradientSync):

@@ -13,7 +13,7 @@ from typing import Any
 
 from scalestudy.training.batches import steps_per_epoch as count_steps
 from scalestudy.training.config import TrainConfig
-from training.exceptions import InputError
+from scalestudy.training.exceptions import InputError
 
 ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; like the next two, PyTorch's default
 ONE_CYCLE_START = 25.0  # peak / first rate

@@ -18,13 +18,12 @@ from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import open_data
 from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import Worker, synchronise_device
-from scalestudy.training.exceptions import is_out_of_memory
+from scalestudy.training.exceptions import InputError, is_out_of_memory
 from scalestudy.training.gradient_sync.base import StepPlan
 from scalestudy.training.loop.measures import PhaseTimer
 from scalestudy.training.loop.train import forward_and_backward
 from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.models import seeded_model
-from training.exceptions import InputError
 
 ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
 

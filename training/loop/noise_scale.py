@@ -18,8 +18,8 @@ from torch.nn.utils import get_total_norm
 
 from scalestudy.training.batches import micro_batch_sizes, shard_sizes
 from scalestudy.training.distributed import gather_rows
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
-from training.exceptions import InputError
 
 if TYPE_CHECKING:
     from scalestudy.training.config import TrainConfig

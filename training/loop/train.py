@@ -24,6 +24,7 @@ from scalestudy.training.distributed import (
     largest_difference_from_first,
     synchronise_device,
 )
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import EpochStopwatch, PhaseTimer, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
@@ -32,7 +33,6 @@ from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.losses import NamedMetric, ShardLoss
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
-from training.exceptions import InputError
 
 
 @dataclass(frozen=True)

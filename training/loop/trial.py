@@ -17,6 +17,7 @@ from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import TrainingData, open_data
 from scalestudy.training.device import make_precision
 from scalestudy.training.distributed import Worker, check_process_group
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
@@ -27,7 +28,6 @@ from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import epoch_order, seed_steps
-from training.exceptions import InputError
 
 
 @dataclass

@@ -48,3 +48,13 @@ class UnreachableError(StudyError):
 
 class RefusedError(UnreachableError):
     """It answers, and refuses who asks: waiting, or spooling, will not help. Exit 3."""
+
+
+def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
+    """An error of the other packages, whose text is "problem; remedy", as a RequestError.
+
+    remedy: for a text that has none. where: what the problem is about, put before it.
+    """
+    problem, _, given = str(error).rpartition("; ")
+    about = f"{where}: " if where else ""
+    return RequestError(about + (problem or given), given if problem else remedy)

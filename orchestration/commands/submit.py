@@ -18,7 +18,8 @@ from scalestudy.orchestration.base.errors import ExitCode, RequestError, Unreach
 from scalestudy.orchestration.base.places import PACKAGES, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
 from scalestudy.orchestration.commands.upload import MOST_MEGABYTES, check_upload
-from scalestudy.orchestration.study.ready import check_callables, read_spec
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import check_callables
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,8 +118,16 @@ def test_who_asks_between_two_heartbeats_is_told_that_the_lock_was_taken(file):
 def test_of_many_that_see_a_stale_lock_one_gets_it(file):
     stale = {"token": "t", "host": "elsewhere", "pid": 1, "born": "1", "beat": 0.0}
     file.write_text(json.dumps(stale))
-    tries = [subprocess.Popen([sys.executable, "-c", HOLD, file], cwd=REPOSITORY, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True) for _ in range(4)]  # fmt: skip
+    tries = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, file],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(4)
+    ]
     try:
         wait_until(lambda: sum(process.poll() is not None for process in tries) == 3, seconds=30)
         (winner,) = (process for process in tries if process.poll() is None)

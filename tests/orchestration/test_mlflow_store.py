@@ -1,19 +1,37 @@
-"""Stage 7: a study in a real MLflow store on sqlite."""
+"""A study's journal in a real MLflow store on sqlite."""
 
 import json
-import os
-import socket
+from dataclasses import replace
 
 import pytest
 
-from scalestudy.orchestration.base.errors import StudyError
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.tracking.mlflow_store import NOTE_LIMIT, MlflowStore, milliseconds
+from scalestudy.orchestration.groups.events import to_plain
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking import mlflow_model
+from scalestudy.orchestration.tracking.mlflow_store import (
+    METRICS_A_BATCH,
+    NOTE,
+    NOTE_LIMIT,
+    MlflowStore,
+    TrackedStudy,
+    final_metrics,
+    flat_params,
+    milliseconds,
+    note,
+    trial_tags,
+)
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
-from scalestudy.orchestration.tracking.writer import Cursor, Numbered, Tracker, replay
-from tests.support.ports import free_port
+from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
+from scalestudy.training.records import epoch_metrics, find_metric
+from tests.experiments.support import study_of, summary_of
+from tests.support.recordings import SPEC, events_of, whole
 
-AT = "2026-01-31T12:00:0{}.125Z"
+BEGAN = 1_769_860_800.125  # 2026-01-31T12:00:00.125Z
+STUDY_ID = "tiny-20260131"
 
 
 @pytest.fixture(scope="module")
@@ -22,34 +40,50 @@ def address(tmp_path_factory):
     return resolve_address(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
 
 
-@pytest.fixture
-def store(address, request):
-    return MlflowStore(address, request.node.name, "lenet-20260131")
+def tracked(path, experiment, study_id=STUDY_ID, *, text=SPEC, **spec_facts):
+    """A study with a folder, and its synthetic trials."""
+    spec, plan, trials = study_of(text)
+    tracking = spec.tracking.model_copy(update={"experiment": experiment})
+    spec = spec.model_copy(update={"tracking": tracking, **spec_facts})
+    folder = StudyFolder(path / "study")
+    folder.create()
+    folder.write_plan(plan, study_id, spec.to_yaml())
+    (folder.figures / "curve.png").write_bytes(b"png")
+    folder.report_file.write_text("<p>report</p>")
+    study = TrackedStudy(
+        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, "data")
+    )
+    return study, [whole(trial) for trial in trials]
 
 
-def point(step, **metrics):
-    return {"at": AT.format(step), "step": step, "metrics": metrics}
+def entries_of(trials, *, last="finished", **facts):
+    """The journal of a study with these trials, an entry a second."""
+    ended = {"type": "study", "state": last, "wall_seconds": 12.5, "best": None, "open": [], **facts}
+    told = [("", {"type": "study", "state": "started"})]
+    for trial in trials:
+        *others, _ = events_of(trial)
+        plain = [*(to_plain(event) for event in others), {"type": "ended", **trial}]
+        told += [(trial["trial_id"], event) for event in plain]
+    return numbered([*told, ("", ended)])
 
 
-def operations(folder, *, note="**The answer**"):
-    (folder / "figures").mkdir()
-    (folder / "figures" / "curve.png").write_bytes(b"png")
-    (folder / "report.html").write_text("<p>report</p>")
-    spec = folder / "spec.yaml"
-    spec.write_text("name: lenet\n")
+def numbered(told):
     return [
-        {"op": "study_started", "at": AT.format(0), "note": "what", "params": {"sweep.num_gpus": [1, 2]},
-         "files": [str(spec)]},
-        {"op": "trial_started", "trial_id": "t1", "name": "gpus=2 batch=256 lr=0.2 seed=0", "at": AT.format(0),
-         "params": {"num_gpus": 2, "learning_rate": 0.2, "train.epochs": 2}},
-        {"op": "epochs", "trial_id": "t1", "points": [point(1, test_accuracy=0.1 + 0.2, train_loss=1e-300)]},
-        {"op": "epochs", "trial_id": "t1", "points": [point(2, test_accuracy=1 / 3)]},
-        {"op": "trial_ended", "trial_id": "t1", "status": "finished", "at": AT.format(3),
-         "point": point(2, best_test_accuracy=1 / 3), "tags": {"scalestudy.attempts": "2"}},
-        {"op": "study_ended", "at": AT.format(4), "status": "finished", "note": note,
-         "point": {"at": AT.format(4), "step": 0, "metrics": {"wall_seconds": 12.5}},
-         "files": [str(folder / "report.html")], "folders": [[str(folder / "figures"), "figures"]]},
-    ]  # fmt: skip
+        Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event)
+        for number, (trial_id, event) in enumerate(told, start=1)
+    ]
+
+
+@pytest.fixture
+def told(tmp_path, request):
+    """A study of one trial, and its journal."""
+    study, trials = tracked(tmp_path, request.node.name)
+    return study, trials[0], entries_of(trials[:1])
+
+
+@pytest.fixture
+def store(address, told):
+    return MlflowStore(address, told[0])
 
 
 def runs_of(store):
@@ -62,47 +96,55 @@ def history(store, run, name):
     return [(metric.step, metric.timestamp, metric.value) for metric in points]
 
 
-def test_the_layout(store, tmp_path):
-    store.apply(operations(tmp_path))
+def test_the_layout(store, told):
+    _, record, entries = told
+    store.write(entries)
     runs, count = runs_of(store)
     assert count == 2
     study, trial = runs["study"], runs["trial"]
-    assert study.info.run_name == "lenet-20260131"
-    assert study.data.params == {"sweep.num_gpus": "[1, 2]"}
-    assert study.data.tags["mlflow.note.content"] == "**The answer**"
+    assert study.info.run_name == STUDY_ID
+    assert study.data.params["sweep.num_gpus"] == "[1]"
+    assert study.data.tags[NOTE] == "**A small one**"
     assert study.data.metrics == {"wall_seconds": 12.5}
-    assert trial.info.run_name == "gpus=2 batch=256 lr=0.2 seed=0"
-    assert trial.data.params == {"num_gpus": "2", "learning_rate": "0.2", "train.epochs": "2"}
+    assert trial.info.run_name == "gpus=1 batch=32 lr=0.1 seed=0"
+    assert trial.data.params["num_gpus"] == "1"
+    assert trial.data.params["train.optimizer.name"] == "sgd"
     assert trial.data.tags["mlflow.parentRunId"] == study.info.run_id
-    assert trial.data.tags["scalestudy.trial_id"] == "t1"
-    assert trial.data.tags["scalestudy.attempts"] == "2"
+    assert trial.data.tags["scalestudy.trial_id"] == record["trial_id"]
+    assert trial.data.tags["scalestudy.kind"] == "training"
+    assert trial.data.tags["scalestudy.attempts"] == "1"
     for run in (study, trial):
-        assert run.data.tags["scalestudy.study_id"] == "lenet-20260131"
+        assert run.data.tags["scalestudy.study_id"] == STUDY_ID
         assert run.data.tags["scalestudy.status"] == "finished"
         assert run.info.status == "FINISHED"
-    assert trial.info.start_time == milliseconds(AT.format(0)) == 1769860800125
-    assert trial.info.end_time == milliseconds(AT.format(3))
+        assert [find_metric(name).name for name in run.data.metrics]
+    assert (study.info.start_time, trial.info.start_time) == (1_769_860_800_125, 1_769_860_801_125)
+    assert trial.info.end_time == milliseconds(record["ended_at"])
     names = [file.path for file in store.client.list_artifacts(study.info.run_id)]
-    assert names == ["figures", "report.html", "spec.yaml"]
+    assert names == ["figures", "plan.json", "report.html", "spec.yaml"]
     assert [file.path for file in store.client.list_artifacts(study.info.run_id, "figures")] == ["figures/curve.png"]
 
 
-def test_points_are_what_was_told_exactly(store, tmp_path):
-    store.apply(operations(tmp_path))
+def test_points_are_what_the_journal_says_exactly(store, told):
+    _, record, entries = told
+    store.write(entries)
     trial = runs_of(store)[0]["trial"]
-    at = [milliseconds(AT.format(second)) for second in range(3)]
-    assert history(store, trial, "test_accuracy") == [(1, at[1], 0.1 + 0.2), (2, at[2], 1 / 3)]
-    assert history(store, trial, "train_loss") == [(1, at[1], 1e-300)]
+    for name in epoch_metrics(record["epochs"][0]):
+        expected = [(e["epoch"], milliseconds(e["at"]), epoch_metrics(e)[name]) for e in record["epochs"]]
+        assert history(store, trial, name) == expected
+    best = max(epoch["test_accuracy"] for epoch in record["epochs"])
+    assert history(store, trial, "best_test_accuracy") == [(2, milliseconds(record["ended_at"]), best)]
+    assert "grad_sq_norm" not in trial.data.metrics
 
 
-def test_writing_twice_changes_nothing(store, address, tmp_path, request):
-    told = operations(tmp_path)
-    store.apply(told)
+def test_writing_twice_changes_nothing(store, address, told):
+    study, _, entries = told
+    store.write(entries)
     runs, _ = runs_of(store)
     before = {role: run.to_dictionary() for role, run in runs.items()}
-    store.apply(told)
-    again = MlflowStore(address, request.node.name, "lenet-20260131")  # another process: nothing in memory
-    again.apply(json.loads(json.dumps(told)))
+    store.write(entries)
+    again = MlflowStore(address, study)  # another process: nothing in memory
+    again.write(entries)
     runs, count = runs_of(again)
     assert count == 2
     assert {role: run.to_dictionary() for role, run in runs.items()} == before
@@ -110,17 +152,31 @@ def test_writing_twice_changes_nothing(store, address, tmp_path, request):
     assert len(history(again, runs["study"], "wall_seconds")) == 1
 
 
-def test_a_second_attempt_goes_on_in_the_same_run(store, tmp_path):
-    told = operations(tmp_path)
-    store.apply(told[:3])
-    store.apply([told[1], *told[3:]])
+def test_a_second_attempt_goes_on_in_the_same_run(store, told):
+    _, record, entries = told
+    lost = {"type": "retry", "attempt": 1, "error": {"kind": "worker_lost", "message": "died", "rank": 0}}
+    again = {"type": "running", "attempt": 2, "world": record["world"]}
+    store.write([*entries[:3], *numbered([(record["trial_id"], lost), (record["trial_id"], again)]), *entries[3:]])
     runs, count = runs_of(store)
     assert count == 2
     assert [step for step, _, _ in history(store, runs["trial"], "test_accuracy")] == [1, 2]
 
 
-def test_a_run_whose_making_was_not_answered_is_found(store, tmp_path, monkeypatch):
-    told, make = operations(tmp_path), store.client.create_run
+def test_an_interrupted_study_ends_its_open_trials_until_they_go_on(store, told):
+    _, record, entries = told
+    open_trials = [record["trial_id"], "made-by-a-search"]
+    store.write([*entries[:3], *entries_of([], last="stopped", open=open_trials)[1:]])
+    runs, _ = runs_of(store)
+    for run in runs.values():
+        assert (run.data.tags["scalestudy.status"], run.info.status) == ("interrupted", "KILLED")
+    store.write([replace(entries[0], event={"type": "study", "state": "resumed"}), entries[1]])
+    runs, _ = runs_of(store)
+    for run in runs.values():
+        assert (run.data.tags["scalestudy.status"], run.info.status) == ("running", "RUNNING")
+
+
+def test_a_run_whose_making_was_not_answered_is_found(store, told, monkeypatch):
+    entries, make = told[2], store.client.create_run
 
     def made_without_an_answer(*args, **kwargs):
         make(*args, **kwargs)
@@ -129,125 +185,179 @@ def test_a_run_whose_making_was_not_answered_is_found(store, tmp_path, monkeypat
     monkeypatch.setattr(store.client, "create_run", made_without_an_answer)
     for count in (1, 2):  # the study's run, then the trial's
         with pytest.raises(ConnectionError):
-            store.apply(told)
+            store.write(entries)
         assert runs_of(store)[1] == count
-    store.apply(told)
+    store.write(entries)
     assert runs_of(store)[1] == 2
 
 
-def test_studies_of_one_experiment_do_not_share_runs(store, address, tmp_path, request):
-    told = operations(tmp_path)
-    store.apply(told)
-    other = MlflowStore(address, request.node.name, "lenet-20260201")
-    other.apply(told)
+def test_studies_of_one_experiment_do_not_share_runs(store, address, told, tmp_path, request):
+    _, record, entries = told
+    store.write(entries)
+    study, _ = tracked(tmp_path / "other", request.node.name, "tiny-20260201")
+    other = MlflowStore(address, study)
+    other.write(entries)
     assert runs_of(other)[1] == 4
-    assert other.runs["t1"] != store.runs["t1"]
+    assert other.runs[record["trial_id"]] != store.runs[record["trial_id"]]
 
 
-def test_a_long_note_is_cut(store, tmp_path):
-    store.apply(operations(tmp_path, note="é" * 20_000))
-    note = runs_of(store)[0]["study"].data.tags["mlflow.note.content"]
-    assert len(note) == NOTE_LIMIT < 8_000
+def test_a_description_as_long_as_a_page_is_cut(address, tmp_path, request):
+    study, trials = tracked(tmp_path, request.node.name, description="é" * 20_000)
+    store = MlflowStore(address, study)
+    for entry in entries_of(trials[:1]):
+        store.write([entry])
+        assert len(runs_of(store)[0]["study"].data.tags[NOTE]) == NOTE_LIMIT < 8_000
 
 
-def test_a_description_as_long_as_a_page_is_taken(store, tmp_path):
-    started = operations(tmp_path)[0]
-    store.apply([{**started, "note": "x" * 20_000}])
-    assert len(runs_of(store)[0]["study"].data.tags["mlflow.note.content"]) <= 8_000
+def test_the_note_is_the_answer(store, told):
+    study, _, entries = told
+    summary = summary_of(SPEC)
+    study.folder.write_json(study.folder.summary_file, summary)
+    store.write(entries)
+    run = runs_of(store)[0]["study"]
+    assert run.data.tags[NOTE] == note(study.spec, json.loads(study.folder.summary_file.read_text()))
+    assert "summary.json" in [file.path for file in store.client.list_artifacts(run.info.run_id)]
+
+
+def test_the_best_model_comes_last(store, told, monkeypatch):
+    study, record, _ = told
+    logged = []
+
+    def keep(client, run_id, config, path):
+        logged.append((run_id, runs_of(store)[0]["study"].info.status, config["learning_rate"], path))
+
+    monkeypatch.setattr(mlflow_model, "log_best_model", keep)
+    store.write(entries_of([record], best=record["trial_id"]))
+    path = str(study.folder.model_file(record["trial_id"]))
+    assert logged == [(store.runs[record["trial_id"]], "FINISHED", 0.1, path)]
 
 
 @pytest.mark.parametrize("study_id", ["bob's study", 'the "best" one', "a`b", "50% of it", "naïve"])
-def test_a_folder_may_have_any_name(address, tmp_path, study_id):
-    told = operations(tmp_path)
+def test_a_study_may_have_any_id(address, tmp_path, study_id):
+    study, trials = tracked(tmp_path, "any name", study_id)
     for _ in range(2):
-        store = MlflowStore(address, "any name", study_id)
-        store.apply(told)
-    assert store.runs["t1"]
-    found = [run for run in store.client.search_runs([store.experiment_id])
-             if run.data.tags["scalestudy.study_id"] == study_id]  # fmt: skip
-    assert len(found) == 2
+        store = MlflowStore(address, study)
+        store.write(entries_of(trials[:1]))
+    assert store.runs[trials[0]["trial_id"]]
+    found = store.client.search_runs([store.experiment_id])
+    assert len([run for run in found if run.data.tags["scalestudy.study_id"] == study_id]) == 2
 
 
-def test_statuses_are_mapped(store, tmp_path):
-    started, trial, *_ = operations(tmp_path)
-    ours = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED", "failed": "FAILED",
-            "diverged": "FAILED", "out_of_memory": "FAILED"}  # fmt: skip
-    told = [started]
-    for status in ours:
-        end = {"op": "trial_ended", "trial_id": status, "status": status, "at": AT.format(1), "tags": {}}
-        told += [{**trial, "trial_id": status}, {**end, "point": point(0)}]
-    store.apply(told)
-    found = store.client.search_runs([store.experiment_id], "tags.`scalestudy.role` = 'trial'")
-    assert {run.data.tags["scalestudy.status"]: run.info.status for run in found} == ours
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("finished", "FINISHED"),
+        ("stopped", "KILLED"),
+        ("failed", "FAILED"),
+        ("diverged", "FAILED"),
+        ("out_of_memory", "FAILED"),
+    ],
+)
+def test_statuses_are_mapped(store, told, status, words):
+    entries = told[2]
+    ended = replace(entries[-2], event={**entries[-2].event, "status": status})
+    store.write([*entries[:-2], ended])
+    run = runs_of(store)[0]["trial"]
+    assert (run.data.tags["scalestudy.status"], run.info.status) == (status, words)
 
 
-def test_many_points_and_parameters_are_split_into_requests(store, tmp_path):
-    started, trial, *_ = operations(tmp_path)
-    epochs = [{"op": "epochs", "trial_id": "t1", "points": [point(1, **{f"m{n}": n for n in range(2_500)})]}]
-    store.apply([started, {**trial, "params": {f"p{n}": n for n in range(250)}}, *epochs])
-    run = store.client.get_run(store.runs["t1"])
-    assert (len(run.data.params), len(run.data.metrics)) == (250, 2_500)
+def test_neighbouring_epochs_go_in_one_request_of_the_size_that_mlflow_takes(store, told, monkeypatch):
+    _, record, entries = told
+    first = record["epochs"][0]
+    epochs = [(record["trial_id"], {"type": "epoch", "epoch": {**first, "epoch": n}}) for n in range(1, 301)]
+    sizes, log = [], store.client.log_batch
+
+    def counted(run, metrics=(), **rest):
+        sizes.append(len(metrics))
+        log(run, metrics=metrics, **rest)
+
+    store.write(entries[:2])
+    monkeypatch.setattr(store.client, "log_batch", counted)
+    store.write(numbered(epochs))
+    points = 300 * len(epoch_metrics(first))
+    assert points > 2 * METRICS_A_BATCH
+    assert (sum(sizes), max(sizes)) == (points, METRICS_A_BATCH)
+    assert len(sizes) == -(-points // METRICS_A_BATCH)
+    assert len(history(store, runs_of(store)[0]["trial"], "test_accuracy")) == 300
 
 
-def test_an_experiment_that_was_deleted_is_taken_up_again(store, address, tmp_path, request):
+def test_many_parameters_are_split_into_requests(address, tmp_path, request):
+    study, trials = tracked(tmp_path, request.node.name)
+    many = {f"p{number}": number for number in range(250)}
+    trial_id = trials[0]["trial_id"]
+    study = replace(study, trials={trial_id: replace(study.trials[trial_id], params=many)})
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials[:1])[:2])
+    params = store.client.get_run(store.runs[trial_id]).data.params
+    assert {name: params[name] for name in many} == {name: str(number) for name, number in many.items()}
+
+
+def test_an_extended_study_adds_parameters_and_changes_none(store, told):
+    entries = told[2]
+    store.write(entries)
+    before = runs_of(store)[0]["study"].data.params
+    store.write([replace(entries[0], event={"type": "study", "state": "extended"})])
+    assert runs_of(store)[0]["study"].data.params == before
+
+
+def test_an_experiment_that_was_deleted_is_taken_up_again(store, address, told):
+    study, _, entries = told
     store.client.delete_experiment(store.experiment_id)
-    again = MlflowStore(address, request.node.name, "lenet-20260131")
+    again = MlflowStore(address, study)
     assert again.experiment_id == store.experiment_id
-    again.apply(operations(tmp_path))
+    again.write(entries)
 
 
 @pytest.mark.parametrize("name", ["with space", "a#b", "a?b", "50%25"])
 def test_artifacts_of_an_experiment_of_any_name_are_found_again(address, tmp_path, name):
-    store = MlflowStore(address, name, "study")
-    store.apply(operations(tmp_path)[:1])
-    run = store.runs["study"]
-    assert [file.path for file in store.client.list_artifacts(run)] == ["spec.yaml"]
+    study, trials = tracked(tmp_path, name)
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials)[:1])
+    assert [file.path for file in store.client.list_artifacts(store.runs[STUDY_ID])] == ["spec.yaml"]
 
 
-def test_what_has_no_study_is_passed_over_and_holds_up_nothing(store, tmp_path):
-    orphan = {
-        "op": "epochs",
-        "trial_id": "t9",
-        "name": "t9",
-        "params": {},
-        "at": "2026-01-31T12:00:00.000Z",
-        "points": [],
-    }
-    store.apply([orphan, *operations(tmp_path)])
-    assert "t9" not in runs_of(store)[0]
-    store.apply([orphan])  # now that the study is there, its epochs make the run
-    assert store.runs["t9"]
+def test_what_has_no_study_is_skipped_and_holds_up_nothing(store, told):
+    _, record, entries = told
+    store.write(entries[2:3])
+    assert runs_of(store)[1] == 0
+    store.write([*entries[2:3], *entries[:1]])
+    assert runs_of(store)[1] == 1
+    store.write(entries[2:3])  # now that the study is there, its epochs make the trial's run
+    assert store.runs[record["trial_id"]]
 
 
-def test_a_tracker_and_a_replay_after_it_write_everything_once(address, tmp_path):
-    told = [Numbered(number, [operation]) for number, operation in enumerate(operations(tmp_path), start=1)]
+def test_a_file_that_is_gone_is_skipped_and_the_rest_is_written(store, told, caplog):
+    study, record, entries = told
+    study.folder.spec_file.unlink()
+    store.write(entries)
+    runs, count = runs_of(store)
+    assert count == 2
+    assert runs["trial"].data.tags["scalestudy.trial_id"] == record["trial_id"]
+    assert runs["study"].info.status == "FINISHED"
+    assert "MLflow refused the study's start" in caplog.text
+
+
+def test_events_of_a_trial_that_nobody_knows_are_skipped(store, told):
+    entries = told[2]
+    unknown = [replace(entry, trial_id="nobody") for entry in entries[1:-1]]
+    store.write([entries[0], *unknown])
+    assert runs_of(store)[1] == 1
+
+
+def test_a_writer_and_catching_up_after_it_write_everything_once(store, address, told, tmp_path):
+    study, record, entries = told
     cursor = Cursor(tmp_path / "spool" / "written")
-    tracker = Tracker(lambda: MlflowStore(address, "replayed", "lenet-20260131"), cursor)
-    for each in told[:4]:
-        tracker.tell(each.number, each.operations)
-    assert tracker.close() == 0
-    store = MlflowStore(address, "replayed", "lenet-20260131")
-    assert replay(store, told[cursor.read() - 1 :], cursor) == len(told) - 3  # one of them once more
+    writer = TrackingWriter(lambda: MlflowStore(address, study), cursor)
+    for entry in entries[:4]:
+        writer.tell(entry)
+    assert writer.close() == 0
+    assert catch_up(store, entries[cursor.read() - 1 :], cursor) == len(entries) - 3  # one of them once more
     trial = runs_of(store)[0]["trial"]
-    assert [value for _, _, value in history(store, trial, "test_accuracy")] == [0.1 + 0.2, 1 / 3]
+    values = [epoch["test_accuracy"] for epoch in record["epochs"]]
+    assert [value for _, _, value in history(store, trial, "test_accuracy")] == values
 
 
-# --- addresses ----------------------------------------------------------------------------------------------------
-
-
-def test_the_default_store_lies_in_the_current_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    found = resolve_address(None)
-    assert found.uri == f"sqlite:///{tmp_path}/mlflow.db"
-    assert found.artifacts == f"file://{tmp_path}/mlartifacts"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
-    assert resolve_address(None).uri == "http://tracking:5000"
-    assert resolve_address(None).artifacts is None
-    assert resolve_address("sqlite:////data/x.db").uri == "sqlite:////data/x.db"
-
-
-def test_inside_a_ray_job_the_default_store_lies_at_home(monkeypatch, tmp_path):
+def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "new"))
@@ -255,90 +365,64 @@ def test_inside_a_ray_job_the_default_store_lies_at_home(monkeypatch, tmp_path):
     assert found.uri == f"sqlite:///{home()}/mlflow.db"
     check_reachable(found)
     assert not (tmp_path / "new").exists()
-    MlflowStore(found, "first", "study")  # makes the folder that the check left alone
+    MlflowStore(found, tracked(tmp_path, "first")[0])
     assert (tmp_path / "new" / "mlflow.db").exists()
 
 
-def refusal(uri):
-    with pytest.raises(StudyError) as caught:
-        check_reachable(resolve_address(uri))
-    assert str(uri).split("://")[0] in caught.value.problem
-    assert caught.value.remedy
-    return caught.value.problem
+# --- what is read from records ------------------------------------------------------------------------------------
 
 
-def test_a_sqlite_file_can_be_made(tmp_path):
-    check_reachable(resolve_address(f"sqlite:///{tmp_path}/new.db"))
-    assert not list(tmp_path.iterdir())
+def test_metrics_at_the_end():
+    _, _, trials = study_of(SPEC)
+    found = final_metrics(trials[0], (0.3, 0.99), ACCURACY)
+    assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
+    assert "time_to_accuracy_0.3" in found
+    assert "time_to_accuracy_0.99" not in found  # not reached
+    assert [find_metric(name).name for name in found]
+    broken = {**trials[0], "epochs": [], "startup_seconds": None}
+    assert final_metrics(broken, (0.3,), ACCURACY).keys() == {"train_seconds", "wall_seconds"}
 
 
-@pytest.mark.parametrize("place", ["", "/file.txt/mlflow.db"])
-def test_a_place_that_can_not_hold_a_file_is_refused(tmp_path, place):
-    (tmp_path / "file.txt").touch()
-    assert "can't be written" in refusal(f"sqlite:///{tmp_path}{place}")
+def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
+    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("0.99", "0.001")
+    study, trials = tracked(tmp_path, request.node.name, text=text.replace("0.3", "0.8"))
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials[:1]))
+    found = runs_of(store)[0]["trial"].data.metrics
+    assert found["best_test_mse"] == min(epoch["test_mse"] for epoch in trials[0]["epochs"])
+    assert "time_to_mse_0.8" in found
+    assert "time_to_mse_0.001" not in found  # not reached
+    assert not any("accuracy" in name for name in found)
+    assert [find_metric(name).name for name in found]
 
 
-def test_a_folder_that_can_not_be_written_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
-    assert "can't be written" in refusal(f"sqlite:///{tmp_path}/mlflow.db")
+def test_tags_at_the_end():
+    assert trial_tags({"attempts": 2, "flags": [], "error": None}) == {"scalestudy.attempts": "2"}
+    tags = trial_tags({"attempts": 1, "flags": ["a", "b"], "error": {"message": "x" * 9_999}})
+    assert tags["scalestudy.flags"] == "a, b"
+    assert len(tags["scalestudy.error"]) == 1_000
 
 
-@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "/tmp/mlruns"])
-def test_file_stores_are_refused(uri):
-    assert "retired" in refusal(uri)
+def test_what_training_chose_by_itself_is_among_the_tags():
+    chosen = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
+    assert trial_tags({"attempts": 1, "flags": [], "error": None, "details": chosen}) == {
+        "scalestudy.shards": "[0.6, 0.4]",
+        "scalestudy.channels_last": "true",
+        "scalestudy.fused": "false",
+        "scalestudy.compressed_steps": "120",
+        "scalestudy.kind": "amx",
+        "scalestudy.attempts": "1",
+    }
 
 
-def test_an_unknown_kind_of_store_is_refused():
-    assert "does not know this kind" in refusal("htp://127.0.0.1:5000")
+def test_dotted_names():
+    tree = {"train": {"epochs": 2, "optimizer": {"name": "sgd"}, "args": {}}, "other": 1}
+    assert flat_params(tree, ("train",)) == {"train.epochs": 2, "train.optimizer.name": "sgd", "train.args": {}}
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
-    file = tmp_path / "notes.db"
-    file.write_text("these are my notes, not a database")
-    assert "not an SQLite database" in refusal(f"sqlite:///{file}")
-    assert file.read_text().startswith("these are my notes")
-
-
-def test_a_file_that_is_gone_is_passed_over_and_the_rest_is_written(store, tmp_path):
-    study, trial, *_, ended = operations(tmp_path)
-    (tmp_path / "report.html").unlink()
-    store.apply([study, ended, trial])
-    runs, count = runs_of(store)
-    assert count == 2
-    assert runs["trial"].data.tags["scalestudy.trial_id"] == "t1"
-
-
-@pytest.fixture
-def login(monkeypatch):
-    """MLflow's variables of a login, which are as they were afterwards."""
-    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-        monkeypatch.setenv(name, "")
-
-
-@pytest.mark.parametrize("scheme", ["http", "postgresql", "mysql+pymysql"])
-def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme, login):
-    port = free_port()
-    problem = refusal(f"{scheme}://ann:s3cret@127.0.0.1:{port}/db")
-    assert "nobody listens" in problem
-    assert ("127.0.0.1" if scheme == "http" else "ann:***@127.0.0.1") in problem
-    assert "s3cret" not in problem
-
-
-def test_a_database_without_its_driver_is_refused():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        problem = refusal(f"postgresql+pg8000://ann:s3cret@127.0.0.1:{server.getsockname()[1]}/db")
-    assert "its driver is not installed (No module named 'pg8000')" in problem
-    assert "s3cret" not in problem
-
-
-@pytest.mark.parametrize("uri", ["postgresql://ann:p@ss@h/db", "http://ann:pass@h:1/x", "mysql+pymysql://ann:pass@h"])
-def test_passwords_are_not_shown(uri, login):
-    """A server's whole login goes where MLflow's client looks for it."""
-    shown = resolve_address(uri).shown
-    assert "ss@" not in shown
-    assert ("http://h:1" if uri.startswith("http") else "ann:***@h") in shown
-    assert (os.environ["MLFLOW_TRACKING_PASSWORD"] == "pass") is uri.startswith("http")
-
-
-def test_an_address_without_a_password_is_shown_as_it_is():
-    assert resolve_address("http://h:5000").shown == "http://h:5000"
+def test_the_note_is_the_answer_in_markdown():
+    spec, _, _ = study_of(SPEC)
+    lines = note(spec, summary_of(SPEC)).splitlines()
+    assert lines[0] == "**A small one**"
+    assert sum(line.startswith("- ") for line in lines) >= 1
+    assert "report.html" in lines[-1]

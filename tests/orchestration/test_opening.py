@@ -213,8 +213,13 @@ def test_a_driver_killed_in_the_middle_of_an_extension_has_lost_nothing(folder, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(StudyFolder, "write_text", lambda self, file, content: (
-            killed() if file.name == "spec.yaml" else self.write_bytes(file, content.encode())))  # fmt: skip
+        patch.setattr(
+            StudyFolder,
+            "write_text",
+            lambda self, file, content: (
+                killed() if file.name == "spec.yaml" else self.write_bytes(file, content.encode())
+            ),
+        )
         with pytest.raises(KeyboardInterrupt):
             opened.write()
     assert len(open_resumed(folder.path).trials) == 3

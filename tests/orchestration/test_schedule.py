@@ -94,9 +94,14 @@ def test_nothing_to_do():
 
 @pytest.mark.parametrize(
     ("slots", "exclusive", "sizes", "expected"),
-    [((4,), True, [1, 2], 1), ((4, 4), True, [1], 2), ((4, 0), True, [1], 1), ((4, 4), False, [2, 4], 4),
-     ((2,), False, [2], 1)],
-)  # fmt: skip
+    [
+        ((4,), True, [1, 2], 1),
+        ((4, 4), True, [1], 2),
+        ((4, 0), True, [1], 1),
+        ((4, 4), False, [2, 4], 4),
+        ((2,), False, [2], 1),
+    ],
+)
 def test_trials_at_a_time(slots, exclusive, sizes, expected):
     assert concurrency(sizes, room(*slots, exclusive=exclusive)) == expected
 
@@ -196,8 +201,10 @@ def test_the_machines_to_plan_for():
 
 def test_a_bar():
     group = GroupSpan(group_id="g", num_workers=1, ordered=2.0, ready=4.0, stopped=9.0)
-    spans = [TrialSpan(trial_id="t", group_id="g", start=4.0, end=6.0), TrialSpan(trial_id="u", group_id="g", start=7.0,
-             end=8.0)]  # fmt: skip
+    spans = [
+        TrialSpan(trial_id="t", group_id="g", start=4.0, end=6.0),
+        TrialSpan(trial_id="u", group_id="g", start=7.0, end=8.0),
+    ]
     assert bar(group, spans, 10.0, width=10) == "  ░░██·█· "
 
 

@@ -1,11 +1,14 @@
-"""Stage 4: by what a worker tells the best trial's model from the others, and the `ended` event that says so."""
+"""By what a worker tells the best trial's model from the others, and its last word on a training."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from scalestudy.orchestration.groups.worker import _ended, _save_if_best
+from scalestudy.orchestration.groups.events import TrainingEnded
+from scalestudy.orchestration.groups.model import NextTrial
+from scalestudy.orchestration.groups.worker import last_post, save_if_best
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.records import EpochRecord
@@ -20,8 +23,9 @@ def result(*values, status="finished"):
 
 
 def told(tmp_path, mode, best=None):
-    """What a rank is told of the trial, as `WorkerGroups.next_trial` gives it."""
-    return {"trial": {**ordered(tmp_path), "metric_mode": mode}, "best": best}
+    """What a rank is given, as `GroupPoolActor.next_trial` does."""
+    order = replace(ordered(tmp_path), metric_mode=mode)
+    return NextTrial(sequence=1, attempt=1, best_score=best, order=order)
 
 
 def ordered(tmp_path):
@@ -29,24 +33,23 @@ def ordered(tmp_path):
     return order(plan.trials[0], tmp_path, tmp_path / "t")
 
 
-def test_the_wantedsays_which_way_is_better(tmp_path):
-    assert ordered(tmp_path)["metric_mode"] == "max"
+def test_the_order_says_which_way_is_better(tmp_path):
+    assert ordered(tmp_path).metric_mode == "max"
 
 
 def test_the_last_word_on_a_training(tmp_path):
-    assert _ended(told(tmp_path, "max"), result(0.25, 0.75)) == {
-        "type": "ended", "status": "finished", "score": 0.75, "lost_seconds": 0.5, "message": None,
-        "details": {"fused": True},
-    }  # fmt: skip
-    assert _ended(told(tmp_path, "min"), result(0.25, 0.75))["score"] == -0.75
+    assert last_post(told(tmp_path, "max"), result(0.25, 0.75)) == TrainingEnded(
+        status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}
+    )
+    assert last_post(told(tmp_path, "min"), result(0.25, 0.75)).score == -0.75
 
 
 @pytest.mark.parametrize("values", [(), (1.0, math.nan), (math.inf,), (-math.inf,)])
 def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
     for mode in ("max", "min"):
         wanted = told(tmp_path, mode)
-        assert _ended(wanted, result(*values))["score"] is None
-        _save_if_best(wanted, result(*values))
+        assert last_post(wanted, result(*values)).score is None
+        save_if_best(wanted, result(*values))
     assert not (tmp_path / "t").exists()
 
 
@@ -56,5 +59,5 @@ def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
      ("min", None, 0.9, True), ("min", -0.5, 0.4, True), ("min", -0.5, 0.5, False), ("min", -0.5, 0.6, False)],
 )  # fmt: skip
 def test_only_a_better_model_is_saved(tmp_path, mode, best, value, saved):
-    _save_if_best(told(tmp_path, mode, best), result(value))
+    save_if_best(told(tmp_path, mode, best), result(value))
     assert (tmp_path / "t" / "model.pt").exists() == saved

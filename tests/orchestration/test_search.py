@@ -2,13 +2,15 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.groups.events import Ended, Running, Suggested, TrialError, from_plain, to_plain
 from scalestudy.orchestration.sweep.search import Search, search_for
 from tests.experiments.support import spec_of
-from tests.support.searches import TPE, at_once, ended_event, epoch_event
+from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
 
 GRID = "name: x\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], seed: [0, 1]}"
 
@@ -16,7 +18,7 @@ GRID = "name: x\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], seed: [0, 
 def test_a_plan_s_trials_come_in_its_order_without_those_that_have_ended():
     plan = make_plan(spec_of(GRID))
     ids = [trial.trial_id for trial in plan.trials]
-    past = [(ids[2], ended_event([0.5])), (ids[0], {"type": "running", "attempt": 1})]
+    past = [(ids[2], ended_event([0.5])), (ids[0], Running(attempt=1))]
     search = search_for(spec_of(GRID), plan, past)
     given = [search.next() for _ in range(7)]
     assert [each.trial.trial_id for each in given] == [ids[n] for n in (0, 1, 3, 4, 5, 6, 7)]
@@ -27,16 +29,18 @@ def test_a_plan_s_trials_come_in_its_order_without_those_that_have_ended():
 def test_a_trial_that_was_ended_because_the_study_stopped_is_given_again():
     plan = make_plan(spec_of(GRID))
     first = plan.trials[0].trial_id
-    stopped = {**ended_event([0.5], "failed"), "error": {"kind": "stopped", "message": "", "rank": None}}
+    failed = ended_event([0.5], "failed")
+    stopped = replace(failed, error=TrialError(kind="stopped", message=""))
     assert search_for(spec_of(GRID), plan, [(first, stopped)]).next().trial.trial_id == first
-    assert search_for(spec_of(GRID), plan, [(first, {"type": "lost"})]).next().trial.trial_id != first
+    lost = replace(failed, error=TrialError(kind="tune_trial", message=""))
+    assert search_for(spec_of(GRID), plan, [(first, lost)]).next().trial.trial_id != first
 
 
 def test_tpe_gives_each_point_all_its_seeds_and_then_the_next():
     journal = at_once(spec_of(TPE))
-    suggested = [event for _, event in journal if event["type"] == "suggested"]
-    params = [event["trial"]["params"] for event in suggested]
-    points = [event["point"] for event in suggested]
+    suggested = suggestions(journal)
+    params = [event.trial.params for event in suggested]
+    points = [event.point for event in suggested]
     assert points == sorted(points)
     assert len(suggested) == 2 * len(set(points))
     for first, second in zip(params[::2], params[1::2], strict=True):
@@ -49,7 +53,7 @@ def test_tpe_gives_each_point_all_its_seeds_and_then_the_next():
 def test_tpe_finds_the_better_half_more_often_than_chance():
     """The accuracy peaks at a rate of 0.1; what is learnt after the random start must show."""
     journal = at_once(spec_of(TPE, "search.samples=40"))
-    rates = [event["trial"]["params"]["learning_rate"] for _, event in journal if event["type"] == "suggested"][::2]
+    rates = [event.trial.learning_rate for event in suggestions(journal)][::2]
     near = [0.03 < rate < 0.3 for rate in rates]
     assert sum(near[-15:]) >= 11, rates  # by chance a third of them: P(11 of 15 or more) < 0.002
 
@@ -61,10 +65,14 @@ def test_a_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(seed):
     undisturbed = at_once(spec)
     assert len(undisturbed) > 60
     for cut in range(len(undisturbed) + 1):
-        past = json.loads(json.dumps(undisturbed[:cut]))
-        resumed = at_once(spec, [(trial_id, event) for trial_id, event in past])
-        got = [(trial_id, event) for trial_id, event in [*past, *resumed] if event["type"] == "suggested"]
-        assert [each for _, each in got] == [event for _, event in undisturbed if event["type"] == "suggested"], cut
+        past = [(trial_id, again(event)) for trial_id, event in undisturbed[:cut]]
+        resumed = at_once(spec, past)
+        assert suggestions([*past, *resumed]) == suggestions(undisturbed), cut
+
+
+def again(event):
+    """An event as it comes out of the journal."""
+    return from_plain(json.loads(json.dumps(to_plain(event))))
 
 
 def test_another_seed_is_another_search():
@@ -73,13 +81,13 @@ def test_another_seed_is_another_search():
 
 
 def suggested(journal):
-    return [event["trial"]["trial_id"] for _, event in journal if event["type"] == "suggested"]
+    return [event.trial.trial_id for event in suggestions(journal)]
 
 
 def test_a_trial_that_was_running_is_given_first_and_not_suggested_again():
     spec = spec_of(TPE)
     journal = at_once(spec)
-    third = [n for n, (_, event) in enumerate(journal) if event["type"] == "suggested"][2]
+    third = [n for n, (_, event) in enumerate(journal) if isinstance(event, Suggested)][2]
     search = search_for(spec, make_plan(spec), journal[: third + 1])
     given = search.next()
     assert (given.trial.trial_id, given.point) == (journal[third][0], None)
@@ -91,7 +99,7 @@ def test_a_point_that_is_suggested_again_is_not_run_again():
     journal = at_once(spec_of(text))
     given = suggested(journal)
     assert len(given) == len(set(given)) <= 3
-    assert next(event["point"] for _, event in journal if event["type"] == "suggested") == 1
+    assert suggestions(journal)[0].point == 1
     for cut in range(len(journal) + 1):
         assert suggested(journal[:cut]) + suggested(at_once(spec_of(text), journal[:cut])) == given
 
@@ -105,12 +113,12 @@ def test_more_samples_go_on_with_the_same_sequence():
 def test_points_of_an_earlier_run_that_the_search_would_not_suggest_are_taken_in(caplog):
     """As after an update of Optuna: the study goes on, told of both."""
     other = at_once(spec_of(TPE, "search.seed=9"))
-    cut = [n for n, (_, event) in enumerate(other) if event["type"] == "suggested"][8]
+    cut = [n for n, (_, event) in enumerate(other) if isinstance(event, Suggested)][8]
     past = other[: cut + 1]
     with caplog.at_level(logging.WARNING):
         rest = at_once(spec_of(TPE), past)
     assert "another Optuna" in caplog.text
-    ended = [trial_id for trial_id, event in [*past, *rest] if event["type"] == "ended"]
+    ended = [trial_id for trial_id, event in [*past, *rest] if isinstance(event, Ended)]
     assert len(ended) == len(set(ended)) == 2 * 14
     assert set(suggested(past)) < set(ended)
 
@@ -120,7 +128,7 @@ def test_tpe_avoids_where_trials_give_no_result(status):
     """By chance half of the last fifteen points have two workers; left out of the model, fourteen or more would."""
     spec = spec_of(TPE, "search.samples=40")
     journal = at_once(spec, status_of=lambda trial: status if trial.num_gpus == 2 else "finished")
-    sizes = [event["trial"]["params"]["num_gpus"] for _, event in journal if event["type"] == "suggested"][::2]
+    sizes = [event.trial.num_gpus for event in suggestions(journal)][::2]
     assert len(sizes) > 35, "a point that is suggested again is not run again"
     assert sizes[:10].count(2) >= 3
     assert sizes[-15:].count(2) <= 5, sizes
@@ -135,7 +143,7 @@ def test_a_trial_that_was_to_stop_when_the_study_was_cut_off_is_ended_and_not_ru
     one, two = plan.trials[0].trial_id, plan.trials[1].trial_id
     past = [(one, epoch_event(1, 0.9)), (two, epoch_event(1, 0.1))]
     search = search_for(spec, plan, past)
-    assert search.cut_short() == {two: [epoch_event(1, 0.1)["epoch"]]}
+    assert search.cut_short() == {two: 1}
     search.take(two, ended_event([0.1], "stopped"))
     assert search.cut_short() == {}
     assert [search.next().trial.trial_id for _ in range(3)] == [one, plan.trials[2].trial_id, plan.trials[3].trial_id]
@@ -150,4 +158,4 @@ def test_a_trial_that_was_stopped_and_ended_is_not_ended_twice():
 
 
 def test_without_a_scheduler_no_trial_stops():
-    assert Search.of_plan(make_plan(spec_of(GRID))).rungs is None
+    assert Search.of_plan(make_plan(spec_of(GRID))).asha is None

@@ -17,7 +17,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import SpecError, catalogue
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import sweep_keys
-from scalestudy.orchestration.study.ready import read_spec
+from scalestudy.orchestration.study.folders import read_spec
 from tests.support.studies import REPOSITORY
 
 OPTION = re.compile(r"^\[?(--[a-z][a-z0-9-]*)")

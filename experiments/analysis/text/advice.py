@@ -27,7 +27,7 @@ def recommendation_lines(recommendation: Part) -> list[str]:
     caveats; then caveats that hold for every one, and what more workers would bring where there are `predictions`.
 
     With `predictions` there must be `study` (num_gpus, device) and `max_gpus` (null: any number), as
-    `scalestudy.orchestration.commands.folder` adds them.
+    `orchestration.advice` adds them.
     """
     told = _told(recommendation)
     caveats = [caveats_of(choices) for _, choices in told if choices]

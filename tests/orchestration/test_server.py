@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -9,7 +11,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
-from scalestudy.orchestration.base.errors import ExitCode, RefusedError, UnreachableError
+from scalestudy.orchestration.base.errors import ExitCode, RefusedError, StudyError, UnreachableError
 from scalestudy.orchestration.tracking.mlflow_store import _is_refused
 from scalestudy.orchestration.tracking.server import (
     ARTIFACTS,
@@ -19,6 +21,7 @@ from scalestudy.orchestration.tracking.server import (
     resolve_address,
     without_login,
 )
+from tests.support.ports import free_port
 
 PASSWORD = "correct-horse-9"
 WELL = (200, "{}")
@@ -117,7 +120,7 @@ def failure(code, message):
         (ARTIFACTS, (500, "<h1>Internal Server Error</h1>"), "its artifacts' store does not answer (500"),
         (ARTIFACTS, (404, failure("RESOURCE_DOES_NOT_EXIST", "Failed to list artifacts in s3://b: no")), "s3://b: no"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_lacks_something(serve, endpoint, answer, words):
     with pytest.raises(UnreachableError) as caught:
         check(serve(**{endpoint: answer}))
@@ -163,3 +166,94 @@ def test_a_database_s_passing_trouble_is_no_refusal(message, refused):
 def test_reasons_are_one_line(error, words):
     assert words in reason_of(error)
     assert "\n" not in reason_of(error)
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+
+
+def test_the_default_store_lies_in_the_current_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    found = resolve_address(None)
+    assert found.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert found.artifacts == f"file://{tmp_path}/mlartifacts"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
+    assert resolve_address(None).uri == "http://tracking:5000"
+    assert resolve_address(None).artifacts is None
+    assert resolve_address("sqlite:////data/x.db").uri == "sqlite:////data/x.db"
+
+
+def refusal(uri):
+    with pytest.raises(StudyError) as caught:
+        check_reachable(resolve_address(uri))
+    assert str(uri).split("://")[0] in caught.value.problem
+    assert caught.value.remedy
+    return caught.value.problem
+
+
+def test_a_sqlite_file_can_be_made(tmp_path):
+    check_reachable(resolve_address(f"sqlite:///{tmp_path}/new.db"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["", "/file.txt/mlflow.db"])
+def test_a_place_that_can_not_hold_a_file_is_refused(tmp_path, place):
+    (tmp_path / "file.txt").touch()
+    assert "can't be written" in refusal(f"sqlite:///{tmp_path}{place}")
+
+
+def test_a_folder_that_can_not_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
+    assert "can't be written" in refusal(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "/tmp/mlruns"])
+def test_file_stores_are_refused(uri):
+    assert "retired" in refusal(uri)
+
+
+def test_an_unknown_kind_of_store_is_refused():
+    assert "does not know this kind" in refusal("htp://127.0.0.1:5000")
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
+    file = tmp_path / "notes.db"
+    file.write_text("these are my notes, not a database")
+    assert "not an SQLite database" in refusal(f"sqlite:///{file}")
+    assert file.read_text().startswith("these are my notes")
+
+
+@pytest.fixture
+def login(monkeypatch):
+    """MLflow's variables of a login, which are as they were afterwards."""
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql", "mysql+pymysql"])
+def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme, login):
+    port = free_port()
+    problem = refusal(f"{scheme}://ann:s3cret@127.0.0.1:{port}/db")
+    assert "nobody listens" in problem
+    assert ("127.0.0.1" if scheme == "http" else "ann:***@127.0.0.1") in problem
+    assert "s3cret" not in problem
+
+
+def test_a_database_without_its_driver_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        problem = refusal(f"postgresql+pg8000://ann:s3cret@127.0.0.1:{server.getsockname()[1]}/db")
+    assert "its driver is not installed (No module named 'pg8000')" in problem
+    assert "s3cret" not in problem
+
+
+@pytest.mark.parametrize("uri", ["postgresql://ann:p@ss@h/db", "http://ann:pass@h:1/x", "mysql+pymysql://ann:pass@h"])
+def test_passwords_are_not_shown(uri, login):
+    """A server's whole login goes where MLflow's client looks for it."""
+    shown = resolve_address(uri).shown
+    assert "ss@" not in shown
+    assert ("http://h:1" if uri.startswith("http") else "ann:***@h") in shown
+    assert (os.environ["MLFLOW_TRACKING_PASSWORD"] == "pass") is uri.startswith("http")
+
+
+def test_an_address_without_a_password_is_shown_as_it_is():
+    assert resolve_address("http://h:5000").shown == "http://h:5000"

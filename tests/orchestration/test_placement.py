@@ -1,4 +1,4 @@
-"""Stage 4: the pure decision who gets which group."""
+"""The pure decision who gets which group."""
 
 from collections import Counter
 

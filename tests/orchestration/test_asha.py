@@ -5,35 +5,29 @@ import random
 
 import pytest
 
-from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
-from scalestudy.orchestration.sweep.asha import Rungs
+from scalestudy.orchestration.sweep.asha import Asha
 from tests.experiments.support import spec_of
-
-MSE = StudyMetric(name="mse", mode="min", share=False)
-
-
-def rungs(metric=ACCURACY, epochs=9, grace_epochs=1, reduction=3):
-    return Rungs(metric, epochs=epochs, grace_epochs=grace_epochs, reduction=reduction)
+from tests.support.epochs import epoch_of as epoch
 
 
-def epoch(number, value, metric=ACCURACY):
-    return {"epoch": number, metric.key: value}
+def asha(mode="max", epochs=9, grace_epochs=1, reduction=3):
+    return Asha(mode, epochs=epochs, grace_epochs=grace_epochs, reduction=reduction)
 
 
-@pytest.mark.parametrize("metric", [ACCURACY, MSE])
-def test_a_trial_worse_than_the_best_third_so_far_stops_at_the_rung(metric):
-    better = (0.1, 0.2, 0.3) if metric.mode == "max" else (0.3, 0.2, 0.1)
-    found = rungs(metric)
-    assert not any(found.stops(f"trial-{value}", epoch(1, value, metric)) for value in better)
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_a_trial_worse_than_the_best_third_so_far_stops_at_the_rung(mode):
+    better = (0.1, 0.2, 0.3) if mode == "max" else (0.3, 0.2, 0.1)
+    found = asha(mode)
+    assert not any(found.stops(f"trial-{value}", epoch(1, value)) for value in better)
     # of 0.1, 0.2, 0.3 the upper third begins at 0.1 + 2/3 · 0.2 = 0.233; of the losses at 0.166
-    assert found.stops("worse", epoch(1, 0.23 if metric.mode == "max" else 0.17, metric))
-    assert not found.stops("better", epoch(1, 0.9 if metric.mode == "max" else 0.01, metric))
+    assert found.stops("worse", epoch(1, 0.23 if mode == "max" else 0.17))
+    assert not found.stops("better", epoch(1, 0.9 if mode == "max" else 0.01))
     assert found.stopped == {"worse": 1}
 
 
 def test_rungs_are_the_grace_epochs_and_their_multiples_below_the_last_epoch():
     def stopped_at(number, **settings):
-        found = rungs(**settings)
+        found = asha(**settings)
         found.stops("best", epoch(number, 0.9))
         return found.stops("worst", epoch(number, 0.1))
 
@@ -41,7 +35,7 @@ def test_rungs_are_the_grace_epochs_and_their_multiples_below_the_last_epoch():
     assert not stopped_at(9), "the last epoch: both end by themselves, with their models"
     assert not stopped_at(1, grace_epochs=2)
     assert stopped_at(2, grace_epochs=2)
-    found = rungs()  # at 1 the worse one was the first, and nobody to compare with; between rungs nothing is decided
+    found = asha()  # at 1 the worse one was the first, and nobody to compare with; between rungs nothing is decided
     assert not found.stops("worst", epoch(1, 0.1))
     assert not found.stops("best", epoch(1, 0.9))
     assert not found.stops("best", epoch(2, 0.9))
@@ -52,7 +46,7 @@ def test_rungs_are_the_grace_epochs_and_their_multiples_below_the_last_epoch():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 def test_an_epoch_without_a_number_is_not_judged_and_does_not_spoil_the_rung(value):
-    found = rungs()
+    found = asha()
     assert not found.stops("odd", epoch(1, value))
     assert not found.stops("best", epoch(1, 0.9))
     assert found.stops("worst", epoch(1, 0.1))
@@ -60,7 +54,7 @@ def test_an_epoch_without_a_number_is_not_judged_and_does_not_spoil_the_rung(val
 
 
 def test_an_epoch_told_again_after_a_crash_is_not_judged_again():
-    found = rungs()
+    found = asha()
     found.stops("first", epoch(1, 0.1))
     for value in (0.5, 0.6, 0.7):
         found.stops(f"trial-{value}", epoch(1, value))
@@ -69,7 +63,7 @@ def test_an_epoch_told_again_after_a_crash_is_not_judged_again():
 
 
 def test_a_stopped_trial_stays_stopped():
-    found = rungs()
+    found = asha()
     found.stops("best", epoch(1, 0.9))
     assert found.stops("worst", epoch(1, 0.1))
     assert found.stops("worst", epoch(2, 0.99))
@@ -85,11 +79,11 @@ def test_rungs_that_are_told_their_past_decide_as_they_would_have():
         epochs[trial_id] = epochs.get(trial_id, 0) + 1
         if epochs[trial_id] <= 27:
             told.append((trial_id, epoch(epochs[trial_id], value)))
-    whole = rungs(epochs=27)
+    whole = asha(epochs=27)
     decisions = [whole.stops(*each) for each in told]
     assert 5 < len(whole.stopped) < 30
     for cut in range(0, len(told), 7):
-        again = rungs(epochs=27)
+        again = asha(epochs=27)
         for each in told[:cut]:
             again.stops(*each)
         assert [again.stops(*each) for each in told[cut:]] == decisions[cut:]
@@ -97,6 +91,6 @@ def test_rungs_that_are_told_their_past_decide_as_they_would_have():
 
 def test_a_spec_s_epochs_may_stand_in_its_sweep():
     spec = spec_of("name: x\nsweep: {train.epochs: [2]}\nsearch: {scheduler: asha}")
-    found = Rungs.of(spec, ACCURACY)
+    found = Asha.of(spec)
     found.stops("best", epoch(2, 0.9))
     assert not found.stops("worst", epoch(2, 0.1)), "the second epoch is the last"

@@ -12,7 +12,9 @@ import yaml
 from scalestudy.experiments.spec.reading import SpecError
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import StudyError
-from scalestudy.orchestration.study.ready import check_callables, new_folder, new_study_id, read_spec, storage_of
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.opening import new_folder, new_study_id, storage_of
+from scalestudy.orchestration.study.ready import check_callables
 from tests.support.studies import write_spec
 from tests.test_architecture import PACKAGES, ROOT, sources
 

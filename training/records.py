@@ -143,8 +143,14 @@ class EpochRecord:
         return {name: _finite_or_none(value) for name, value in named.items() if name != "metric"}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], metric: str) -> EpochRecord:
-        """The record behind `to_dict`'s data; what was not finite is NaN now."""
+    def from_dict(cls, plain: Mapping[str, Any], metric: str | None = None) -> EpochRecord:
+        """The record behind `to_dict`'s data; what was not finite is NaN now.
+
+        metric: short name of the target metric; None: the key `test_<metric>` tells it.
+        """
+        if metric is None:
+            tested = [name for name in plain if name.startswith("test_") and name != "test_loss"]
+            metric = (tested or ["test_loss"])[0].removeprefix("test_")
         names = {"test_metric": f"test_{metric}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
         optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", *USAGE)

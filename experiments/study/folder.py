@@ -1,13 +1,14 @@
-"""The files of one study. Every path inside a study's folder is made here and nowhere else."""
+"""The files of one study, and how they are written. Every path inside a study's folder is made here."""
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.addresses import child
@@ -17,11 +18,38 @@ PLAN_MARKS = ("study_id", "spec_sha256")
 MODEL_FILE = "model.pt"
 
 
-class Mirror(Protocol):
-    """Where a study is kept whose folder here is but a working copy, such as the objects of a bucket.
+@contextmanager
+def written_aside(file: Path, content: bytes, *, durable: bool = False) -> Iterator[Path]:
+    """Yields a new file beside `file` with the content, for the caller to rename or to link; then removes it.
 
-    Names are those of the folder's files, such as `journal/00000001.json`. What is written is there, whole, when the
-    call returns. All raise OSError where the storage fails.
+    durable: the content is on the disk, so that a power cut keeps it. Raises OSError.
+    """
+    aside = file.with_name(f".{file.name}.{uuid4().hex}")
+    try:
+        with aside.open("xb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        yield aside
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_whole(file: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replaces a file at once: a reader sees the old one or the new one, whole. Raises OSError.
+
+    durable: see `written_aside`.
+    """
+    with written_aside(file, content, durable=durable) as aside:
+        aside.replace(file)
+
+
+class Mirror(Protocol):
+    """Where a study is kept, such as a bucket, if its folder here is a working copy.
+
+    Names are those of the folder's files, such as `journal/00000001.json`. A call returns when the object is there,
+    whole. All raise OSError if the storage fails.
     """
 
     @property
@@ -42,7 +70,7 @@ class Mirror(Protocol):
 class StudyFolder:
     """A study's folder, `<storage>/<study_id>/`. Files are written aside, then renamed; trials are appended whole.
 
-    mirror: where the study is kept, if not here: what is written goes there first, so that this copy never says more.
+    mirror: where the study is kept, if not here. All is written there first, so that this copy never holds more.
     """
 
     path: Path
@@ -53,7 +81,7 @@ class StudyFolder:
 
     @property
     def study_id(self) -> str:
-        """Name + UTC timestamp, as the plan's file says; the folder may have another name. Before that, its name."""
+        """Name and UTC time, as the plan's file says; the folder's name as long as there is no plan."""
         if self.plan_file.exists():
             return str(json.loads(self.plan_file.read_text("utf-8")).get("study_id") or self.path.resolve().name)
         return self.path.resolve().name
@@ -145,18 +173,18 @@ class StudyFolder:
         return child(self.mirror.address, *file.relative_to(self.path).parts) if self.mirror else str(file)
 
     def share(self, *files: Path) -> None:
-        """Puts files that were written by other ways where the study is kept; those that are not there are left out."""
+        """Puts files that were written by other means into the mirror; skips those that do not exist."""
         for file in files:
             if self.mirror and file.is_file():
                 self.mirror.write(self._name(file), file.read_bytes())
 
     def share_new(self, file: Path, content: bytes) -> None:
-        """Puts a file there before it is written here. Raises FileExistsError where it is there already."""
+        """Puts a file into the mirror before it is written here. Raises FileExistsError if it is there already."""
         if self.mirror:
             self.mirror.create(self._name(file), content)
 
     def delete(self, file: Path) -> None:
-        """Deletes a file; it need not be there."""
+        """Deletes a file; it need not exist."""
         if self.mirror:
             self.mirror.delete(self._name(file))
         file.unlink(missing_ok=True)
@@ -165,12 +193,12 @@ class StudyFolder:
         return file.relative_to(self.path).as_posix()
 
     def create(self) -> None:
-        """Makes the folder and those in it. Raises OSError where that can't be."""
+        """Makes the folder and those in it. Raises OSError."""
         for folder in (self.path, self.figures, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
     def write_text(self, file: Path, text: str) -> None:
-        """Writes a file of this folder aside, then renames it: a reader sees the old one or the new one, whole."""
+        """Writes a file of this folder by `write_whole`, and into the mirror before that."""
         self.write_bytes(file, text.encode("utf-8"))
 
     def write_bytes(self, file: Path, content: bytes) -> None:
@@ -178,27 +206,16 @@ class StudyFolder:
         if self.mirror:
             self.mirror.write(self._name(file), content)
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(aside).chmod(0o644)
-            Path(aside).replace(file)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
+        write_whole(file, content, durable=True)
 
     def write_json(self, file: Path, data: Mapping[str, Any]) -> None:
-        """Strict JSON, written aside: a line a key, and a line an item of its list. Raises ValueError for NaN and
-        infinity."""
+        """Writes strict JSON: a line a key, and a line an item of its list. Raises ValueError for NaN and infinity."""
         self.write_text(file, "{\n" + ",\n".join(f" {_line(key)}: {_lines(data[key])}" for key in data) + "\n}\n")
 
     def write_plan(self, plan: Plan, study_id: str, spec_yaml: str) -> None:
         """Writes the spec and its plan, with the study's id and the spec's hash.
 
-        The plan comes first, and knows the spec that it replaces too: killed in between, the study can still go on.
+        The plan comes first, and also knows the spec that it replaces. So a study killed in between can still go on.
         """
         specs = [_hash(spec_yaml.encode("utf-8"))]
         if self.spec_file.exists():
@@ -208,7 +225,7 @@ class StudyFolder:
         self.write_text(self.spec_file, spec_yaml)
 
     def update_plan(self, plan: Plan) -> None:
-        """Writes the plan anew, with the trials that a search has added; what else the file says stays."""
+        """Writes the plan anew, with the trials that a search has added; the file's other keys stay."""
         before = json.loads(self.plan_file.read_text("utf-8"))
         self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS if key in before} | plan.to_dict())
 
@@ -218,13 +235,15 @@ class StudyFolder:
         return _hash(self.spec_file.read_bytes()) in (known or ())
 
     def read_plan(self) -> Plan:
-        """The plan. Raises OSError or ValueError where there is none that can be read."""
+        """The plan. Raises OSError or ValueError if it can't be read."""
         return Plan.from_dict(json.loads(self.plan_file.read_text("utf-8")))
 
     def append_trial(self, trial: Mapping[str, Any]) -> None:
-        """Appends one ended trial: a whole line, in the system's hands when this returns. The journal has the trial on
-        disk by then, and what a power cut takes from here is written again from it. Raises ValueError for NaN and
-        infinity."""
+        """Appends one ended trial as a whole line, and hands it to the system.
+
+        The journal has the trial on disk by then; what a power cut takes from here is written again from it. Raises
+        ValueError for NaN and infinity.
+        """
         line = json.dumps(trial, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
         with self.trials_file.open("ab+") as stream:
             _drop_torn_line(stream)

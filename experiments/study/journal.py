@@ -1,6 +1,7 @@
-"""The journal of a study: every event in a small numbered file of its own, written before it counts.
+"""The journal of a study: every event in a small numbered file, written before it counts.
 
-What a study knows is in it: a study whose driver was killed goes on from it, and MLflow gets from it what it missed.
+The journal holds all that a study knows. A study goes on from it after its driver was killed, and MLflow gets from it
+what it missed.
 """
 
 import json
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.study.folder import written_aside
+
 logger = logging.getLogger(__name__)
 
 DURABLE = frozenset({"study", "suggested", "ended"})
-"""Types of entries that are on the disk when they are written; what the others say comes again after a power cut."""
+"""Types of entries that are synced to the disk. After a power cut the trials tell the others again."""
 DIGITS = 8
 """Of a file's name; their order is that of the entries."""
 
@@ -48,8 +51,7 @@ class Journal:
         clock: Callable[[], float] = time.time,
         share: Callable[[Path, bytes], None] = lambda file, content: None,
     ) -> None:
-        """share: puts an entry where the study is kept, if that is elsewhere, before it counts here; raises as `append`
-        does."""
+        """share: puts an entry into the study's object store before it counts here; raises as `append` does."""
         self._folder, self._clock, self._share = folder, clock, share
         self._last = max(self._numbers(), default=0)
 
@@ -59,36 +61,33 @@ class Journal:
         return self._last
 
     def append(self, trial_id: str, event: dict[str, Any]) -> Entry:
-        """Writes an event. A process that dies leaves it whole or not there. Raises ValueError for NaN, and OSError:
-        FileExistsError where another process has written the entry."""
+        """Writes an event, whole or not at all.
+
+        Raises ValueError for NaN, and OSError: FileExistsError if another process has written the entry.
+        """
         entry = Entry(number=self._last + 1, at=self._clock(), trial_id=trial_id, event=event)
         text = json.dumps({"at": entry.at, "trial_id": trial_id, "event": event}, allow_nan=False)
         file = self._folder / f"{entry.number:0{DIGITS}}.json"
         self._folder.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(f".{os.getpid()}.part")
-        try:
-            with aside.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                if entry.type in DURABLE:
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            self._share(file, text.encode("utf-8"))
+        content = text.encode("utf-8")
+        with written_aside(file, content, durable=entry.type in DURABLE) as aside:
+            self._share(file, content)
             os.link(aside, file)  # never over an entry of another process, which would have taken the study's lock
-        finally:
-            aside.unlink(missing_ok=True)
         self._last = entry.number
         return entry
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """The entries with a greater number than `after`, in order. A file that a lost machine left torn is skipped:
-        what it said comes again, for the trial goes on from before it."""
+        """The entries with a greater number than `after`, in order.
+
+        Skips a file that a lost machine left torn: its trial goes on from before it, and tells the event again.
+        """
         for number in sorted(number for number in self._numbers() if number > after):
             file = self._folder / f"{number:0{DIGITS}}.json"
             try:
                 plain = json.loads(file.read_text(encoding="utf-8"))
                 yield Entry(number=number, at=plain["at"], trial_id=plain["trial_id"], event=plain["event"])
             except (ValueError, KeyError, TypeError):
-                logger.warning("%s can't be read and is passed over", file)
+                logger.warning("skipping unreadable %s", file)
 
     def _numbers(self) -> list[int]:
         if not self._folder.is_dir():

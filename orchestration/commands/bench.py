@@ -17,9 +17,10 @@ from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
-from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials, read_spec
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE_LIMIT, ROLE, MlflowStore
+from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
 
 if TYPE_CHECKING:
@@ -93,10 +94,9 @@ def _log(done: Benched, address: TrackingAddress) -> str:
 
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of every table of a new database
     name = done.experiment.name
-    store = MlflowStore(address, EXPERIMENT, name)
-    client = store.client
-    tags = {ROLE: "bench", "mlflow.note.content": markdown(done)[:NOTE_LIMIT]}
-    run_id = str(client.create_run(store.experiment_id, run_name=name, tags=tags).info.run_id)
+    client, experiment = open_experiment(address, EXPERIMENT)
+    tags = {ROLE: "bench", NOTE: markdown(done)[:NOTE_LIMIT]}
+    run_id = str(client.create_run(experiment, run_name=name, tags=tags).info.run_id)
     params = {"bench": name, "quick": str(done.quick), **done.machine}
     client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
     started = client.get_run(run_id).info.start_time

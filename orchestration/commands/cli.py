@@ -57,7 +57,8 @@ def _before_any_command(version: Version = False) -> None:
 @app.command()
 def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a spec, and print it with every default filled in."""
-    from scalestudy.orchestration.study.ready import check_callables, read_spec
+    from scalestudy.orchestration.study.folders import read_spec
+    from scalestudy.orchestration.study.ready import check_callables
 
     study = read_spec(spec, set_ or ())
     check_callables(study)
@@ -92,7 +93,8 @@ def plan(
     from scalestudy.experiments.plan.plan import make_plan
     from scalestudy.orchestration.commands.folder import earlier_trials
     from scalestudy.orchestration.commands.plan import forecast, machines
-    from scalestudy.orchestration.study.ready import check_callables, logical_cpus, read_spec
+    from scalestudy.orchestration.study.folders import read_spec
+    from scalestudy.orchestration.study.ready import check_callables, logical_cpus
 
     study = read_spec(spec, set_ or ())
     check_callables(study)
@@ -180,11 +182,11 @@ def submit(
     raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
 
 
-def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
+def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
     from scalestudy.orchestration.progress.live import Lines, LiveTable
 
     console = Console(file=screen)
-    return LiveTable(board, console, waiting) if console.is_terminal else Lines(board, screen)
+    return LiveTable(progress, console, waiting) if console.is_terminal else Lines(progress, screen)
 
 
 @app.command()
@@ -236,7 +238,7 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
     from scalestudy.orchestration.commands.folder import sync_tracking
 
     sent, uri = sync_tracking(folder)
-    print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} operations sent to {uri}")
+    print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} events sent to {uri}")
 
 
 @app.command()

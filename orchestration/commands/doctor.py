@@ -25,7 +25,7 @@ Check = Callable[[], Iterator[Finding]]
 
 def examine(source: str, address: str | None) -> list[Finding]:
     """Every finding. Raises SpecError for a spec that is wrong, as every command does."""
-    from scalestudy.orchestration.study.ready import read_spec
+    from scalestudy.orchestration.study.folders import read_spec
 
     prepare_environment()
     checks = checks_of(read_spec(source), address)
@@ -65,7 +65,7 @@ def _safely(name: str, check: Check) -> list[Finding]:
 
 def _folder_of(spec: StudySpec) -> Path | None:
     """Where the study's files would lie; None: not on a disk of this machine."""
-    from scalestudy.orchestration.study.ready import storage_of
+    from scalestudy.orchestration.study.opening import storage_of
 
     return None if is_uri(spec.storage) else Path(storage_of(spec))
 
@@ -87,7 +87,7 @@ def _data(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _storage(spec: StudySpec) -> Iterator[Finding]:
-    from scalestudy.orchestration.study.ready import new_folder, new_study_id, storage_of
+    from scalestudy.orchestration.study.opening import new_folder, new_study_id, storage_of
 
     new_folder(spec, new_study_id(spec))
     yield Finding("storage", "ok", f"{storage_of(spec)} can be written")

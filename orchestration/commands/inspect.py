@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.groups.failures import describe
-from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials, read_spec
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
 
 if TYPE_CHECKING:

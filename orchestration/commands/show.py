@@ -165,7 +165,7 @@ def closing_lines(done: StudyResult) -> list[str]:
         lines.append(f"nothing that was recorded is lost; to go on: scalestudy resume {place}")
     if done.unsent:
         why = f" ({done.unsent_reason})" if done.unsent_reason else ""
-        lines.append(f"MLflow missed {done.unsent} operations{why}; when it is back: scalestudy sync {place}")
+        lines.append(f"MLflow missed {done.unsent} events{why}; when it is back: scalestudy sync {place}")
     if done.exit_code == ExitCode.SOME_FAILED:
         lines.append(f"some trials failed; what they printed: {done.folder / 'driver.log'}")
     return lines

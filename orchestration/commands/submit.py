@@ -17,7 +17,8 @@ from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
-from scalestudy.orchestration.study.ready import check_callables, read_spec
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import check_callables
 
 
 @dataclass(frozen=True, kw_only=True)

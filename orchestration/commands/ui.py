@@ -1,4 +1,4 @@
-"""MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
+"""`ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from scalestudy.orchestration.tracking.server import check_reachable, resolve_ad
 
 HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
-"""Takes the store's address, which may hold a password: everybody on the machine can read a command line."""
+"""Holds the store's address, which may contain a password: everybody on the machine can read a command line."""
 
 
 def serve_ui(uri: str | None, port: int) -> int:
     """Serves MLflow's pages until Ctrl-C; returns the server's exit status.
 
-    Raises RequestError for a port in use or a store that has a server of its own, UnreachableError for a store that
-    can't be reached.
+    Raises RequestError for a port in use or a store that has its own server, UnreachableError for a store out of reach.
     """
     prepare_environment()
     address = resolve_address(uri)

@@ -1,24 +1,26 @@
-"""What broke an attempt, and what follows from it.
-
-A killed process says nothing. But Linux counts such kills a control group, and lists the count in one file of it.
-"""
+"""What broke an attempt, and what follows from it: decisions as pure functions, and the kernel's count of kills."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from scalestudy.orchestration.base.environment import without_secrets
+from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
 from scalestudy.training.exceptions import is_lost_peer, is_out_of_memory
 
-ReportKind = Literal["exception", "out_of_memory", "collective", "left"]
 Cause = Literal[
     "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
 ]
+"""How the end of an attempt was noticed."""
+ReportKind = FaultKind | Literal["left"]
 
-_MESSAGE_LIMIT = 2_000
+INTERRUPTED = "interrupted"
+"""Kind of an attempt that ended because the study was stopped or killed."""
+UNCOUNTED = {INTERRUPTED, "preempted"}
+"""Kinds that no budget counts: the trial is not to blame, and what it has done is kept."""
 
 CAUSE_TEXT: Mapping[str, str] = {
     "worker_lost": "a worker process died",
@@ -27,54 +29,43 @@ CAUSE_TEXT: Mapping[str, str] = {
     "node_lost": "a node of the cluster was lost",
     "preempted": "a node of the trial's workers is to go, and they have left it",
     "tune_trial": "the Tune process that follows the trial died",
-    "engine_lost": "the process that keeps the worker groups' books died",
     "time_limit": "the trial ran longer than limits.trial_minutes",
 }
+MESSAGE_LIMIT = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank said before it gave up, and the file in which it wrote more ("": none)."""
+    """What one rank said before it gave up. log: the file in which it wrote more; "": none."""
 
     rank: int
     kind: ReportKind
     message: str
     log: str = ""
 
-    @classmethod
-    def of(cls, rank: int, event: Mapping[str, Any]) -> RankReport:
-        """What a rank has posted."""
-        return cls(rank=rank, **{key: event[key] for key in ("kind", "message", "log") if key in event})
-
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """A lost attempt, as a trial's record keeps it."""
+class Loss:
+    """What Ray Train says of dead workers. out_of_memory: by rank, those that were killed for memory, in words."""
 
-    attempt: int
-    kind: str
-    message: str
-    rank: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"attempt": self.attempt, "kind": self.kind, "message": self.message, "rank": self.rank}
+    incarnation: str
+    cause: Cause
+    out_of_memory: Mapping[int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of a broken attempt: another try, or the trial's final status with its error.
+    """What becomes of a broken attempt: another try, or the trial's final status.
 
-    Attributes:
-        error: kind, message and rank.
-        failure: the attempt as a lost one; None when it was not lost but ended the trial by what it did.
+    failure: the attempt as a lost one; None: it was not lost, but ended the trial by what it did.
     """
 
     status: Literal["retry", "failed", "out_of_memory"]
-    error: dict[str, Any]
+    error: TrialError
     failure: Failure | None = None
 
 
-def classify(error: BaseException) -> ReportKind:
+def classify(error: BaseException) -> FaultKind:
     """Sorts an exception met in a trial: the user's own, out of memory, or a collective that lost a peer."""
     if is_out_of_memory(error):
         return "out_of_memory"
@@ -87,7 +78,7 @@ def describe(error: BaseException) -> str:
     """The exception as one short text: type and message, without secrets."""
     text = without_secrets(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
-    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
 
 
 def judge(
@@ -101,6 +92,10 @@ def judge(
 ) -> Verdict:
     """Decides a broken attempt.
 
+    Out of memory and the user's exceptions are final at once, wherever else the attempt broke because of them. A time
+    limit is final. A lost attempt is tried again within its cause's budget. One that left a node which is to go is
+    always followed by another.
+
     Args:
         reports: what the ranks said, by rank; a rank that was killed said nothing.
         cause: how the end was noticed.
@@ -108,31 +103,24 @@ def judge(
         earlier: the trial's lost attempts before this one.
         failures_per_trial: how many attempts a trial may lose to each cause.
         logs: where the workers' output lies, for what no rank could write down; "": not known.
-
-    Returns:
-        Out of memory and the user's exceptions are final at once, wherever else the attempt broke because of them;
-        a time limit is final; an attempt that was lost is tried again within its cause's budget; one that left a
-        node which is to go is always followed by another.
     """
     for kind in ("out_of_memory", "exception"):
-        named = [report for report in reports.values() if report.kind == kind]
+        named = sorted((report for report in reports.values() if report.kind == kind), key=lambda report: report.rank)
         if named:
-            status: Literal["failed", "out_of_memory"] = "failed" if kind == "exception" else "out_of_memory"
-            return Verdict(status=status, error=_grouped(kind, named, logs))
+            first = named[0]
+            same = [str(report.rank) for report in named if report.message == first.message]
+            message = first.message if len(same) == 1 else f"{first.message} (ranks {', '.join(same)})"
+            error = TrialError(kind=kind, message=with_logs(message, first.log or logs), rank=first.rank)
+            return Verdict(status="failed" if kind == "exception" else "out_of_memory", error=error)
     kind = "worker_lost" if cause == "reported" else cause
-    message = with_logs(_lost_message(reports, kind, attempt), logs)
-    error = {"kind": kind, "message": message, "rank": None}
+    said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
+    message = with_logs(f"{CAUSE_TEXT[kind]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
+    error = TrialError(kind=kind, message=message)
     if kind == "time_limit":
         return Verdict(status="failed", error=error)
     failure = Failure(attempt=attempt, kind=kind, message=message)
     retry = kind in UNCOUNTED or sum(lost.kind == kind for lost in earlier) < failures_per_trial
     return Verdict(status="retry" if retry else "failed", error=error, failure=failure)
-
-
-INTERRUPTED = "interrupted"
-"""Kind of an attempt that ended because the study was stopped or killed."""
-UNCOUNTED = {INTERRUPTED, "preempted"}
-"""Kinds that no budget counts: nothing about the trial is to blame, and what it has done is kept."""
 
 
 def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure | None:
@@ -144,7 +132,7 @@ def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure
 
 
 def no_room(room: int, needed: int) -> str:
-    """What a trial is told whose workers the cluster's nodes can't hold any more."""
+    """The message for a trial whose workers the cluster's nodes can't hold any more."""
     return (
         f"the cluster has had room for {room} workers only, since nodes were lost or are to go, and the trial needs "
         f"{needed}; add nodes, and run the study anew, or leave this num_gpus out"
@@ -156,38 +144,23 @@ def with_logs(message: str, logs: str) -> str:
     return f"{message}; logs: {logs}" if logs else message
 
 
-def _grouped(kind: str, reports: list[RankReport], logs: str) -> dict[str, Any]:
-    """One error for several ranks: the first rank's text, with every rank that said the same."""
-    first = min(reports, key=lambda report: report.rank)
-    same = sorted(report.rank for report in reports if report.message == first.message)
-    message = first.message if len(same) == 1 else f"{first.message} (ranks {', '.join(map(str, same))})"
-    return {"kind": kind, "message": with_logs(message, first.log or logs), "rank": first.rank}
-
-
-def _lost_message(reports: Mapping[int, RankReport], kind: str, attempt: int) -> str:
-    said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
-    text = f"{CAUSE_TEXT[kind]} (attempt {attempt})"
-    return f"{text}; {said}" if said else text
-
-
+# --- the kernel's kills -------------------------------------------------------------------------------------------
+# A killed process says nothing. But Linux counts the kills of each control group, and lists the count in a file of it.
 CGROUPS = Path("/sys/fs/cgroup")
 WHOLE_MACHINE = Path("/proc/vmstat")
 ANSWER_SECONDS = 20.0
-WORDS = "the kernel killed the worker for want of memory (its control group's count of such kills rose)"
-
-Counted = Mapping[str, Any]
-"""A worker's node, the file that holds its count, and the count: node, file, kills."""
+KERNEL_KILL = "the kernel killed the worker for want of memory (its control group's count of such kills rose)"
 
 
-def kills_so_far(node: str) -> dict[str, Any] | None:
-    """This process's count; None where the system keeps none. node: the one that it runs on."""
-    for file in _files(Path("/proc/self/cgroup")):
+def kills_so_far(node: str) -> KillCount | None:
+    """The count of this process's control group; None: the system keeps none. node: where the process runs."""
+    for file in count_files(Path("/proc/self/cgroup")):
         if (kills := kills_in(file)) is not None:
-            return {"node": node, "file": str(file), "kills": kills}
+            return KillCount(node=node, file=str(file), kills=kills)
     return None
 
 
-def _files(memberships: Path) -> list[Path]:
+def count_files(memberships: Path) -> list[Path]:
     """Where the count may stand, the closest first: of version 2, of version 1, of the container, of the machine.
 
     memberships: lines `number:controllers:path`.
@@ -196,17 +169,17 @@ def _files(memberships: Path) -> list[Path]:
         lines = [line.split(":", 2) for line in memberships.read_text("utf-8").splitlines()]
     except OSError:
         return []
-    found = [CGROUPS / path.strip("/") / "memory.events" for _, controllers, path in lines if not controllers]
-    found += [
+    files = [CGROUPS / path.strip("/") / "memory.events" for _, controllers, path in lines if not controllers]
+    files += [
         CGROUPS / "memory" / path.strip("/") / "memory.oom_control"
         for _, controllers, path in lines
         if "memory" in controllers.split(",")
     ]
-    return [*found, CGROUPS / "memory.events", CGROUPS / "memory" / "memory.oom_control", WHOLE_MACHINE]
+    return [*files, CGROUPS / "memory.events", CGROUPS / "memory" / "memory.oom_control", WHOLE_MACHINE]
 
 
 def kills_in(file: Path) -> int | None:
-    """The count in one of the system's files, which all have a line `oom_kill 3`; None: it can't be had."""
+    """The count in one of the system's files, which all have a line `oom_kill 3`; None: there is none to read."""
     try:
         facts = dict(line.split(maxsplit=1) for line in file.read_text("utf-8").splitlines() if " " in line)
         return int(facts["oom_kill"])
@@ -214,25 +187,25 @@ def kills_in(file: Path) -> int | None:
         return None
 
 
-def killed_by_kernel(counts: Mapping[int, Counted], here: str) -> dict[int, str]:
-    """Of dead workers those whose count has risen since, by rank, in words.
+def killed_by_kernel(counts: Mapping[int, KillCount], here: str) -> dict[int, str]:
+    """The dead workers whose count has risen since, by rank, with the message.
 
-    counts: by rank, as `kills_so_far` gave them when the trial began. here: this process's node; another is asked by a
-    task. A node that does not answer gives no evidence.
+    counts: by rank, as `kills_so_far` gave them when the trial began. here: this process's node. Another node is asked
+    by a task; one that does not answer gives no evidence.
     """
-    return {rank: WORDS for rank, count in counts.items() if (_now(count, here) or 0) > count["kills"]}
+    return {rank: KERNEL_KILL for rank, count in counts.items() if (_kills_now(count, here) or 0) > count.kills}
 
 
-def _now(count: Counted, here: str) -> int | None:
-    if count["node"] == here:
-        return kills_in(Path(count["file"]))
+def _kills_now(count: KillCount, here: str) -> int | None:
+    if count.node == here:
+        return kills_in(Path(count.file))
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = NodeAffinitySchedulingStrategy(count["node"], soft=False)
+    there = NodeAffinitySchedulingStrategy(count.node, soft=False)
     ask = ray.remote(kills_in).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     try:
-        kills: int | None = ray.get(ask.remote(Path(count["file"])), timeout=ANSWER_SECONDS)
+        kills: int | None = ray.get(ask.remote(Path(count.file)), timeout=ANSWER_SECONDS)
     except ray.exceptions.RayError:
         return None
     return kills

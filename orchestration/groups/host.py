@@ -1,4 +1,4 @@
-"""The driver's side, which runs each group's `fit()` in a thread of its own."""
+"""The driver's side of the pool, which runs each group's `fit()` in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from typing import Any
 from scalestudy.orchestration.cluster import nodes as clusters
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups.failures import Cause
+from scalestudy.orchestration.groups.model import GroupStart, HostOrders
 from scalestudy.orchestration.groups.pool import STARTS_WITHOUT_SERVICE
-from scalestudy.orchestration.groups.ray_train import ProcessGroupConfig
-from scalestudy.orchestration.groups.worker import serve
+from scalestudy.orchestration.groups.ray_train import (
+    ControllerHandle,
+    GroupCallback,
+    NotWantedError,
+    ProcessGroupConfig,
+)
+from scalestudy.orchestration.groups.worker import WorkerSettings, serve
 
 logger = logging.getLogger(__name__)
 
@@ -37,48 +43,48 @@ class GroupResources:
     gpus_per_worker: float
     timeout_seconds: float
 
-    def per_worker(self, mark: int) -> dict[str, float]:
-        """Ray's resources of one worker. mark: a few bytes of memory, by which its group is known."""
+    def per_worker(self, tag: int) -> dict[str, float]:
+        """Ray's resources of one worker. tag: a few bytes of memory, by which its group is known."""
         gpus = {"GPU": self.gpus_per_worker} if self.device == "cuda" else {}
-        return {"CPU": self.cpus_per_worker, "memory": mark, **gpus}
+        return {"CPU": self.cpus_per_worker, "memory": tag, **gpus}
 
 
 @dataclass
 class GroupHost:
-    """Starts the groups that the books ask for, reports their ends, and tells the books which nodes there are.
+    """Starts the groups that the pool asks for, reports their ends, and tells the pool which nodes there are.
 
-    `fit()` blocks for a group's whole life, so each runs in a daemon thread; Ray Train supports that, its controller
+    `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
     being an actor of its own.
     """
 
-    groups: Any
+    pool: Any  # handle of the pool's actor
     resources: GroupResources
     folder: Path
     shared: str = ""  # where Ray Train finds out whether all nodes share storage, a path or a URI; as folder if empty
     starting: dict[str, float] = field(default_factory=dict)  # group → when it was ordered
     cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
-    books_lost: bool = False  # whether the actor that keeps the books has died
+    pool_lost: bool = False  # whether the pool's actor has died
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
 
     def start(self) -> None:
         """Begins to watch for wanted groups and for changes of the cluster."""
-        self._spawn(self._watch)
+        self._spawn(self._watch_orders)
         self._spawn(self._watch_nodes)
 
     def close(self, seconds: float) -> bool:
-        """Ends every group; those that have not ended by then are ended at once. Says whether all have.
+        """Ends every group, at once those that take longer than that; returns whether all have ended.
 
-        No thread may be inside of Ray when Ray is shut down: it would end the process, by a signal or with status 1.
+        All threads must have left Ray before Ray shuts down. Ray kills the process otherwise.
         """
-        self.groups.close.remote()
+        self.pool.close.remote()
         if self.join(seconds):
             return True
-        self.groups.abandon.remote()
+        self.pool.abandon.remote()
         return self.join(seconds)
 
     def join(self, seconds: float) -> bool:
-        """Waits for every group to end; says whether all did in time."""
+        """Waits for every group to end; returns whether all did in time."""
         deadline = time.monotonic() + seconds
         for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -89,106 +95,98 @@ class GroupHost:
         self.threads.append(thread)
         thread.start()
 
-    def _watch(self) -> None:
+    def _watch_orders(self) -> None:
         import ray
 
+        orders: HostOrders | None
         try:
-            while (orders := ray.get(self.groups.next_orders.remote())) is not None:
-                for order in orders["start"]:
-                    self.starting[order["group_id"]] = time.time()
-                    self._spawn(self._run, order, name=order["group_id"])
-                for group_id, seconds in orders["ready"].items():
+            while (orders := ray.get(self.pool.next_orders.remote())) is not None:
+                for start in orders.start:
+                    self.starting[start.group_id] = time.time()
+                    self._spawn(self._run, start, name=start.group_id)
+                for group_id, seconds in orders.ready.items():
                     self.starting.pop(group_id, None)
                     self.cold_starts[group_id] = seconds
         except ray.exceptions.RayError as error:
-            self.books_lost = True
-            logger.warning("no more groups are started, their books are lost: %s", error)
+            self.pool_lost = True
+            logger.warning("no more groups are started, their pool is lost: %s", error)
         self._ended.set()
 
     def _watch_nodes(self) -> None:
+        """Tells the pool the room on each node that is alive, whenever it changes."""
         import ray
 
         known: list[Node] = []
         while not self._ended.wait(NODES_SECONDS) and ray.is_initialized():
             try:
-                room = self._room()
+                room = clusters.slots(
+                    clusters.alive_nodes(),
+                    device=self.resources.device,
+                    cpus_per_worker=self.resources.cpus_per_worker,
+                    gpus_per_worker=self.resources.gpus_per_worker,
+                )
                 if room != known:
-                    ray.get(self.groups.nodes_changed.remote(room))
+                    ray.get(self.pool.set_nodes.remote(room))
                     known = room
-            except Exception as error:  # the cluster or the books are gone: others notice that
-                logger.info("the cluster's nodes can't be told to the books: %s", error)
+            except Exception as error:  # the cluster or the pool is gone: others notice that
+                logger.info("the pool can't be told the cluster's nodes: %s", error)
 
-    def _room(self) -> list[Node]:
-        """The room on each node that is alive."""
-        given = self.resources
-        return clusters.slots(
-            clusters.alive_nodes(),
-            device=given.device,
-            cpus_per_worker=given.cpus_per_worker,
-            gpus_per_worker=given.gpus_per_worker,
-        )
-
-    def _run(self, order: dict[str, Any]) -> None:
+    def _run(self, start: GroupStart) -> None:
+        """A group's whole life, and the word to the pool that it is over."""
         import ray
 
-        error, cause = self._fit(order)
-        self.starting.pop(order["group_id"], None)
+        error, cause = self._fit(start)
+        self.starting.pop(start.group_id, None)
         if self._ended.is_set():  # nobody asks any more; Ray may be gone, and would end a process that still calls it
             return
         try:
-            ray.get(self.groups.group_closed.remote(order["group_id"], error, cause))
+            ray.get(self.pool.group_closed.remote(start.group_id, error, cause))
         except ray.exceptions.RayError as gone:
-            logger.info("group %s ended after its books: %s", order["group_id"], gone)
+            logger.info("group %s ended after its pool: %s", start.group_id, gone)
 
-    def _fit(self, order: dict[str, Any]) -> tuple[str | None, Cause]:
-        """A group's whole life; what ended it before its time, and the word for that."""
+    def _fit(self, start: GroupStart) -> tuple[str | None, Cause]:
+        """Runs a group's `fit()`; returns what ended it before its time, and the word for that."""
         from ray.exceptions import RayActorError
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-        from scalestudy.orchestration.groups.ray_train import NotWantedError
-
+        on_gpu = self.resources.device == "cuda"
+        restarts = STARTS_WITHOUT_SERVICE - 1
+        settings = WorkerSettings(
+            pool=self.pool,
+            group_id=start.group_id,
+            threads=self.resources.cpus_per_worker,
+            device=self.resources.device,
+            logs=self.folder,
+        )
         try:
-            self._trainer(order).fit()
+            DataParallelTrainer(
+                serve,
+                train_loop_config={"settings": settings},
+                backend_config=ProcessGroupConfig(
+                    backend="nccl" if on_gpu else "gloo", timeout_seconds=self.resources.timeout_seconds
+                ),
+                scaling_config=ScalingConfig(
+                    num_workers=start.num_workers,
+                    use_gpu=on_gpu,
+                    resources_per_worker=self.resources.per_worker(start.tag),
+                    label_selector=[{"ray.io/node-id": node} for node in start.nodes],  # as the pool counts its room
+                ),
+                run_config=RunConfig(
+                    name=start.group_id,
+                    storage_path=self.shared or str(self.folder),
+                    failure_config=FailureConfig(max_failures=restarts, controller_failure_limit=restarts),
+                    callbacks=[
+                        GroupCallback(self.pool, start.group_id),
+                        ControllerHandle(self.pool, start.group_id),
+                    ],
+                ),
+            ).fit()
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
             told = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
-            logger.log(logging.INFO if told else logging.WARNING, "group %s ended: %s", order["group_id"], error)
+            logger.log(logging.INFO if told else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
-
-    def _trainer(self, order: dict[str, Any]) -> Any:
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-        from scalestudy.orchestration.groups.ray_train import ControllerHandle, GroupWatch
-
-        watched = (self.groups, order["group_id"])
-        on_gpu = self.resources.device == "cuda"
-        places = [{"ray.io/node-id": node} for node in order["nodes"]]  # as the books count their room
-        restarts = STARTS_WITHOUT_SERVICE - 1
-        return DataParallelTrainer(
-            serve,
-            train_loop_config={
-                "groups": self.groups,
-                "group_id": order["group_id"],
-                "threads": self.resources.cpus_per_worker,
-                "device": self.resources.device,
-                "logs": str(self.folder),
-            },
-            backend_config=ProcessGroupConfig(
-                backend="nccl" if on_gpu else "gloo", timeout_seconds=self.resources.timeout_seconds
-            ),
-            scaling_config=ScalingConfig(
-                num_workers=order["num_workers"],
-                use_gpu=on_gpu,
-                resources_per_worker=self.resources.per_worker(order["mark"]),
-                label_selector=places,
-            ),
-            run_config=RunConfig(
-                name=order["group_id"],
-                storage_path=self.shared or str(self.folder),
-                failure_config=FailureConfig(max_failures=restarts, controller_failure_limit=restarts),
-                callbacks=[GroupWatch(*watched), ControllerHandle(*watched)],
-            ),
-        )

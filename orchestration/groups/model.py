@@ -1,32 +1,32 @@
-"""The entries of the books — groups, the trials that they train, and who waits for them."""
+"""The pool's entries: groups, the trials that they train, and the trials that ask for workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from scalestudy.orchestration.groups.failures import Cause, RankReport
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, KillCount, Member, Status, TrialError
+from scalestudy.orchestration.groups.failures import RankReport
 from scalestudy.orchestration.groups.placement import GroupState, GroupView
-from scalestudy.orchestration.groups.trial_record import Outcome
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.training.config import TrainConfig
 
-Way = Literal["stop", "leave"]
+ExitMode = Literal["stop", "leave"]
 """How ranks go from a trial: at once, or with a checkpoint from which another attempt goes on."""
-
-CLOSING_SECONDS = 5.0
-FOLLOWER_SECONDS = 300.0  # many long polls
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLimits:
-    """The study's limits as the engine needs them.
+    """The study's limits as the pool needs them.
 
     Attributes:
         trial_seconds: longest time from a trial's start to its end.
         stalled_seconds: longest time without a finished step, and without room for a trial's workers.
         failures_per_trial: attempts that a trial may lose to each cause.
         trials_per_group: trials after which a group is replaced.
-        start_seconds: longest start of a group's workers, before they are taken for frozen and started anew.
+        start_seconds: longest start of a group's workers. Later they are taken for frozen and started anew.
     """
 
     trial_seconds: float
@@ -36,68 +36,191 @@ class GroupLimits:
     start_seconds: float = 240.0
 
 
+# --- a trial ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlace:
+    """Where a trial's checkpoints lie, a path or a URI, and after how many epochs one is written (0: never)."""
+
+    store: str
+    every_epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOrder:
+    """What the pool is handed for a trial.
+
+    Attributes:
+        num_workers: how many train it together.
+        config: what to train.
+        metric_mode: whether more or less of the target metric is better.
+        model_path: where the model goes if it is the best so far; None: nowhere.
+        checkpoints: None: it writes none.
+        so_far: what earlier engines have left of the trial.
+    """
+
+    trial_id: str
+    num_workers: int
+    config: TrainConfig
+    metric_mode: Literal["max", "min"] = "max"
+    model_path: str | None = None
+    checkpoints: CheckpointPlace | None = None
+    so_far: TrialRecord = field(default_factory=TrialRecord)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTrial:
+    """A trial as each rank of a group takes it. best_score: of the study so far; more is better."""
+
+    sequence: int
+    attempt: int
+    best_score: float | None
+    order: TrialOrder
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndGroup:
+    """The rank is to end: nothing more comes for its group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One trial in the hands of one life of a group's workers. sequence: the trial's number in the group, from 1."""
+
+    group_id: str
+    incarnation: str
+    sequence: int
+
+
+@dataclass
+class TrialRequest:
+    """A trial that wants workers or has them, from its Tune trial's request to its release."""
+
+    order: TrialOrder
+    heard_at: float  # when its Tune trial last asked for something
+    attempt: int = 1
+    group_id: str | None = None
+    no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
+    record: TrialRecord = field(default_factory=TrialRecord)
+    events: list[JournalEvent] = field(default_factory=list)
+    score: float | None = None  # of a finished trial; more is better
+
+    @classmethod
+    def of(cls, order: TrialOrder, now: float) -> TrialRequest:
+        """A new request, which goes on where the order's `so_far` ends."""
+        record = deepcopy(order.so_far)
+        alone = replace(order, so_far=TrialRecord())  # the ranks need no more
+        return cls(alone, heard_at=now, attempt=1 + record.attempts, record=record)
+
+    @property
+    def trial_id(self) -> str:
+        """The trial's id."""
+        return self.order.trial_id
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that train the trial together."""
+        return self.order.num_workers
+
+    @property
+    def ended(self) -> Ended | None:
+        """Its last event; None: the trial goes on."""
+        return self.record.ended
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest number of a recorded epoch; 0 without one."""
+        return max(self.record.epochs, default=0)
+
+    def tell(self, event: JournalEvent, now: float) -> None:
+        """Adds an event for whoever follows the trial, and takes it into the record."""
+        self.record.apply(event, now)
+        self.events.append(event)
+
+    def end(self, status: Status, error: TrialError | None, now: float) -> None:
+        """Adds the last event. A second end comes only after `stop_after` has dropped the first."""
+        self.events.append(self.record.end(status, attempts=self.attempt, error=error, at=now))
+
+    def stop_after(self, epoch: int, now: float) -> None:
+        """Stops the trial after this epoch. Drops later events, even its own end."""
+        self.record.forget_after(epoch)
+        self.events = [
+            event
+            for event in self.events
+            if not isinstance(event, Ended) and not (isinstance(event, EpochDone) and event.record.epoch > epoch)
+        ]
+        self.end("stopped", None, now)
+
+    def seconds_without_room(self, room: int, now: float) -> float:
+        """For how long the empty cluster has been too small for its workers. room: workers that it holds now."""
+        if self.num_workers <= room:
+            self.no_room_since = None
+        elif self.no_room_since is None:
+            self.no_room_since = now
+        return 0.0 if self.no_room_since is None else now - self.no_room_since
+
+    def events_after(self, number: int) -> list[JournalEvent]:
+        """The events from that number on. A trial that has ended gives its end again and again."""
+        return self.events[min(number, len(self.events) - 1) if self.ended else number :]
+
+
+# --- a group ------------------------------------------------------------------------------------------------------
 @dataclass
 class Assignment:
     """A trial in the hands of a group: what every rank receives, and what the ranks have said."""
 
     sequence: int
-    trial: dict[str, Any]
+    order: TrialOrder
     attempt: int
+    began_at: float
     last_progress: float
     reports: dict[int, RankReport] = field(default_factory=dict)
-    kernel_kills: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → `kernel_kills.kills_so_far`
+    kernel_kills: dict[int, KillCount] = field(default_factory=dict)  # by rank, when the trial began
     stopping: bool = False  # its ranks are to leave it within a step
     leaving: bool = False  # its ranks are to leave it at a step that they agree on, with a checkpoint
-
-    @property
-    def trial_id(self) -> str:
-        return str(self.trial["trial_id"])
-
-    @property
-    def checkpointed(self) -> bool:
-        """Whether its ranks write checkpoints, from which another attempt can go on."""
-        wanted = self.trial.get("checkpoints")
-        return bool(wanted and wanted["every_epochs"])
 
 
 @dataclass
 class Group:
+    """Workers of one size, which serve trials one after another: one `fit()` of Ray Train.
+
+    An *incarnation* is one life of its workers. Ray Train restarts all of them when one fails.
+    """
+
     group_id: str
     num_workers: int
-    slots: dict[str, int]
+    slots: dict[str, int]  # how many of its workers each node holds
     ordered_at: float
+    tag: int = 0  # bytes of memory that each of its workers asks for, by which its placement group is known
+    start_began_at: float = 0.0  # of the start of its workers that has not come to its end
     state: GroupState = "starting"
     incarnation: str = ""
     past_incarnations: set[str] = field(default_factory=set)
-    members: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → node, device, threads …
-    handles: dict[int, Any] = field(default_factory=dict)  # rank → actor handle, to kill what no longer answers
+    members: dict[int, Member] = field(default_factory=dict)  # by rank
+    handles: dict[int, Any] = field(default_factory=dict)  # by rank: actor handles, to kill what no longer answers
     controller: Any = None  # actor handle of its Ray Train controller, to end `fit()` at once
-    mark: int = 0  # bytes of memory that each of its workers asks for, by which its placement group is known
-    starting_since: float = 0.0  # when the start of its workers began that has not come to its end
     assignment: Assignment | None = None
-    sequence: int = 0
-    served: int = 0
+    sequence: int = 0  # of the last trial that it was given
+    served: int = 0  # trials
     stopping_since: float | None = None  # when its ranks were told to end
 
     @property
     def trial_id(self) -> str:
         """The trial in its hands; empty without one."""
-        return self.assignment.trial_id if self.assignment else ""
+        return self.assignment.order.trial_id if self.assignment else ""
 
     @property
     def hosts(self) -> set[str]:
         """The machines that its workers are on."""
-        return {member["host"] for member in self.members.values()}
+        return {member.host for member in self.members.values()}
 
     def stop(self, now: float) -> None:
-        """It ends as soon as its ranks are free."""
+        """Tells it to end as soon as its ranks are free."""
         self.state = "stopping"
         self.stopping_since = now if self.stopping_since is None else self.stopping_since
 
-    def stop_trial(self) -> None:
-        """The ranks are to leave the trial in their hands within a step."""
-        if self.assignment:
-            self.assignment.stopping = True
+    def start_again(self, now: float) -> None:
+        """Its workers are gone, and Ray Train starts others."""
+        self.state, self.start_began_at = "starting", now
 
     def new_life(self, incarnation: str) -> None:
         """Ray Train has started its workers anew."""
@@ -105,9 +228,21 @@ class Group:
         self.incarnation, self.members, self.handles = incarnation, {}, {}
         self.state = "stopping" if self.state == "stopping" else "starting"
 
-    def start_again(self, now: float) -> None:
-        """Its workers are gone, and Ray Train starts others."""
-        self.state, self.starting_since = "starting", now
+    def has_work(self, incarnation: str, after: int) -> bool:
+        """Whether a rank that has served up to a number has a trial to take."""
+        return self.assignment is not None and self.incarnation == incarnation and self.assignment.sequence > after
+
+    def holds(self, turn: Turn) -> bool:
+        """Whether its ranks still have that trial in their hands."""
+        if self.assignment is None or self.incarnation != turn.incarnation:
+            return False
+        return self.assignment.sequence == turn.sequence
+
+    def still_trains(self, turn: Turn, mode: ExitMode) -> bool:
+        """Whether its ranks have that trial in their hands and are not to leave it in that mode."""
+        if self.assignment is None or not self.holds(turn):
+            return False
+        return not (self.assignment.stopping if mode == "stop" else self.assignment.leaving)
 
     def view(self, limits: GroupLimits) -> GroupView:
         """What a decision needs to know of it."""
@@ -119,136 +254,58 @@ class Group:
             exhausted=self.served >= limits.trials_per_group,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """For who looks at the books."""
-        return {
-            "group_id": self.group_id,
-            "num_workers": self.num_workers,
-            "state": self.state,
-            "trial": self.trial_id or None,
-            "served": self.served,
-            "nodes": dict(self.slots),
-        }
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStart:
+    """A group that the driver is to start. nodes: one a worker. tag: as in `Group`."""
+
+    group_id: str
+    num_workers: int
+    nodes: tuple[str, ...]
+    tag: int
 
 
-@dataclass
-class Lease:
-    """A trial that wants workers or has them, from its Tune trial's asking to its giving back."""
+@dataclass(frozen=True, kw_only=True)
+class HostOrders:
+    """What the driver is to do and to know. ready: seconds that the starts of groups took, by group."""
 
-    trial: dict[str, Any]
-    heard_at: float  # when its Tune trial last asked for something
-    attempt: int = 1
-    group_id: str | None = None
-    started_at: float | None = None  # when the engine first did something for it
-    no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
-    outcome: Outcome = field(default_factory=Outcome)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    status: str = ""  # how it ended; "": it has not
-    score: float | None = None  # of a finished trial; more is better
-
-    @classmethod
-    def of(cls, trial: Mapping[str, Any], now: float) -> Lease:
-        """A new one, which goes on where the `history` of earlier engines ends."""
-        history = trial.get("history") or {}
-        order = {key: value for key, value in trial.items() if key != "history"}
-        attempt = 1 + history.get("attempts", 0)
-        return cls(order, heard_at=now, attempt=attempt, outcome=Outcome.of_history(history))
-
-    @property
-    def trial_id(self) -> str:
-        return str(self.trial["trial_id"])
-
-    @property
-    def num_workers(self) -> int:
-        return int(self.trial["num_workers"])
-
-    @property
-    def done(self) -> bool:
-        """Whether its last event is there."""
-        return bool(self.status)
-
-    def is_last(self, epoch: int) -> bool:
-        """Whether the trial ends by itself after that epoch."""
-        return bool(epoch >= self.trial.get("config", {}).get("epochs", epoch + 1))
-
-    def last_epoch(self) -> int:
-        """The highest number of a recorded epoch; 0 without one."""
-        return max(self.outcome.epochs, default=0)
-
-    def end(self, status: str, error: dict[str, Any] | None, now: float) -> None:
-        """Adds the last event. A second one is only given when the first is taken back before."""
-        self.status = status
-        facts = self.outcome.to_dict(
-            status=status, attempts=self.attempt, started_at=self.started_at, now=now, error=error
-        )
-        self.events.append({"type": "ended", **facts})
-
-    def stop_at(self, epoch: int, now: float) -> None:
-        """Ends it as stopped after an epoch: what came later, even an end of its own, is taken back."""
-        self.outcome.forget_after(epoch)
-        self.events = [event for event in self.events if not _is_later(event, epoch)]
-        self.end("stopped", None, now)
-
-    def lacks_room(self, room: int, now: float) -> float:
-        """For how many seconds the empty cluster has been too small for its workers."""
-        if self.num_workers <= room:
-            self.no_room_since = None
-        elif self.no_room_since is None:
-            self.no_room_since = now
-        return 0.0 if self.no_room_since is None else now - self.no_room_since
-
-    def events_after(self, number: int) -> list[dict[str, Any]]:
-        """The events from that number on; one that has ended gives its end again and again."""
-        return self.events[min(number, len(self.events) - 1) if self.done else number :]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For who looks at the books."""
-        facts = {"trial": self.trial_id, "attempt": self.attempt, "since": self.started_at, "status": self.status}
-        return {**facts, "group": self.group_id, "epoch": self.last_epoch()}
+    start: Sequence[GroupStart] = ()
+    ready: Mapping[str, float] = field(default_factory=dict)
 
 
-def _is_later(event: Mapping[str, Any], epoch: int) -> bool:
-    return event["type"] == "ended" or (event["type"] == "epoch" and event["epoch"]["epoch"] > epoch)
+# --- the pool as others see it ------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class GroupSnapshot:
+    """A group. trial: in its hands; None: it is free. nodes: how many workers each holds."""
+
+    group_id: str
+    num_workers: int
+    state: GroupState
+    trial: str | None
+    served: int
+    nodes: Mapping[str, int]
 
 
-def has_work(group: Group, incarnation: str, after: int) -> bool:
-    """Whether a rank that has served up to a number has a trial to take."""
-    assignment = group.assignment
-    return assignment is not None and group.incarnation == incarnation and assignment.sequence > after
+@dataclass(frozen=True, kw_only=True)
+class RequestSnapshot:
+    """A trial that has asked for workers. since: when the engine began with it. epoch: the last one recorded."""
+
+    trial: str
+    attempt: int
+    since: float | None
+    status: Status | None
+    group: str | None
+    epoch: int
 
 
-def holds(group: Group | None, incarnation: str, sequence: int) -> bool:
-    """Whether the ranks of an incarnation still have the trial of that number in their hands."""
-    if group is None or group.incarnation != incarnation or group.assignment is None:
-        return False
-    return group.assignment.sequence == sequence
+@dataclass(frozen=True, kw_only=True)
+class PoolSnapshot:
+    """The pool at one moment. room: workers that each node holds. listening: long polls of ranks that train."""
 
-
-def trains_on(group: Group | None, incarnation: str, sequence: int, but_for: Way) -> bool:
-    """As `holds`, and they are not to leave it in that way."""
-    if group is None or group.assignment is None or not holds(group, incarnation, sequence):
-        return False
-    return not (group.assignment.stopping if but_for == "stop" else group.assignment.leaving)
-
-
-def overrun(group: Group, lease: Lease | None, limits: GroupLimits, now: float, *, closing: bool) -> Cause | None:
-    """Why a group must be broken off: its trial, or its own end, takes longer than it may."""
-    waited = 0.0 if group.stopping_since is None else now - group.stopping_since
-    if waited > (CLOSING_SECONDS if closing and group.incarnation else limits.stalled_seconds):
-        return "stalled"
-    if group.assignment is None:
-        return None
-    if lease and lease.outcome.over_time(now, limits.trial_seconds):
-        return "time_limit"
-    return "stalled" if now - group.assignment.last_progress > limits.stalled_seconds else None
-
-
-def start_hangs(group: Group, limits: GroupLimits, now: float) -> bool:
-    """Whether a worker may be frozen which is not yet known to the books; Ray notices it after seven minutes."""
-    return group.state == "starting" and now - group.starting_since > limits.start_seconds
-
-
-def slots_of(members: Mapping[int, dict[str, Any]]) -> dict[str, int]:
-    """How many workers each node holds."""
-    nodes = [member["node"] for member in members.values()]
-    return {node: nodes.count(node) for node in nodes}
+    groups: tuple[GroupSnapshot, ...]
+    requests: tuple[RequestSnapshot, ...]
+    waiting: tuple[str, ...]
+    room: Mapping[str, int]
+    evictions: int
+    cold_starts: Mapping[str, float]
+    listening: int = 0

@@ -1,451 +1,516 @@
-"""The pool: what each event changes in it.
+"""The pool of warm groups: what each event changes in it. Nothing here waits, and nothing here knows Ray.
 
-Ray starts nothing new on such a node. What runs there is left alone until the node goes, so that there is time to write
-a checkpoint: minutes, or half a minute.
+Decisions are made in `placement` and `failures`; the pool carries them out.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.groups.failures import Cause, RankReport, Verdict, judge, no_room, over_budget, with_logs
+from scalestudy.orchestration.groups.events import (
+    STUDY_STOPPED,
+    Begun,
+    EpochDone,
+    Left,
+    Member,
+    RankFailed,
+    Retried,
+    Running,
+    Started,
+    Stepped,
+    TrainingEnded,
+    TrialError,
+    WorkerPost,
+    World,
+)
+from scalestudy.orchestration.groups.failures import (
+    Cause,
+    Loss,
+    RankReport,
+    Verdict,
+    judge,
+    no_room,
+    over_budget,
+    with_logs,
+)
 from scalestudy.orchestration.groups.model import (
-    FOLLOWER_SECONDS,
     Assignment,
     Group,
     GroupLimits,
-    Lease,
-    overrun,
-    slots_of,
-    start_hangs,
+    GroupSnapshot,
+    GroupStart,
+    PoolSnapshot,
+    RequestSnapshot,
+    TrialOrder,
+    TrialRequest,
+    Turn,
 )
-from scalestudy.orchestration.groups.placement import Action, Grant, Request, Start, ahead, decide
-from scalestudy.orchestration.groups.trial_record import error_of, worker_flags
-
-
-def allocate(books: Ledger) -> None:
-    """Does what can be done now for the trials that wait; without any, starts a group for those to come."""
-    views = [group.view(books.limits) for group in books.groups.values()]
-    requests = [Request(trial_id=lease.trial_id, num_workers=lease.num_workers) for lease in _that_could_run(books)]
-    for action in decide(books.nodes, views, requests, exclusive=books.exclusive):
-        _carry_out(books, action)
-    if not books.waiting and books.sizes_ahead:
-        _start_ahead(books)
-
-
-def _that_could_run(books: Ledger) -> list[Lease]:
-    """Trials that wait, but for those that a group is just leaving, and those that the cluster can't hold now."""
-    held = {group.trial_id for group in books.groups.values()}
-    waiting = [books.leases[trial_id] for trial_id in books.waiting if trial_id not in held]
-    return [lease for lease in waiting if lease.num_workers <= books.room()]
-
-
-def _start_ahead(books: Ledger) -> None:
-    views = [group.view(books.limits) for group in books.groups.values()]
-    start = ahead(books.nodes, views, books.sizes_ahead, exclusive=books.exclusive)
-    if start:
-        _order_start(books, start)
-
-
-def _carry_out(books: Ledger, action: Action) -> None:
-    if isinstance(action, Grant):
-        _grant(books, books.leases[action.trial_id], books.groups[action.group_id])
-    elif isinstance(action, Start):
-        _order_start(books, action)
-    else:
-        group = books.groups[action.group_id]
-        books.evictions += not group.view(books.limits).exhausted
-        group.stop(books.clock())
-
-
-def _order_start(books: Ledger, action: Start) -> None:
-    books.started += 1
-    group_id = f"group-{books.started}-of-{action.num_workers}"
-    slots, now, mark = dict(action.slots), books.clock(), books.new_mark()
-    books.groups[group_id] = Group(group_id, action.num_workers, slots, now, mark=mark, starting_since=now)
-    books.sizes_ahead = [size for size in books.sizes_ahead if size != action.num_workers]
-    if lease := books.leases.get(action.trial_id):
-        lease.started_at = lease.started_at or books.clock()
-    nodes = [node for node, count in slots.items() for _ in range(count)]  # one a worker
-    books.starts.append({"group_id": group_id, "num_workers": action.num_workers, "nodes": nodes, "mark": mark})
-
-
-def _grant(books: Ledger, lease: Lease, group: Group) -> None:
-    now = books.clock()
-    books.waiting.remove(lease.trial_id)
-    lease.group_id = group.group_id
-    lease.started_at = lease.started_at or now
-    group.sequence += 1
-    group.state = "leased"
-    group.assignment = Assignment(group.sequence, lease.trial, lease.attempt, last_progress=now)
-    members = [{"rank": rank, **group.members[rank]} for rank in sorted(group.members)]
-    lease.outcome.granted(now, members, worker_flags(members))
-    _flag_shared(books, group)
-    lease.events.append({"type": "running", "attempt": lease.attempt, "world": lease.outcome.world})
-
-
-def _flag_shared(books: Ledger, group: Group) -> None:
-    """Marks this trial and every running one beside it on the same host: their timings disturb each other."""
-    beside = [other for other in books.groups.values() if other is not group and other.hosts & group.hosts]
-    running = [other for other in beside if other.trial_id]
-    for each in [group, *running] if running else []:
-        if lease := books.lease_of(each):
-            lease.outcome.flags.add("shared_node")
-
-
-def leave_draining_nodes(books: Ledger) -> None:
-    """Ends the groups that have workers on a node that drains, each as soon as it can.
-
-    An idle one is told to end. One that starts is given up: its workers may never come. One that trains is asked to
-    leave its trial with a checkpoint; without checkpoints it trains on, as its trial may end before the node goes, and
-    would begin anew otherwise.
-    """
-    draining = {node.node_id for node in books.nodes if node.draining}
-    for group in [group for group in books.groups.values() if group.slots.keys() & draining]:
-        if group.state == "starting":
-            group.stop(books.clock())
-            books.give_up(group, "preempted")
-        elif group.state == "idle":
-            group.stop(books.clock())
-        elif group.assignment and group.assignment.checkpointed:
-            group.assignment.leaving = True
-
+from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, ahead, decide
+from scalestudy.orchestration.groups.trial_record import worker_flags
 
 STARTS_WITHOUT_SERVICE = 3
-MARKS = 2**24
-STOPPED = {"kind": "stopped", "message": "the study was stopped", "rank": None}
+"""Starts of a group's size that may fail before it has served a trial."""
+TAGS = 2**24
+CLOSING_SECONDS = 5.0
+FOLLOWER_SECONDS = 300.0
+"""Longest silence of a trial's Tune process: many long polls."""
+
+Clock = Callable[[], float]
 
 
-class Ledger:
-    """Groups, leases and waiting trials. Decisions are made in `leases` and `failures`."""
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """How a pool works. exclusive: one trial at a time on a machine. logs: where the workers' output lies."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        limits: GroupLimits,
-        *,
-        exclusive: bool,
-        kill: Callable[[Any], None],
-        vacate: Callable[[int], None],
-        clock: Callable[[], float],
-        logs: str,
-    ) -> None:
-        """kill, vacate: end an actor, by its handle, and all workers of a group and their room, by the group's mark."""
-        self.vacate = vacate
-        self.nodes, self.limits, self.exclusive, self.kill = list(nodes), limits, exclusive, kill
-        self.clock, self.logs = clock, logs
+    limits: GroupLimits
+    exclusive: bool
+    logs: str = ""
+
+
+class Hands(Protocol):
+    """What only Ray can do."""
+
+    def kill(self, actor: Any) -> None:
+        """Ends an actor, by its handle."""
+
+    def remove_workers(self, tag: int) -> None:
+        """Ends all workers of a group and gives their room back, by the group's tag."""
+
+
+class GroupPool:
+    """Groups, requests and waiting trials."""
+
+    def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: Clock) -> None:
+        self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs
+        self.nodes, self.hands, self.clock = list(nodes), hands, clock
         self.groups: dict[str, Group] = {}
-        self.leases: dict[str, Lease] = {}
-        self.waiting: list[str] = []
-        self.starts: list[dict[str, Any]] = []
+        self.requests: dict[str, TrialRequest] = {}
+        self.waiting: list[str] = []  # trials without a group, in the order in which they are served
+        self.starts: list[GroupStart] = []  # that the driver has not taken yet
         self.cold_starts: dict[str, float] = {}  # group → seconds from its order to all of its ranks being here
         self.sizes_ahead: list[int] = []  # of trials to come, each once, in their order
-        self.best: float | None = None
+        self.best_score: float | None = None
         self.evictions = 0
         self.closing = False
-        self.started = 0  # groups
+        self._ordered = 0  # groups so far
         self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group had served
 
     # --- a trial ------------------------------------------------------------------------------------------------
 
-    def take_up(self, trial: Mapping[str, Any]) -> None:
-        """A trial asks for workers, for the first time or because the Tune process that followed it was lost."""
-        lease = self.leases.get(str(trial["trial_id"]))
-        if lease is not None:
-            lease.heard_at = self.clock()
-            self._follower_lost(lease)
+    def request(self, order: TrialOrder) -> None:
+        """A trial asks for workers, for the first time or because the Tune process that followed it was lost.
+
+        In the second case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
+        """
+        now = self.clock()
+        request = self.requests.get(order.trial_id)
+        if request is not None:
+            request.heard_at = now
+            if request.ended or request.group_id is None:
+                return
+            if self._go_on(request, self._judge(request, "tune_trial")):
+                request.tell(Running(attempt=request.attempt, world=request.record.world), now)
+            else:
+                self._stop_training(request)
             return
-        lease = Lease.of(trial, self.clock())
-        self.leases[lease.trial_id] = lease
-        spent = over_budget(lease.outcome.failures, self.limits.failures_per_trial)
+        request = TrialRequest.of(order, now)
+        self.requests[order.trial_id] = request
+        spent = over_budget(request.record.failures, self.limits.failures_per_trial)
         if self.closing:
-            self._end(lease, "failed", {**STOPPED, "message": "the study is stopping"})
+            request.end("failed", TrialError(kind=STUDY_STOPPED, message="the study is stopping"), now)
         elif spent:
-            lease.attempt -= 1
-            self._end(lease, "failed", error_of(spent.kind, spent.message, spent.rank))
+            request.attempt -= 1
+            request.end("failed", TrialError(kind=spent.kind, message=spent.message, rank=spent.rank), now)
         else:
-            self.waiting.append(lease.trial_id)
+            self.waiting.append(order.trial_id)
 
-    def stop(self, lease: Lease, epoch: int) -> None:
-        """A scheduler ends a trial after an epoch; whatever it has done since does not count."""
-        if lease.status == "stopped" or (lease.status == "finished" and lease.last_epoch() <= epoch):
-            return
-        self._forget_wait(lease)
-        lease.stop_at(epoch, self.clock())
-        self._leave_trial(lease)
+    def stop(self, trial_id: str, epoch: int) -> None:
+        """A scheduler stops a trial after an epoch: whatever it has done since does not count.
 
-    def give_back(self, trial_id: str) -> None:
-        """A trial's workers are free; where they still train it, they leave it within a step."""
-        lease = self.leases.pop(trial_id, None)
-        if lease is None:
+        A trial that has recorded its last epoch is left to finish.
+        """
+        request = self.requests[trial_id]
+        ended = request.ended
+        finished = ended is not None and ended.status == "finished" and request.last_epoch <= epoch
+        if epoch >= request.order.config.epochs or finished or (ended and ended.status == "stopped"):
             return
-        self._forget_wait(lease)
-        self._leave_trial(lease)
-        if lease.status == "finished" and lease.score is not None:
-            self.best = lease.score if self.best is None else max(lease.score, self.best)
+        self._forget_wait(request)
+        request.stop_after(epoch, self.clock())
+        self._stop_training(request)
+
+    def release(self, trial_id: str) -> None:
+        """Gives a trial's workers back. Where they still train it, they leave it within a step."""
+        request = self.requests.pop(trial_id, None)
+        if request is None:
+            return
+        self._forget_wait(request)
+        self._stop_training(request)
+        if request.ended and request.ended.status == "finished" and request.score is not None:
+            self.best_score = request.score if self.best_score is None else max(request.score, self.best_score)
 
     # --- a group ------------------------------------------------------------------------------------------------
 
-    def register(self, group: Group, incarnation: str, rank: int, member: dict[str, Any], handle: Any) -> None:
+    def controller_started(self, group_id: str, controller: Any) -> None:
+        """A group's controller is there. If the group was given up meanwhile, its controller is ended."""
+        group = self.groups.get(group_id)
+        if group is None:
+            self.hands.kill(controller)
+        else:
+            group.controller = controller
+
+    def register(self, group_id: str, incarnation: str, member: Member, handle: Any) -> None:
         """A rank is ready to serve. The group is idle once all ranks of an incarnation are here."""
+        group = self.groups.get(group_id)
+        if group is None or incarnation in group.past_incarnations:
+            return
         if group.incarnation != incarnation:
             if group.assignment:
-                self.break_attempt(group, "worker_lost")
+                self._break_attempt(group, "worker_lost")
             group.new_life(incarnation)
-        group.members[rank], group.handles[rank] = member, handle
+        group.members[member.rank], group.handles[member.rank] = member, handle
         if len(group.members) == group.num_workers and group.state == "starting":
-            group.slots = slots_of(group.members)
+            nodes = [member.node for member in group.members.values()]
+            group.slots = {node: nodes.count(node) for node in nodes}
             group.state = "idle"
-            self.cold_starts.setdefault(group.group_id, self.clock() - group.ordered_at)
+            self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
-    def take_post(self, group: Group, rank: int, event: dict[str, Any]) -> None:
-        """A rank has said something about the trial in its group's hands."""
-        assert group.assignment is not None
-        group.assignment.last_progress = self.clock()
-        lease = self.lease_of(group)
-        if event["type"] == "error":
-            self._take_error(group, RankReport.of(rank, event))
-        elif event["type"] == "ended":
-            self._finish(group, lease, event)
-        elif event["type"] == "left":
-            group.assignment.reports[rank] = RankReport.of(rank, {"kind": "left", **event})
-            group.stop(self.clock())
-            self.break_attempt(group, "preempted")
-        elif event["type"] == "begun":
-            group.assignment.kernel_kills[rank] = event["kernel_kills"]
-        elif lease is not None and not lease.done:
-            self._take_progress(lease, event)
+    def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
+        """Takes what a rank says of the trial in its hands; returns False where its group has another by now."""
+        group = self.groups.get(turn.group_id)
+        if group is None or group.assignment is None or not group.holds(turn):
+            return False
+        now, assignment = self.clock(), group.assignment
+        assignment.last_progress = now
+        request = self._request_of(group)
+        alive = request if request and not request.ended else None
+        match post:
+            case Begun():
+                assignment.kernel_kills[rank] = post.kernel_kills
+            case Started():
+                if alive:
+                    alive.record.training_started(now, resumed=post.resumed)
+            case Stepped():
+                pass
+            case EpochDone():
+                if alive and alive.record.is_news(post):
+                    alive.tell(EpochDone(record=post.record, flags=tuple(sorted(alive.record.flags))), now)
+            case RankFailed():
+                assignment.reports[rank] = RankReport(rank=rank, kind=post.kind, message=post.message, log=post.log)
+                if post.kind != "collective":  # a lost peer says nothing of the reason; that comes by another way
+                    self._break_attempt(group, "reported")
+            case Left():
+                assignment.reports[rank] = RankReport(rank=rank, kind="left", message=post.message)
+                group.stop(now)
+                self._break_attempt(group, "preempted")
+            case TrainingEnded():
+                group.assignment = None
+                group.served += 1
+                group.state = "idle" if group.state == "leased" else group.state
+                self._lost_starts.pop(group.num_workers, None)
+                if alive:
+                    alive.score = post.score
+                    alive.record.training_ended(post)
+                    error = TrialError(kind=post.status, message=post.message) if post.message else None
+                    alive.end(post.status, error, now)
+            case _:
+                assert_never(post)
+        return True
 
-    def workers_lost(self, group: Group, incarnation: str, reports: Mapping[int, str], cause: Cause) -> None:
-        """Ray Train has found workers dead; `reports`: what it says of those that were killed for memory, by rank."""
-        if group.assignment is None or group.incarnation != incarnation:
+    def workers_lost(self, group_id: str, loss: Loss) -> None:
+        """Ray Train has found workers of a group dead."""
+        group = self.groups.get(group_id)
+        if group is None or group.assignment is None or group.incarnation != loss.incarnation:
             return
-        for rank, message in reports.items():
+        for rank, message in loss.out_of_memory.items():
             group.assignment.reports[rank] = RankReport(rank=rank, kind="out_of_memory", message=message)
-        self.break_attempt(group, cause)
+        self._break_attempt(group, loss.cause)
 
-    def closed(self, group_id: str, error: str | None, cause: Cause) -> None:
-        """A group's `fit()` has returned. If it never served a trial, the trials that wait for its size fail."""
+    def group_closed(self, group_id: str, error: str | None, cause: Cause) -> None:
+        """A group's `fit()` has returned, or raised `error`.
+
+        If the group never served a trial, the trials that wait for its size fail: `fit()` itself has tried again. After
+        a lost controller it has not, so that some further starts are tried.
+        """
         group = self.groups.pop(group_id, None)
         if group is None:
             return
         if group.assignment:
-            self.break_attempt(group, cause)
+            self._break_attempt(group, cause)
         if cause == "controller_lost":
-            self.vacate(group.mark)  # a placement group outlives the actor that made it
-        if error and not group.served and group.state != "stopping" and self._gives_up(group, cause):
-            self._refuse(group.num_workers, error)
-
-    def controller_started(self, group_id: str, controller: Any) -> None:
-        """A group's controller is there; one whose group was given up meanwhile is ended."""
-        group = self.groups.get(group_id)
-        if group is None:
-            self.kill(controller)
-        else:
-            group.controller = controller
-
-    def break_attempt(self, group: Group, cause: Cause) -> None:
-        """The group has lost its trial: another attempt, or the trial's end."""
-        assignment, lease = group.assignment, self.lease_of(group)
-        group.assignment = None
-        group.served += 1
-        if group.state == "leased":
-            group.start_again(self.clock())
-        if assignment is None or lease is None or lease.done:
+            self.hands.remove_workers(group.tag)  # a placement group outlives the actor that made it
+        if not error or group.served or group.state == "stopping":
             return
-        verdict = judge(
-            assignment.reports,
-            cause=cause,
-            attempt=lease.attempt,
-            earlier=lease.outcome.failures,
-            failures_per_trial=self.limits.failures_per_trial,
-            logs=self.logs,
-        )
-        if self._go_on(lease, verdict):
-            lease.group_id = None
-            self.waiting.insert(0, lease.trial_id)
+        if cause == "controller_lost":
+            self._lost_starts[group.num_workers] = self._lost_starts.get(group.num_workers, 0) + 1
+            if self._lost_starts[group.num_workers] < STARTS_WITHOUT_SERVICE:
+                return
+        for request in [self.requests[trial_id] for trial_id in self.waiting]:
+            if request.num_workers == group.num_workers:
+                self._forget_wait(request)
+                message = with_logs(error, self.logs)
+                request.end("failed", TrialError(kind="group_start", message=message), self.clock())
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
-    def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """The cluster's room as it is now. Groups with workers on a node that has gone are given up."""
-        there = {node.node_id for node in nodes}
-        self.nodes = list(nodes)
-        for group in [group for group in self.groups.values() if not group.slots.keys() <= there]:
-            self.give_up(group, "node_lost")
-
-    def enforce_limits(self) -> bool:
-        """Breaks off what takes too long; says whether anything was changed."""
-        now = self.clock()
-        groups = self.groups.values()
-        late = [(each, overrun(each, self.lease_of(each), self.limits, now, closing=self.closing)) for each in groups]
-        broken = [(group, cause) for group, cause in late if cause]
-        for group, cause in broken:
-            if group.assignment:
-                self.break_attempt(group, cause)
-            self._restart(group)
-        for group in [group for group in self.groups.values() if start_hangs(group, self.limits, now)]:
-            group.start_again(now)
-            self.vacate(group.mark)
-        silent = [lease for lease in self.leases.values() if now - lease.heard_at > FOLLOWER_SECONDS]
-        for lease in silent:
-            self.give_back(lease.trial_id)
-        waiting = [self.leases[trial_id] for trial_id in self.waiting]
-        hopeless = [each for each in waiting if each.lacks_room(self.room(), now) > self.limits.stalled_seconds]
-        for lease in hopeless:
-            self._fail_for_room(lease)
-        return bool(broken or silent or hopeless)
-
-    def close(self) -> None:
-        """Ends every trial and tells every group to end as soon as it has left its own."""
-        self.closing = True
-        self.waiting.clear()
-        for lease in self.leases.values():
-            if not lease.done:
-                self._end(lease, "failed", dict(STOPPED))
-        for group in self.groups.values():
-            group.stop_trial()
-            group.stop(self.clock())
-
-    def abandon(self) -> None:
-        """Ends every group at once, whatever its workers do."""
-        for group in self.groups.values():
-            self._end_at_once(group)
-
-    def give_up(self, group: Group, cause: Cause) -> None:
-        """Ends a group at once, its workers and the controller that would start others."""
-        del self.groups[group.group_id]
-        self.starts = [start for start in self.starts if start["group_id"] != group.group_id]
-        if group.assignment:
-            self.break_attempt(group, cause)
-        self._kill_workers(group)
-        self._end_at_once(group)
-
-    def reconcile(self) -> None:
-        """Leaves nodes that drain, and does what can be done now for the trials that wait."""
-        if not self.closing:
-            leave_draining_nodes(self)
-            allocate(self)
-
-    # --- inside -------------------------------------------------------------------------------------------------
-
-    def lease_of(self, group: Group) -> Lease | None:
-        """The lease whose attempt the group makes; None when it was given back, or has another group by now."""
-        lease = self.leases.get(group.trial_id)
-        return lease if lease and lease.group_id == group.group_id else None
-
-    def _forget_wait(self, lease: Lease) -> None:
-        if lease.trial_id in self.waiting:
-            self.waiting.remove(lease.trial_id)
-
-    def _leave_trial(self, lease: Lease) -> None:
-        group = self.groups.get(lease.group_id or "")
-        if group and group.trial_id == lease.trial_id:
-            group.stop_trial()
-
-    def _follower_lost(self, lease: Lease) -> None:
-        """The training goes on; a new Tune process follows it from its first event on."""
-        if lease.done or lease.group_id is None:
-            return
-        verdict = judge(
-            {},
-            cause="tune_trial",
-            attempt=lease.attempt,
-            earlier=lease.outcome.failures,
-            failures_per_trial=self.limits.failures_per_trial,
-            logs=self.logs,
-        )
-        if self._go_on(lease, verdict):
-            lease.events.append({"type": "running", "attempt": lease.attempt, "world": lease.outcome.world})
-        else:
-            self._leave_trial(lease)
-
-    def _go_on(self, lease: Lease, verdict: Verdict) -> bool:
-        """Notes what became of an attempt; says whether the trial makes another."""
-        if verdict.failure:
-            lease.outcome.failures.append(verdict.failure)
-        if verdict.status != "retry":
-            self._end(lease, verdict.status, verdict.error)
-            return False
-        lease.events.append({"type": "retry", "attempt": lease.attempt, "error": verdict.error})
-        lease.attempt += 1
-        return True
-
-    def _take_progress(self, lease: Lease, event: dict[str, Any]) -> None:
-        if event["type"] == "started":
-            lease.outcome.training_started(self.clock(), lease.started_at, resumed=event["resumed"])
-        elif event["type"] == "epoch" and lease.outcome.new_epoch(event["epoch"]):
-            flags = sorted(lease.outcome.flags)
-            lease.events.append({**event, "flags": flags} if flags else event)
-
-    def _take_error(self, group: Group, report: RankReport) -> None:
-        """Notes what a rank said. The user's own exceptions decide at once; a lost peer waits for the reason."""
-        assert group.assignment is not None
-        group.assignment.reports[report.rank] = report
-        if report.kind != "collective":
-            self.break_attempt(group, "reported")
-
-    def _finish(self, group: Group, lease: Lease | None, event: dict[str, Any]) -> None:
-        group.assignment = None
-        group.served += 1
-        group.state = "idle" if group.state == "leased" else group.state
-        self._lost_starts.pop(group.num_workers, None)
-        if lease is None or lease.done:
-            return
-        lease.score = event.get("score")
-        lease.outcome.training_ended(event)
-        message = event.get("message")
-        self._end(lease, event["status"], error_of(event["status"], message) if message else None)
-
-    def _end(self, lease: Lease, status: str, error: dict[str, Any] | None) -> None:
-        lease.end(status, error, self.clock())
-
-    def _gives_up(self, group: Group, cause: Cause) -> bool:
-        """Whether a group that has not served is the last of its size: `fit()` itself has tried again but for this."""
-        if cause != "controller_lost":
-            return True
-        self._lost_starts[group.num_workers] = self._lost_starts.get(group.num_workers, 0) + 1
-        return self._lost_starts[group.num_workers] >= STARTS_WITHOUT_SERVICE
-
-    def _refuse(self, num_workers: int, error: str) -> None:
-        """Fails the trials that wait for a size whose group could not be started."""
-        doomed = [lease for lease in map(self.leases.__getitem__, self.waiting) if lease.num_workers == num_workers]
-        for lease in doomed:
-            self._forget_wait(lease)
-            self._end(lease, "failed", error_of("group_start", with_logs(error, self.logs)))
-
-    def new_mark(self) -> int:
-        """Of a group: as good as its own among all that use the cluster, and little enough to be had anywhere."""
-        return secrets.randbelow(MARKS) + 1
-
+    @property
     def room(self) -> int:
         """Workers that the empty cluster could hold."""
         return sum(node.slots for node in self.nodes)
 
-    def _fail_for_room(self, lease: Lease) -> None:
-        self._forget_wait(lease)
-        self._end(lease, "failed", error_of("no_room", no_room(self.room(), lease.num_workers)))
+    def set_nodes(self, nodes: Sequence[Node]) -> None:
+        """Takes the cluster's room as it is now. Gives up the groups with workers on a node that has gone."""
+        there = {node.node_id for node in nodes}
+        self.nodes = list(nodes)
+        for group in [group for group in self.groups.values() if not group.slots.keys() <= there]:
+            self._give_up(group, "node_lost")
 
-    def _restart(self, group: Group) -> None:
-        """Kills a group's workers; Ray Train starts new ones, unless the group is to end."""
+    def enforce_limits(self) -> bool:
+        """Breaks off what takes too long; returns whether anything was changed."""
+        now = self.clock()
+        overrun = [(group, cause) for group in self.groups.values() if (cause := self._overrun(group, now))]
+        for group, cause in overrun:
+            if group.assignment:
+                self._break_attempt(group, cause)
+            if group.state == "stopping":
+                group.stopping_since = now
+            else:
+                group.start_again(now)
+            self._kill_workers(group)
+        for group in self.groups.values():
+            # a worker may be frozen that has not registered yet; Ray notices it after seven minutes
+            if group.state == "starting" and now - group.start_began_at > self.limits.start_seconds:
+                group.start_again(now)
+                self.hands.remove_workers(group.tag)
+        silent = [request for request in self.requests.values() if now - request.heard_at > FOLLOWER_SECONDS]
+        for request in silent:
+            self.release(request.trial_id)
+        waiting = [self.requests[trial_id] for trial_id in self.waiting]
+        seconds = self.limits.stalled_seconds
+        hopeless = [each for each in waiting if each.seconds_without_room(self.room, now) > seconds]
+        for request in hopeless:
+            self._forget_wait(request)
+            request.end("failed", TrialError(kind="no_room", message=no_room(self.room, request.num_workers)), now)
+        return bool(overrun or silent or hopeless)
+
+    def close(self) -> None:
+        """Ends every trial, and tells every group to end as soon as it has left its own."""
+        now = self.clock()
+        self.closing = True
+        self.waiting.clear()
+        for request in self.requests.values():
+            if not request.ended:
+                request.end("failed", TrialError(kind=STUDY_STOPPED, message="the study was stopped"), now)
+        for group in self.groups.values():
+            if group.assignment:
+                group.assignment.stopping = True
+            group.stop(now)
+
+    def abandon(self) -> None:
+        """Ends every group at once, whatever its workers do."""
+        for group in self.groups.values():
+            self._end_fit(group)
+
+    def reconcile(self) -> None:
+        """Leaves nodes that drain, then does what can be done now for the trials that wait.
+
+        If none waits, it starts a group for the trials to come.
+        """
+        if self.closing:
+            return
+        self._drain()
+        held = {group.trial_id for group in self.groups.values()}  # a group that just leaves its trial counts
+        waiting = [self.requests[trial_id] for trial_id in self.waiting if trial_id not in held]
+        asking = [
+            Request(trial_id=request.trial_id, num_workers=request.num_workers)
+            for request in waiting
+            if request.num_workers <= self.room
+        ]
+        for action in decide(self.nodes, self._views(), asking, exclusive=self.exclusive):
+            if isinstance(action, Grant):
+                self._grant(self.requests[action.trial_id], self.groups[action.group_id])
+            elif isinstance(action, Start):
+                self._order_start(action)
+            else:
+                group = self.groups[action.group_id]
+                self.evictions += not group.view(self.limits).exhausted
+                group.stop(self.clock())
+        if self.waiting or not self.sizes_ahead:
+            return
+        if start := ahead(self.nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive):
+            self._order_start(start)
+
+    def snapshot(self) -> PoolSnapshot:
+        """The pool as it is now, for who looks at a running study."""
+        return PoolSnapshot(
+            groups=tuple(
+                GroupSnapshot(
+                    group_id=group.group_id,
+                    num_workers=group.num_workers,
+                    state=group.state,
+                    trial=group.trial_id or None,
+                    served=group.served,
+                    nodes=dict(group.slots),
+                )
+                for group in self.groups.values()
+            ),
+            requests=tuple(
+                RequestSnapshot(
+                    trial=request.trial_id,
+                    attempt=request.attempt,
+                    since=request.record.begun_at,
+                    status=request.ended.status if request.ended else None,
+                    group=request.group_id,
+                    epoch=request.last_epoch,
+                )
+                for request in self.requests.values()
+            ),
+            waiting=tuple(self.waiting),
+            room={node.node_id: node.slots for node in self.nodes},
+            evictions=self.evictions,
+            cold_starts=dict(self.cold_starts),
+        )
+
+    # --- inside: trials -----------------------------------------------------------------------------------------
+
+    def _request_of(self, group: Group) -> TrialRequest | None:
+        """The request whose attempt the group makes. None: it was released, or has another group by now."""
+        request = self.requests.get(group.trial_id)
+        return request if request and request.group_id == group.group_id else None
+
+    def _forget_wait(self, request: TrialRequest) -> None:
+        if request.trial_id in self.waiting:
+            self.waiting.remove(request.trial_id)
+
+    def _stop_training(self, request: TrialRequest) -> None:
+        """Tells the ranks that have the trial in their hands, if any, to leave it within a step."""
+        group = self.groups.get(request.group_id or "")
+        if group and group.assignment and group.trial_id == request.trial_id:
+            group.assignment.stopping = True
+
+    def _judge(self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None) -> Verdict:
+        """What becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
+        return judge(
+            assignment.reports if assignment else {},
+            cause=cause,
+            attempt=request.attempt,
+            earlier=request.record.failures,
+            failures_per_trial=self.limits.failures_per_trial,
+            logs=self.logs,
+        )
+
+    def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
+        """Notes what became of an attempt; returns whether the trial makes another."""
+        now = self.clock()
+        if verdict.status == "retry":
+            request.tell(Retried(attempt=request.attempt, error=verdict.error), now)
+            request.attempt += 1
+            return True
+        if verdict.failure:
+            request.record.failures.append(verdict.failure)
+        request.end(verdict.status, verdict.error, now)
+        return False
+
+    def _break_attempt(self, group: Group, cause: Cause) -> None:
+        """The group has lost its trial: another attempt follows, or the trial's end."""
+        assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
-        if group.state == "stopping":
-            group.stopping_since = self.clock()
-        else:
+        group.served += 1
+        if group.state == "leased":
             group.start_again(self.clock())
-        self._kill_workers(group)
+        if request is None or request.ended:
+            return
+        if self._go_on(request, self._judge(request, cause, assignment)):
+            request.group_id = None
+            self.waiting.insert(0, request.trial_id)
 
-    def _end_at_once(self, group: Group) -> None:
+    # --- inside: groups -----------------------------------------------------------------------------------------
+
+    def _views(self) -> list[GroupView]:
+        return [group.view(self.limits) for group in self.groups.values()]
+
+    def _drain(self) -> None:
+        """Ends the groups that have workers on a node that drains, each as soon as it can.
+
+        Such a node is to go soon, as a spot machine that is taken back. Ray starts nothing new there, and leaves what
+        runs alone until the node goes: minutes, or half a minute. An idle group is told to end. A group that starts is
+        given up, for its workers may never come. A group that trains leaves its trial with a checkpoint. Without
+        checkpoints it trains on: the trial may end before the node goes, and would begin anew otherwise.
+        """
+        draining = {node.node_id for node in self.nodes if node.draining}
+        for group in [group for group in self.groups.values() if group.slots.keys() & draining]:
+            if group.state == "starting":
+                group.stop(self.clock())
+                self._give_up(group, "preempted")
+            elif group.state == "idle":
+                group.stop(self.clock())
+            elif group.assignment:
+                place = group.assignment.order.checkpoints
+                group.assignment.leaving = bool(place and place.every_epochs)
+
+    def _order_start(self, start: Start) -> None:
+        now = self.clock()
+        self._ordered += 1
+        group_id = f"group-{self._ordered}-of-{start.num_workers}"
+        tag = secrets.randbelow(TAGS) + 1  # practically unique on the cluster, and small enough to fit any node
+        self.groups[group_id] = Group(
+            group_id, start.num_workers, dict(start.slots), ordered_at=now, tag=tag, start_began_at=now
+        )
+        self.sizes_ahead = [size for size in self.sizes_ahead if size != start.num_workers]
+        if request := self.requests.get(start.trial_id):
+            request.record.begin(now)
+        nodes = tuple(node for node, count in start.slots.items() for _ in range(count))
+        self.starts.append(GroupStart(group_id=group_id, num_workers=start.num_workers, nodes=nodes, tag=tag))
+
+    def _grant(self, request: TrialRequest, group: Group) -> None:
+        """Gives a trial to an idle group, and flags all trials that disturb each other's timings on a host."""
+        now = self.clock()
+        self.waiting.remove(request.trial_id)
+        request.group_id = group.group_id
+        group.sequence += 1
+        group.state = "leased"
+        group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, last_progress=now)
+        members = [group.members[rank] for rank in sorted(group.members)]
+        request.tell(Running(attempt=request.attempt, world=World.of(members)), now)
+        request.record.flags |= worker_flags(members)
+        beside = [other for other in self.groups.values() if other is not group and other.hosts & group.hosts]
+        running = [other for other in beside if other.assignment]
+        for each in [group, *running] if running else []:
+            if disturbed := self._request_of(each):
+                disturbed.record.flags.add("shared_node")
+
+    def _overrun(self, group: Group, now: float) -> Cause | None:
+        """Why a group must be broken off: its trial, or its own end, takes longer than it may."""
+        if group.stopping_since is not None:
+            patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
+            if now - group.stopping_since > patience:
+                return "stalled"
+        if group.assignment is None:
+            return None
+        if self._request_of(group) and now - group.assignment.began_at > self.limits.trial_seconds:
+            return "time_limit"
+        return "stalled" if now - group.assignment.last_progress > self.limits.stalled_seconds else None
+
+    def _give_up(self, group: Group, cause: Cause) -> None:
+        """Ends a group at once, its workers and the controller that would start others."""
+        del self.groups[group.group_id]
+        self.starts = [start for start in self.starts if start.group_id != group.group_id]
+        if group.assignment:
+            self._break_attempt(group, cause)
+        self._kill_workers(group)
+        self._end_fit(group)
+
+    def _end_fit(self, group: Group) -> None:
         """Ends a group's `fit()`, which may wait for minutes for workers that don't come."""
         if group.controller is not None:
-            self.kill(group.controller)
-        self.vacate(group.mark)  # a placement group outlives the actor that made it
+            self.hands.kill(group.controller)
+        self.hands.remove_workers(group.tag)  # a placement group outlives the actor that made it
 
     def _kill_workers(self, group: Group) -> None:
-        if not group.handles:  # none of them has come as far as the books
-            self.vacate(group.mark)
+        if not group.handles:  # none of them has registered
+            self.hands.remove_workers(group.tag)
         for handle in group.handles.values():
-            self.kill(handle)
+            self.hands.kill(handle)

@@ -1,7 +1,7 @@
-"""Our callbacks and backend inside Ray Train.
+"""Our callbacks and our backend inside Ray Train: what runs in a group's controller, and how its workers join.
 
-Ray's own `TorchConfig` makes the driver, the controller and every helper process import torch. This one names its
-functions and leaves the imports to the workers, which brings a group's start from about 11 to about 8 seconds on two
+Ray's own `TorchConfig` makes the driver, the controller and every helper process import torch. Our backend names its
+functions and leaves the imports to the workers. That brings a group's start from about 11 to about 8 seconds on two
 cores.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,139 +18,65 @@ from ray.train import UserCallback
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
-from scalestudy.orchestration.groups.failures import Cause, describe, killed_by_kernel
+from scalestudy.orchestration.groups.failures import Cause, Loss, describe, killed_by_kernel
 
+ANSWER_SECONDS = 30.0
 LOOPBACK = ("127.0.0.1", "::1")
-
-
-@dataclass
-class ProcessGroupConfig(BackendConfig):
-    """How the workers of a group find each other.
-
-    Attributes:
-        backend: `gloo` for CPU workers, `nccl` for GPU workers.
-        timeout_seconds: longest time that a collective waits for a peer.
-    """
-
-    backend: str = "gloo"
-    timeout_seconds: float = 120.0
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The class whose `on_start` Ray Train's controller calls after each start of the workers."""
-        return ProcessGroupBackend
-
-
-class ProcessGroupBackend(Backend):
-    """Names the incarnation and, for two workers or more, starts their process group."""
-
-    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        """Runs in the controller, once in each life of the workers."""
-        import ray
-
-        assert isinstance(backend_config, ProcessGroupConfig)
-        size = len(worker_group)
-        address, port = worker_group.execute_single(0, rendezvous)
-        _INCARNATION["id"] = uuid.uuid4().hex
-        life = {"incarnation": incarnation(), "address": address, "port": port, "size": size}
-        settings = {"backend": backend_config.backend, "timeout_seconds": backend_config.timeout_seconds}
-        joining = [worker_group.execute_single_async(rank, join, rank, life, settings) for rank in range(size)]
-        ray.get(joining)
-
-    def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        """Leaves the process groups to the end of their processes: destroying them could wait for a dead peer."""
-
 
 _INCARNATION = {"id": ""}
 
 
 def incarnation() -> str:
-    """The name of this life of the group; in the controller, of the last one that was started."""
+    """The name of this life of the group's workers; in the controller, of the last one that was started."""
     return _INCARNATION["id"]
 
 
-def rendezvous() -> tuple[str, int]:
-    """Runs on rank 0: its address and a port that is free now."""
-    import socket
-
-    import ray
-
-    address = ray.util.get_node_ip_address()
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        return address, probe.getsockname()[1]
-
-
-def join(rank: int, life: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Runs on every worker: notes the incarnation and joins the process group.
-
-    In a cluster that is on the loopback interface alone, so are gloo's connections.
-    """
-    _INCARNATION["id"] = life["incarnation"]
-    if life["size"] > 1:
-        from scalestudy.training.distributed import start_process_group, store_at
-
-        if life["address"] in LOOPBACK and sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = store_at(life["address"], life["port"], rank, life["size"], settings["timeout_seconds"])
-        start_process_group(rank, life["size"], store=store, **settings)
-
-
-ANSWER_SECONDS = 30.0
-
-
+# --- in the controller --------------------------------------------------------------------------------------------
 class ControllerHandle(ControllerCallback):
-    """Gives the books a handle of the controller: `fit()` ends with it, even while it waits for workers.
+    """Gives the pool a handle of the controller: `fit()` ends with it, even while it waits for workers.
 
     A callback of its own: of a `UserCallback`, Ray Train calls the public methods only.
     """
 
-    def __init__(self, groups: Any, group_id: str) -> None:
-        """groups: the actor that keeps the books."""
-        self._groups, self._group_id = groups, group_id
+    def __init__(self, pool: Any, group_id: str) -> None:
+        """pool: handle of the pool's actor."""
+        self._pool, self._group_id = pool, group_id
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Runs in the controller, before it starts workers."""
         import ray
 
-        self._groups.controller_started.remote(self._group_id, ray.get_runtime_context().current_actor)
+        self._pool.controller_started.remote(self._group_id, ray.get_runtime_context().current_actor)
 
 
 class NotWantedError(RuntimeError):
     """The group is not to be started again."""
 
 
-class GroupWatch(UserCallback):
-    """Runs in the controller. What it raises ends the group's `fit()` without another start of the workers."""
+class GroupCallback(UserCallback):
+    """Tells the pool who has died. What it raises ends the group's `fit()` without another start of the workers."""
 
-    def __init__(self, groups: Any, group_id: str) -> None:
-        """groups: the actor that keeps the books."""
-        self._groups, self._group_id = groups, group_id
+    def __init__(self, pool: Any, group_id: str) -> None:
+        """pool: handle of the pool's actor."""
+        self._pool, self._group_id = pool, group_id
 
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Some workers have raised or died; raises if the group is to end, or the books are gone."""
+        """Some workers have raised or died; raises if the group is to end, or the pool is gone."""
         import ray
 
         killed, cause = out_of_memory_kills(worker_exceptions), cause_of(worker_exceptions)
-        if cause == "worker_lost" and not killed:
-            killed = self._kernel_kills(died(worker_exceptions))
-        call = self._groups.workers_lost.remote(self._group_id, incarnation(), killed, cause)
-        if not ray.get(call, timeout=ANSWER_SECONDS):
+        dead = died(worker_exceptions)
+        if cause == "worker_lost" and dead and not killed:
+            counts = ray.get(self._pool.kernel_kills.remote(self._group_id), timeout=ANSWER_SECONDS)
+            of_the_dead = {rank: count for rank, count in counts.items() if rank in dead}
+            killed = killed_by_kernel(of_the_dead, here=ray.get_runtime_context().get_node_id())
+        loss = Loss(incarnation=incarnation(), cause=cause, out_of_memory=killed)
+        if not ray.get(self._pool.workers_lost.remote(self._group_id, loss), timeout=ANSWER_SECONDS):
             raise NotWantedError(f"{self._group_id} was told to end")
-
-    def _kernel_kills(self, ranks: Set[int]) -> dict[int, str]:
-        import ray
-
-        if not ranks:
-            return {}
-        counts = ray.get(self._groups.kernel_kills.remote(self._group_id), timeout=ANSWER_SECONDS)
-        of_the_dead = {rank: count for rank, count in counts.items() if rank in ranks}
-        return killed_by_kernel(of_the_dead, here=ray.get_runtime_context().get_node_id())
 
 
 def died(errors: Mapping[int, BaseException]) -> set[int]:
-    """The ranks whose process is gone; the others have raised, as a collective does that has lost its peer."""
+    """The ranks whose process is gone. The others have raised, as a collective does that has lost its peer."""
     from ray.exceptions import RayActorError
 
     return {rank for rank, error in errors.items() if isinstance(_reason(error), RayActorError)}
@@ -172,3 +98,79 @@ def cause_of(errors: Mapping[int, BaseException]) -> Cause:
 def _reason(error: BaseException) -> BaseException:
     """Ray Train wraps what its health check has met."""
     return getattr(error, "health_check_failure", error)
+
+
+# --- joining the workers ------------------------------------------------------------------------------------------
+@dataclass
+class ProcessGroupConfig(BackendConfig):
+    """How the workers of a group find each other.
+
+    Attributes:
+        backend: `gloo` for CPU workers, `nccl` for GPU workers.
+        timeout_seconds: longest time that a collective waits for a peer.
+    """
+
+    backend: str = "gloo"
+    timeout_seconds: float = 120.0
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The class whose `on_start` Ray Train's controller calls after each start of the workers."""
+        return ProcessGroupBackend
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One start of a group's workers. address, port: where rank 0 waits for the others. size: number of workers."""
+
+    incarnation: str
+    address: str
+    port: int
+    size: int
+
+
+class ProcessGroupBackend(Backend):
+    """Names the incarnation and, for two workers or more, starts their process group."""
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        """Runs in the controller, once in each life of the workers."""
+        import ray
+
+        size = len(worker_group)
+        address, port = worker_group.execute_single(0, rendezvous)
+        _INCARNATION["id"] = uuid.uuid4().hex
+        life = Life(incarnation=incarnation(), address=address, port=port, size=size)
+        ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
+
+    def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        """Leaves the process groups to the end of their processes: destroying them could wait for a dead peer."""
+
+
+def rendezvous() -> tuple[str, int]:
+    """Runs on rank 0: its address and a port that is free now."""
+    import socket
+
+    import ray
+
+    address = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return address, probe.getsockname()[1]
+
+
+def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
+    """Runs on every worker: notes the incarnation and joins the process group.
+
+    In a cluster that is on the loopback interface alone, so are gloo's connections.
+    """
+    _INCARNATION["id"] = life.incarnation
+    if life.size > 1:
+        from scalestudy.training.distributed import start_process_group, store_at
+
+        if life.address in LOOPBACK and sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store = store_at(life.address, life.port, rank, life.size, config.timeout_seconds)
+        start_process_group(
+            rank, life.size, store=store, backend=config.backend, timeout_seconds=config.timeout_seconds
+        )

@@ -1,195 +1,171 @@
-"""The one fold of a trial's events."""
+"""The one fold of a trial's events: what is known of it over all of its attempts.
+
+The pool keeps a `TrialRecord` for each trial that it serves. The study folds another from the journal, and hands it to
+the pool when a later run, or a new engine, takes up the trial.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, assert_never
 
-from scalestudy.experiments.study.journal import Entry
-from scalestudy.orchestration.groups.failures import Failure
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    Failure,
+    JournalEvent,
+    Lost,
+    Member,
+    Retried,
+    Running,
+    Status,
+    Suggested,
+    TrainingEnded,
+    TrialError,
+    TrialEvent,
+    World,
+    utc_text,
+)
+from scalestudy.training.records import EpochRecord
 
 WARM_UP_INCLUDED = "warm_up_included"
 
 
-def utc_text(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC, with milliseconds and a Z."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def error_of(kind: str, message: str, rank: int | None = None) -> dict[str, Any]:
-    """A trial's error as `trials.jsonl` holds it."""
-    return {"kind": kind, "message": message, "rank": rank}
-
-
-def worker_flags(members: Sequence[dict[str, Any]]) -> set[str]:
-    """`oversubscribed` when the workers on one host have more threads than it has cores; GPU workers don't count."""
-    on_cpu = [member for member in members if member["device"] == "cpu"]
+def worker_flags(members: Sequence[Member]) -> set[str]:
+    """`oversubscribed` if the CPU workers on one host have more threads than it has cores; else nothing."""
+    on_cpu = [member for member in members if member.device == "cpu"]
     threads: dict[str, int] = {}
     for member in on_cpu:
-        threads[member["host"]] = threads.get(member["host"], 0) + member["threads"]
-    return {"oversubscribed"} if any(threads[member["host"]] > member["cores"] for member in on_cpu) else set()
+        threads[member.host] = threads.get(member.host, 0) + member.threads
+    return {"oversubscribed"} if any(threads[member.host] > member.cores for member in on_cpu) else set()
 
 
 @dataclass
-class Outcome:
-    """Collects a trial's facts over all its attempts; the first record of an epoch wins.
+class TrialRecord:
+    """Collects a trial's facts over all of its attempts; the first record of an epoch wins.
 
-    Attempts may have been made by earlier engines of the study: what they left comes in by `of_history`.
+    An *engine* is one life of the pool. Moments are seconds since 1970.
     """
 
-    world: dict[str, Any] = field(default_factory=lambda: {"device": None, "nodes": 0, "workers": []})
-    flags: set[str] = field(default_factory=set)
-    details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
-    epochs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    running_since: float | None = None
-    startup_seconds: float | None = None
-    lost_seconds: float = 0.0  # training time of the epoch in which the trial diverged, which has no record
+    epochs: dict[int, EpochRecord] = field(default_factory=dict)
+    attempts: int = 0  # begun so far
     failures: list[Failure] = field(default_factory=list)  # lost attempts, in order
-    first_started_at: float | None = None  # when an earlier engine first did something for the trial
-    earlier_seconds: float = 0.0  # in which earlier engines were at it
-
-    @classmethod
-    def of_history(cls, history: Mapping[str, Any]) -> Outcome:
-        """What earlier attempts have left: `epochs`, `started_at` (seconds since 1970), `wall_seconds`,
-        `startup_seconds`, `flags`, `failures` and `world`, each where it is known."""
-        outcome = cls(
-            flags=set(history.get("flags") or ()) - {WARM_UP_INCLUDED},
-            epochs={epoch["epoch"]: epoch for epoch in history.get("epochs") or ()},
-            startup_seconds=history.get("startup_seconds"),
-            failures=[Failure(**failure) for failure in history.get("failures") or ()],
-            first_started_at=history.get("started_at"),
-            earlier_seconds=history.get("wall_seconds") or 0.0,
-        )
-        outcome.world = history.get("world") or outcome.world
-        return outcome
-
-    def granted(self, now: float, members: Sequence[dict[str, Any]], flags: set[str]) -> None:
-        """A group has taken the trial."""
-        workers = [{key: member[key] for key in ("rank", "node", "device", "threads")} for member in members]
-        kinds = {member["device"].split(":")[0] for member in members}
-        nodes = len({member["node"] for member in members})
-        self.world = {"device": "+".join(sorted(kinds)), "nodes": nodes, "workers": workers}
-        self.flags |= flags
-        self.running_since = now
-
-    def training_started(self, now: float, started_at: float | None, *, resumed: bool) -> None:
-        """Rank 0 is about to take its first step; later attempts don't change what start-up cost."""
-        if resumed:
-            self.flags.add("resumed")
-        if self.startup_seconds is None and started_at is not None:
-            self.startup_seconds = now - started_at
-
-    def new_epoch(self, epoch: dict[str, Any]) -> bool:
-        """Keeps an epoch's record unless an earlier attempt has recorded that epoch; says whether it was kept."""
-        if epoch["epoch"] in self.epochs:
-            return False
-        self.epochs[epoch["epoch"]] = epoch
-        return True
-
-    def forget_after(self, epoch: int) -> None:
-        """The trial has been stopped at that epoch: what came later does not count."""
-        self.epochs = {number: record for number, record in self.epochs.items() if number <= epoch}
-        self.lost_seconds = 0.0
-
-    def training_ended(self, event: dict[str, Any]) -> None:
-        """Rank 0's last word on the attempt that ends the trial."""
-        if event["status"] == "diverged":
-            self.lost_seconds = event["lost_seconds"]
-        self.details = dict(event.get("details") or {})
-
-    def over_time(self, now: float, limit_seconds: float) -> bool:
-        """Whether the current attempt has run longer than the limit."""
-        return self.running_since is not None and now - self.running_since > limit_seconds
-
-    def to_dict(
-        self, *, status: str, attempts: int, started_at: float | None, now: float, error: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """The part of a line of `trials.jsonl` that the engine knows; seconds, ISO times in UTC.
-
-        started_at: when this engine first did something for the trial; None: never.
-        """
-        began = now if started_at is None else started_at
-        first = began if self.first_started_at is None else self.first_started_at
-        trained = sum(epoch["train_seconds"] for epoch in self.epochs.values()) + self.lost_seconds
-        return {
-            "status": status,
-            "attempts": attempts,
-            "started_at": utc_text(first),
-            "ended_at": utc_text(now),
-            "wall_seconds": round(self.earlier_seconds + now - began, 6),
-            "train_seconds": round(trained, 6),
-            "startup_seconds": None if self.startup_seconds is None else round(self.startup_seconds, 6),
-            "world": self.world,
-            "flags": sorted(self.flags | self._timing_flags()),
-            **({"details": self.details} if self.details else {}),
-            **({"failures": [failure.to_dict() for failure in self.failures]} if self.failures else {}),
-            "epochs": [self.epochs[number] for number in sorted(self.epochs)],
-            "error": error,
-        }
-
-    def _timing_flags(self) -> set[str]:
-        """`warm_up_included` when no epoch had steps left after the warm-up ones."""
-        measured = [epoch["samples_per_second"] is not None for epoch in self.epochs.values()]
-        return {WARM_UP_INCLUDED} if measured and not any(measured) else set()
-
-
-@dataclass
-class TrialHistory:
-    """A trial that has begun and has not ended; times in seconds.
-
-    epochs: records by epoch, the first of each. attempts: begun so far. started_at: since 1970. wall_seconds: that the
-    study spent on it in earlier runs. failures: the attempts that were lost, as in trials.jsonl.
-    flags, world: as in trials.jsonl, as far as its events told them.
-    """
-
-    epochs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    attempts: int = 0
-    started_at: float | None = None
-    wall_seconds: float = 0.0
-    failures: list[dict[str, Any]] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
-    world: dict[str, Any] | None = None
-    running_since: float | None = None
-    last_seen: float = 0.0
+    world: World = field(default_factory=World)
+    started_at: float | None = None  # when the first engine began with it
+    begun_at: float | None = None  # when the present engine began with it; None: it has not
+    earlier_seconds: float = 0.0  # that earlier engines spent on it
+    last_seen: float = 0.0  # when its last event came
+    startup_seconds: float | None = None  # from the engine's beginning with it to the first step
+    lost_seconds: float = 0.0  # training time of the epoch in which it diverged, which has no record
+    details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
+    ended: Ended | None = None
 
-    def take(self, entry: Entry) -> None:
-        """Brings it up to date with one event of the trial."""
-        self.last_seen = entry.at
-        self.flags |= set(entry.event.get("flags") or ())
-        if entry.type == "running":
-            self.world = entry.event.get("world") or self.world
-            self.attempts = entry.event["attempt"]
-            self.started_at = entry.at if self.started_at is None else self.started_at
-            self.running_since = entry.at if self.running_since is None else self.running_since
-        elif entry.type == "epoch":
-            self.epochs.setdefault(entry.event["epoch"]["epoch"], entry.event["epoch"])
-        elif entry.type == "retry":
-            self.failures.append({"attempt": entry.event["attempt"], **entry.event["error"]})
+    def is_news(self, event: TrialEvent) -> bool:
+        """Whether an event tells something new.
 
-    def cut(self, kind: str, message: str) -> None:
-        """The engine that ran it has ended under it; a later one goes on."""
-        if self.running_since is None:
-            return
-        self.wall_seconds += self.last_seen - self.running_since
-        self.running_since = None
-        if self.is_lost(self.attempts):
-            return
-        self.failures.append({"attempt": self.attempts, "kind": kind, "message": message, "rank": None})
+        The first record of an epoch wins. An attempt begins once and is lost once. A trial ends once. The pool tells a
+        trial's events again to whoever takes the place of a lost Tune process.
+        """
+        if self.ended:
+            return False
+        match event:
+            case Running():
+                return event.attempt > self.attempts
+            case EpochDone():
+                return event.record.epoch not in self.epochs
+            case Retried():
+                return not self.is_lost(event.attempt)
+            case Suggested() | Ended() | Lost():
+                return True
+        assert_never(event)
+
+    def apply(self, event: JournalEvent, at: float) -> None:
+        """Takes an event that came at this moment."""
+        self.last_seen = at
+        match event:
+            case Running():
+                self.begin(at)
+                self.attempts = event.attempt
+                self.world = self.world if event.world == World() else event.world
+            case EpochDone():
+                self.epochs.setdefault(event.record.epoch, event.record)
+                self.flags.update(event.flags)
+            case Retried():
+                error = event.error
+                failure = Failure(attempt=event.attempt, kind=error.kind, message=error.message, rank=error.rank)
+                self.failures.append(failure)
+            case Ended():
+                self.ended = event
 
     def is_lost(self, attempt: int) -> bool:
         """Whether an attempt is among the failures."""
-        return any(failure["attempt"] == attempt for failure in self.failures)
+        return any(failure.attempt == attempt for failure in self.failures)
 
-    def to_order(self) -> dict[str, Any]:
-        """What the worker groups' books need to go on with the trial."""
-        return {
-            "epochs": [self.epochs[number] for number in sorted(self.epochs)],
-            "attempts": self.attempts,
-            "started_at": self.started_at,
-            "wall_seconds": self.wall_seconds,
-            "failures": list(self.failures),
-            "flags": sorted(self.flags),
-            "world": self.world,
-        }
+    def begin(self, at: float) -> None:
+        """The present engine does something for the trial; later calls change nothing."""
+        self.begun_at = at if self.begun_at is None else self.begun_at
+        self.started_at = at if self.started_at is None else self.started_at
+
+    def training_started(self, at: float, *, resumed: bool) -> None:
+        """Rank 0 is about to take its first step. Later attempts leave the cost of the start-up as it is."""
+        if resumed:
+            self.flags.add("resumed")
+        if self.startup_seconds is None and self.begun_at is not None:
+            self.startup_seconds = at - self.begun_at
+
+    def training_ended(self, post: TrainingEnded) -> None:
+        """Takes rank 0's last word on the attempt that ends the trial."""
+        if post.status == "diverged":
+            self.lost_seconds = post.lost_seconds
+        self.details = dict(post.details)
+
+    def cut(self, error: TrialError) -> None:
+        """The engine that ran the trial has ended; a later one goes on with it."""
+        if self.begun_at is None:
+            return
+        self.earlier_seconds += self.last_seen - self.begun_at
+        self.begun_at = None
+        if not self.is_lost(self.attempts):
+            failure = Failure(attempt=self.attempts, kind=error.kind, message=error.message, rank=error.rank)
+            self.failures.append(failure)
+
+    def forget_after(self, epoch: int) -> None:
+        """Drops what came after an epoch, even the trial's own end."""
+        self.epochs = {number: record for number, record in self.epochs.items() if number <= epoch}
+        self.lost_seconds = 0.0
+        self.ended = None
+
+    def end(self, status: Status, *, attempts: int, error: TrialError | None, at: float) -> Ended:
+        """Ends the trial; returns the event that says so, with all that is known."""
+        begun = at if self.begun_at is None else self.begun_at
+        started = begun if self.started_at is None else self.started_at
+        trained = sum(epoch.train_seconds for epoch in self.epochs.values()) + self.lost_seconds
+        rates = [epoch.samples_per_second for epoch in self.epochs.values()]
+        warm_up_alone = bool(rates) and all(rate is None for rate in rates)  # no epoch had steps after the warm-up
+        self.ended = Ended(
+            status=status,
+            attempts=attempts,
+            started_at=utc_text(started),
+            ended_at=utc_text(at),
+            wall_seconds=round(self.earlier_seconds + at - begun, 6),
+            train_seconds=round(trained, 6),
+            startup_seconds=None if self.startup_seconds is None else round(self.startup_seconds, 6),
+            world=self.world,
+            flags=tuple(sorted(self.flags | ({WARM_UP_INCLUDED} if warm_up_alone else set()))),
+            details=dict(self.details),
+            failures=tuple(self.failures),
+            epochs=tuple(self.epochs[number] for number in sorted(self.epochs)),
+            error=error,
+        )
+        return self.ended
+
+    def end_of_lost(self, lost: Lost, at: float) -> Ended:
+        """The end of a trial that can't tell it itself, from what is recorded of it. The record stays as it is."""
+        known = deepcopy(self)
+        known.begun_at = None  # how long the present engine was at it, only the pool knew
+        if lost.last_epoch is not None:
+            known.forget_after(lost.last_epoch)
+        return known.end(lost.status, attempts=max(self.attempts, 1), error=lost.error, at=at)

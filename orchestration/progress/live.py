@@ -1,13 +1,15 @@
-"""How that state is shown: table, lines, JSON log."""
+"""How a running study is shown: a live table on a terminal, else a line an event; and `log.jsonl`, a line of JSON each.
+
+`log.jsonl` in the study's folder says what the driver did and met.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -15,8 +17,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.orchestration.progress.progress import Board, RunningTrial, clock, sparkline
+from scalestudy.orchestration.groups.events import Ended, Retried, Running, TrialEvent, utc_text
+from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
+
+logger = logging.getLogger(__name__)
+
+OURS = ("orchestration", "training", "experiments")
+"""Packages whose log records become lines of `log.jsonl`."""
 
 
 class View(Protocol):
@@ -25,76 +32,55 @@ class View(Protocol):
     def stage(self, text: str) -> None:
         """The study has come to a stage: connecting, starting, writing the report."""
 
-    def event(self, trial_id: str, event: dict[str, Any]) -> None:
-        """A trial's event, after the board has taken it."""
+    def event(self, trial_id: str, event: TrialEvent) -> None:
+        """A trial's event, after the progress has taken it."""
 
     def close(self) -> None:
         """Nothing more is shown."""
 
 
 class Silent:
-    """For --json and the Python interface."""
+    """Shows nothing: for --json and the Python interface."""
 
     def stage(self, text: str) -> None:
-        """Shows nothing."""
+        """See View."""
 
-    def event(self, trial_id: str, event: dict[str, Any]) -> None:
-        """Shows nothing."""
+    def event(self, trial_id: str, event: TrialEvent) -> None:
+        """See View."""
 
     def close(self) -> None:
-        """Shows nothing."""
+        """See View."""
 
 
 class Lines:
     """One line an event: for a job's log, a pipe, a dumb terminal."""
 
-    def __init__(self, board: Board, screen: TextIO) -> None:
-        self._board = board
+    def __init__(self, progress: StudyProgress, screen: TextIO) -> None:
+        self._progress = progress
         self._screen = screen
 
     def stage(self, text: str) -> None:
-        """A line with the time since the start."""
+        """Prints a line with the time since the start."""
         self._print(text)
 
-    def event(self, trial_id: str, event: dict[str, Any]) -> None:
-        """Trials' starts, retries and ends; epochs are in the trial's last line."""
-        name = self._board.trials[trial_id].run_name
-        text = event_text(event, self._board)
-        if text:
-            self._print(f"{name}: {text}")
+    def event(self, trial_id: str, event: TrialEvent) -> None:
+        """Prints a trial's starts, retries and end; epochs are in its last line."""
+        if text := event_text(event, self._progress):
+            self._print(f"{self._progress.trials[trial_id].run_name}: {text}")
 
     def close(self) -> None:
         """Every line is out already."""
 
     def _print(self, text: str) -> None:
-        print(f"[{clock(self._board.elapsed_seconds):>6}] {text}", file=self._screen, flush=True)
-
-
-def event_text(event: dict[str, Any], board: Board) -> str | None:
-    """An event in words; None for one that gets no line."""
-    done = f"({len(board.statuses)}/{board.total})"
-    if event["type"] == "running":
-        return "training" if event["attempt"] == 1 else f"training, attempt {event['attempt']}"
-    if event["type"] == "retry":
-        return f"attempt {event['attempt']} lost: {event['error']['message']}"
-    if event["type"] == "ended":
-        error = f": {event['error']['message']}" if event["error"] else ""
-        last = _last_value(event, board.metric)
-        return f"{event['status'].replace('_', ' ')} in {event['wall_seconds']:.1f} s{last}{error} {done}"
-    return None
-
-
-def _last_value(event: dict[str, Any], metric: StudyMetric) -> str:
-    value = event["epochs"][-1].get(metric.key) if event["epochs"] else None
-    return "" if value is None else f", {metric.title} {metric.text(value, 4)}"
+        print(f"[{clock(self._progress.elapsed_seconds):>6}] {text}", file=self._screen, flush=True)
 
 
 class LiveTable:
     """The running trials, redrawn four times a second."""
 
-    def __init__(self, board: Board, console: Console, waiting: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, progress: StudyProgress, console: Console, waiting: Callable[[], Mapping[str, float]]) -> None:
         """waiting: what is being started, and for how many seconds."""
-        self._board = board
+        self._progress = progress
         self._waiting = waiting
         self._stage = "starting"
         self._live = Live(
@@ -108,118 +94,131 @@ class LiveTable:
         self._live.start()
 
     def stage(self, text: str) -> None:
-        """A line above the table, which stays."""
+        """Prints a line above the table, which stays."""
         self._stage = text
         self._live.console.print(Text(text), soft_wrap=True)
 
-    def event(self, trial_id: str, event: dict[str, Any]) -> None:
-        """Ended trials that did not finish, and retries, stay above the table as lines."""
-        odd = event["type"] == "retry" or (event["type"] == "ended" and event["status"] != "finished")
-        if odd:
-            name = self._board.trials[trial_id].run_name
-            self._live.console.print(Text(f"{name}: {event_text(event, self._board)}", style="yellow"))
+    def event(self, trial_id: str, event: TrialEvent) -> None:
+        """Prints retries, and trials that did not finish, above the table."""
+        if isinstance(event, Retried) or (isinstance(event, Ended) and event.status != "finished"):
+            name = self._progress.trials[trial_id].run_name
+            self._live.console.print(Text(f"{name}: {event_text(event, self._progress)}", style="yellow"))
 
     def close(self) -> None:
         """Takes the table off the screen."""
         self._live.stop()
 
     def _draw(self) -> RenderableType:
+        progress, metric = self._progress, self._progress.metric
         waits = [f"{what} ({seconds:.0f} s)" for what, seconds in self._waiting().items()]
-        foot = Text(" · ".join([self._board.progress(), *waits]) if self._board.statuses or waits else self._stage)
-        if not self._board.running:
+        foot = Text(" · ".join([progress.line(), *waits]) if progress.statuses or waits else self._stage)
+        if not progress.running:
             return foot
-        header = ("trial", "epoch", self._board.metric.title, "", "samples/s")
+        header = ("trial", "epoch", metric.title, "", "samples/s")
         table = Table(*header, box=None, header_style="bold", pad_edge=False)
-        for running in list(self._board.running.values()):
-            table.add_row(*_row(running))
+        for running in list(progress.running.values()):
+            values, rate = running.values, running.samples_per_second
+            last = values[-1] if values else None
+            table.add_row(
+                running.trial.run_name,
+                f"{len(values)}/{running.trial.train['epochs']}",
+                sparkline(values, share=metric.share),
+                "" if last is None else metric.text(last, 4),
+                "" if rate is None else f"{rate:,.0f}",
+            )
         return Group(table, foot)
-
-
-def _row(running: RunningTrial) -> tuple[str, str, str, str, str]:
-    values, metric = running.values, running.metric
-    last = values[-1] if values else None
-    rate = running.samples_per_second
-    return (
-        running.trial.run_name,
-        f"{len(values)}/{running.trial.train['epochs']}",
-        sparkline(values, share=metric.share),
-        "" if last is None else metric.text(last, 4),
-        "" if rate is None else f"{rate:,.0f}",
-    )
-
-
-OURS = ("scalestudy",)
-logger = logging.getLogger(__name__)
-
-
-class _Lines(logging.Handler):
-    def __init__(self, file: Path, study_id: str) -> None:
-        super().__init__(logging.INFO)
-        self._file, self._study_id = file, study_id
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Appends a line; what the storage does not take is lost, as any log line is."""
-        try:
-            with self._file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(self._line(record), ensure_ascii=False) + "\n")
-        except OSError:
-            pass
-
-    def _line(self, record: logging.LogRecord) -> dict[str, Any]:
-        known = {name: getattr(record, name, None) for name in ("trial_id", "event")}
-        return {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "study_id": self._study_id,
-            **{name: value for name, value in known.items() if value},
-            "message": record.getMessage(),
-            **({"traceback": logging.Formatter().formatException(record.exc_info)} if record.exc_info else {}),
-        }
-
-
-class StudyLog:
-    """While it is open, everything that these packages log is a line of the file: `with StudyLog(…): …`."""
-
-    def __init__(self, file: Path, study_id: str) -> None:
-        self._handler = _Lines(file, study_id)
-        self._levels: dict[str, int] = {}
-
-    def __enter__(self) -> StudyLog:
-        for name in OURS:
-            ours = logging.getLogger(name)
-            self._levels[name] = ours.level
-            ours.setLevel(logging.INFO)
-            ours.addHandler(self._handler)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name, level in self._levels.items():
-            logging.getLogger(name).removeHandler(self._handler)
-            logging.getLogger(name).setLevel(level)
 
 
 class Logged:
     """A view that also logs what it is told, each event with its trial's id."""
 
-    def __init__(self, view: View, board: Board) -> None:
-        self._view, self._board = view, board
+    def __init__(self, view: View, progress: StudyProgress) -> None:
+        self._view, self._progress = view, progress
 
     def stage(self, text: str) -> None:
         """See View."""
         logger.info("%s", text)
         self._view.stage(text)
 
-    def event(self, trial_id: str, event: dict[str, Any]) -> None:
+    def event(self, trial_id: str, event: TrialEvent) -> None:
         """See View."""
-        text = event_text(event, self._board)
-        if text:
-            told = f"{self._board.trials[trial_id].run_name}: {text}"
-            logger.info("%s", told, extra={"trial_id": trial_id, "event": event["type"]})
+        if text := event_text(event, self._progress):
+            told = f"{self._progress.trials[trial_id].run_name}: {text}"
+            logger.info("%s", told, extra={"trial_id": trial_id, "event": EVENT_NAMES[type(event)]})
         self._view.event(trial_id, event)
 
     def close(self) -> None:
         """See View."""
         self._view.close()
+
+
+EVENT_NAMES: Mapping[type, str] = {Running: "running", Retried: "retry", Ended: "ended"}
+"""Events that get a line, as `log.jsonl` names them."""
+
+
+def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
+    """An event in words; None for one that gets no line."""
+    match event:
+        case Running():
+            return "training" if event.attempt == 1 else f"training, attempt {event.attempt}"
+        case Retried():
+            return f"attempt {event.attempt} lost: {event.error.message}"
+        case Ended():
+            value = finite_metric(event.epochs[-1]) if event.epochs else None
+            last = "" if value is None else f", {progress.metric.title} {progress.metric.text(value, 4)}"
+            error = f": {event.error.message}" if event.error else ""
+            done = f"({len(progress.statuses)}/{progress.total})"
+            return f"{event.status.replace('_', ' ')} in {event.wall_seconds:.1f} s{last}{error} {done}"
+    return None
+
+
+@contextmanager
+def study_log(file: Path, study_id: str) -> Iterator[None]:
+    """Makes everything that these packages log a line of `log.jsonl` while it is open."""
+    handler = _LogFile(file, study_id)
+    loggers = [logging.getLogger(name) for name in OURS]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.INFO)
+        each.addHandler(handler)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.removeHandler(handler)
+            each.setLevel(level)
+
+
+class _LogFile(logging.Handler):
+    def __init__(self, file: Path, study_id: str) -> None:
+        super().__init__(logging.INFO)
+        self._file = file
+        self.setFormatter(JsonLines(study_id))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Appends a line. A line that the storage does not take is lost; no study ends for want of its log."""
+        with suppress(OSError), self._file.open("a", encoding="utf-8") as stream:
+            stream.write(self.format(record) + "\n")
+
+
+class JsonLines(logging.Formatter):
+    """A log record as a line of `log.jsonl`."""
+
+    def __init__(self, study_id: str) -> None:
+        super().__init__()
+        self._study_id = study_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One object: when, how grave, whose, about what, and a traceback if there is one."""
+        known = {name: getattr(record, name, None) for name in ("trial_id", "event")}
+        line: dict[str, Any] = {
+            "at": utc_text(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "study_id": self._study_id,
+            **{name: value for name, value in known.items() if value},
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from scalestudy.orchestration.progress.progress import Board
+from scalestudy.orchestration.groups.model import PoolSnapshot
+from scalestudy.orchestration.progress.progress import StudyProgress
 
 logger = logging.getLogger(__name__)
 
@@ -32,36 +32,40 @@ class Gauged:
     status: str = ""
 
 
-def gauged(board: Board, books: Mapping[str, Any] | None, backlog: int) -> list[Gauged]:
-    """What a study's gauges say. books: `WorkerGroups.snapshot`; None where the books are not there."""
-    running = list(board.running.values())
-    statuses = Counter(list(board.statuses.values()))
-    trials = {"waiting": max(0, board.total - len(board.statuses) - len(running)), "running": len(running), **statuses}
+def gauged(progress: StudyProgress, pool: PoolSnapshot | None, backlog: int) -> list[Gauged]:
+    """The values of a study's gauges. pool: its snapshot; None: it does not answer."""
+    running, statuses = list(progress.running.values()), Counter(list(progress.statuses.values()))
+    waiting = max(0, progress.total - len(progress.statuses) - len(running))
+    trials = {"waiting": waiting, "running": len(running), **statuses}
     rates = [rate for each in running if (rate := each.samples_per_second)]
     return [
         *(Gauged("scalestudy_trials", count, status) for status, count in trials.items()),
         Gauged("scalestudy_samples_per_second", sum(rates)),
-        Gauged("scalestudy_busy_workers", busy_share(books)),
+        Gauged("scalestudy_busy_workers", busy_share(pool)),
         Gauged("scalestudy_tracking_backlog", backlog),
     ]
 
 
-def busy_share(books: Mapping[str, Any] | None) -> float:
+def busy_share(pool: PoolSnapshot | None) -> float:
     """Workers with a trial over those that the cluster has room for."""
-    if not books or not sum(books["room"].values()):
+    if pool is None or not sum(pool.room.values()):
         return 0.0
-    busy = sum(sum(group["nodes"].values()) for group in books["groups"] if group["trial"])
-    return float(busy / sum(books["room"].values()))
+    busy = sum(sum(group.nodes.values()) for group in pool.groups if group.trial)
+    return busy / sum(pool.room.values())
 
 
 class ProgressMetrics:
     """Sets the gauges every few seconds, in a thread of its own: `with ProgressMetrics(…): …`."""
 
     def __init__(
-        self, study_id: str, board: Board, books: Callable[[], Mapping[str, Any] | None], backlog: Callable[[], int]
+        self,
+        study_id: str,
+        progress: StudyProgress,
+        pool: Callable[[], PoolSnapshot | None],
+        backlog: Callable[[], int],
     ) -> None:
-        """books: asks for `WorkerGroups.snapshot`. backlog: counts what waits for MLflow."""
-        self._study, self._board, self._books, self._backlog = study_id, board, books, backlog
+        """pool: asks for the pool's snapshot. backlog: counts what waits for MLflow."""
+        self._study, self._progress, self._pool, self._backlog = study_id, progress, pool, backlog
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -79,7 +83,7 @@ class ProgressMetrics:
         gauges = {name: Gauge(name, description=text, tag_keys=("study", "status")) for name, text in GAUGES.items()}
         while True:
             try:
-                for each in gauged(self._board, self._books(), self._backlog()):
+                for each in gauged(self._progress, self._pool(), self._backlog()):
                     gauges[each.name].set(each.value, tags={"study": self._study, "status": each.status})
             except Exception as error:  # a study does not end for want of its gauges
                 logger.info("no metrics: %s", error)

@@ -1,32 +1,23 @@
-"""What a person watching a study wants to know, kept up to date from its events; drawn by `live`."""
+"""The state of a study, folded from its events; `live` shows it."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, TrialEvent
+from scalestudy.training.records import EpochRecord
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
-    """The last values as bars, a point an epoch; a gap where there is none.
-
-    Bars reach from 0 to 1, or, for values that are no shares, from the smallest that is shown to the largest.
-    """
-    shown = list(values)[-width:]
-    known = [value for value in shown if value is not None]
-    low, high = (0.0, 1.0) if share or not known else (min(known), max(known))
-    return "".join(" " if value is None else _bar(value, low, high) for value in shown)
-
-
-def _bar(value: float, low: float, high: float) -> str:
-    height = (value - low) / (high - low) if high > low else 0.5
-    return SPARKS[min(int(max(height, 0.0) * len(SPARKS)), len(SPARKS) - 1)]
+def finite_metric(epoch: EpochRecord) -> float | None:
+    """An epoch's value of the study's metric; None: not measured, or not finite."""
+    return epoch.test_metric if math.isfinite(epoch.test_metric) else None
 
 
 @dataclass
@@ -34,38 +25,42 @@ class RunningTrial:
     """A trial that trains now."""
 
     trial: TrialPlan
-    metric: StudyMetric
     attempt: int = 1
-    epochs: list[dict[str, Any]] = field(default_factory=list)
+    epochs: list[EpochRecord] = field(default_factory=list)
 
     @property
     def values(self) -> list[float | None]:
         """The study's metric by epoch."""
-        return [epoch.get(self.metric.key) for epoch in self.epochs]
+        return [finite_metric(epoch) for epoch in self.epochs]
 
     @property
     def samples_per_second(self) -> float | None:
         """Of the last epoch that has it."""
-        rates = [e["samples_per_second"] for e in self.epochs if e["samples_per_second"] is not None]
+        rates = [epoch.samples_per_second for epoch in self.epochs if epoch.samples_per_second is not None]
         return rates[-1] if rates else None
 
 
 @dataclass
-class Board:
-    """The state of a study as its events tell it."""
+class StudyProgress:
+    """The state of a study as its events tell it.
 
-    trials: dict[str, TrialPlan]  # those that a search makes come later
+    trials: by id; a search adds some later. expected: trials of the study, None: those that are known. ended_before: by
+    earlier runs of the study. statuses: how each trial ended, timing runs left out. timings: how each timing run ended.
+    resting: begun in an earlier run, and not taken up yet.
+    """
+
+    trials: dict[str, TrialPlan]
     metric: StudyMetric = ACCURACY
-    expected: int | None = None  # trials of the study; None: those that are known
-    ended_before: int = 0  # by an earlier run of the study
+    expected: int | None = None
+    ended_before: int = 0
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
-    statuses: dict[str, str] = field(default_factory=dict)  # trial → how it ended; timing runs are told apart
-    timings: dict[str, str] = field(default_factory=dict)  # timing run → how it ended
+    statuses: dict[str, str] = field(default_factory=dict)
+    timings: dict[str, str] = field(default_factory=dict)
     best: tuple[float, TrialPlan] | None = None
-    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not yet again
+    resting: dict[str, RunningTrial] = field(default_factory=dict)
 
-    def catch_up(self, past: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    def catch_up(self, past: Iterable[tuple[str, TrialEvent]]) -> None:
         """Takes the events of the study's earlier runs, (trial id, event) each."""
         for trial_id, event in past:
             if trial_id in self.trials:
@@ -73,9 +68,27 @@ class Board:
         self.resting, self.running = self.running, {}
         self.ended_before = len(self.statuses)
 
+    def take(self, trial_id: str, event: TrialEvent) -> None:
+        """Brings the state up to date with one event."""
+        trial = self.trials[trial_id]
+        match event:
+            case Running():
+                before = self.running.get(trial_id) or self.resting.pop(trial_id, None)
+                epochs = before.epochs if before else []  # an earlier attempt's epochs are not told again
+                self.running[trial_id] = RunningTrial(trial, event.attempt, epochs)
+            case EpochDone():
+                if trial_id in self.running:
+                    self.running[trial_id].epochs.append(event.record)
+                value = finite_metric(event.record)
+                if value is not None and (self.best is None or self.metric.better(value, self.best[0])):
+                    self.best = (value, trial)
+            case Ended():
+                self.running.pop(trial_id, None)
+                (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event.status
+
     @property
     def total(self) -> int:
-        """Trials of the study, those that are still to be suggested included."""
+        """Trials of the study, with those that are still to be suggested."""
         known = len(self.trials) - self.total_timings
         return known if self.expected is None else max(self.expected, known)
 
@@ -84,29 +97,9 @@ class Board:
         """Timing runs of the study; 0 before its trials have ended."""
         return sum(trial.kind == "timing" for trial in list(self.trials.values()))
 
-    def take(self, trial_id: str, event: dict[str, Any]) -> None:
-        """Brings the board up to date with one event."""
-        trial = self.trials[trial_id]
-        if event["type"] == "running":
-            before = self.running.get(trial_id) or self.resting.pop(trial_id, None)
-            epochs = before.epochs if before else []  # an earlier attempt's epochs are not told again
-            self.running[trial_id] = RunningTrial(trial, self.metric, event["attempt"], epochs)
-        elif event["type"] == "epoch":
-            self._epoch(trial, event["epoch"])
-        elif event["type"] == "ended":
-            self.running.pop(trial_id, None)
-            (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event["status"]
-
-    def _epoch(self, trial: TrialPlan, epoch: dict[str, Any]) -> None:
-        if trial.trial_id in self.running:
-            self.running[trial.trial_id].epochs.append(epoch)
-        value = epoch.get(self.metric.key)
-        if value is not None and (self.best is None or self.metric.better(value, self.best[0])):
-            self.best = (value, trial)
-
     @property
     def elapsed_seconds(self) -> float:
-        """Since the study began."""
+        """Since this run of the study began."""
         return time.monotonic() - self.started
 
     @property
@@ -117,7 +110,7 @@ class Board:
             return None
         return self.elapsed_seconds / ended * (self.total - len(self.statuses))
 
-    def progress(self) -> str:
+    def line(self) -> str:
         """`7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
         parts = [f"{len(self.statuses)}/{self.total} trials", f"{clock(self.elapsed_seconds)} elapsed"]
         left = self.remaining_seconds
@@ -131,6 +124,24 @@ class Board:
             best = self.metric.named(self.metric.text(self.best[0], 4))
             parts.append(f"best so far {best} ({self.best[1].run_name})")
         return " · ".join(parts)
+
+
+def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
+    """The last values as bars, one an epoch; a gap where there is none.
+
+    Bars reach from 0 to 1; or, for values that are no shares, from the smallest that is shown to the largest.
+    """
+    shown = list(values)[-width:]
+    known = [value for value in shown if value is not None]
+    low, high = (0.0, 1.0) if share or not known else (min(known), max(known))
+    bars = ""
+    for value in shown:
+        if value is None:
+            bars += " "
+            continue
+        height = (value - low) / (high - low) if high > low else 0.5
+        bars += SPARKS[min(int(max(height, 0.0) * len(SPARKS)), len(SPARKS) - 1)]
+    return bars
 
 
 def clock(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""The lock of a study's folder, so that one process at a time runs it.
+"""The lock of a study: one process at a time runs it.
 
-A file with a heartbeat. A process that was killed leaves it behind: on its own machine that is seen at once, elsewhere
-the lock is stale when its heart has not beaten for a while. So a crash never blocks the next run for long.
+The lock is a file with a heartbeat. A killed process leaves it behind. Its own machine sees that at once; elsewhere the
+lock is stale once the heartbeat has stopped for a while. So a crash never blocks the next run for long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder, write_whole, written_aside
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.training.checkpoint.byte_store import ByteStore
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0
 SETTLE_SECONDS = 1.0
-"""After which the writer of a lock in an object store looks whether it is still its own; longer than a write takes."""
+"""How long the writer of a lock in an object store waits before it reads it again; longer than a write takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lock. born: when the process began, in the machine's own count; a later process has another."""
+    """Who holds a lock. born: when the process began, as its machine counts; no later process has the same."""
 
     token: str
     host: str
@@ -48,18 +48,18 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has shown life of late, and is not known to be dead."""
+        """Whether its heartbeat is recent, and its process is not known to be dead."""
         dead = self.host == socket.gethostname() and _birth(self.pid) != self.born
         return not dead and self.silent_seconds < STALE_SECONDS
 
 
 def read_lock(file: Path) -> Holder | None:
-    """Who holds a lock, or held it last; None where nobody does. A torn file is nobody's."""
+    """Who holds a lock, or held it last; None: nobody. A torn file is nobody's."""
     return StudyLock(file).holder()
 
 
 def lock_of(folder: StudyFolder) -> StudyLock:
-    """The lock of a study: in its folder, or where it is kept."""
+    """The lock of a study, in its folder or its object store."""
     from scalestudy.orchestration.storage.mirror import store_of
 
     name = folder.lock_file.name
@@ -70,7 +70,7 @@ class StudyLock:
     """Held while a study runs: `with StudyLock(file): …`.
 
     Attributes:
-        lost: called when another process has taken the lock, this one having been away for too long.
+        lost: called when another process has taken the lock, since this one was silent for too long.
     """
 
     def __init__(self, file: Path) -> None:
@@ -81,7 +81,7 @@ class StudyLock:
         self._thread = threading.Thread(target=self._beat, name="lock", daemon=True)
 
     def __enter__(self) -> StudyLock:
-        """Takes it. Raises RequestError when another process that lives holds it."""
+        """Takes the lock. Raises RequestError if another living process holds it."""
         self._refuse_if_held(self.holder())
         try:
             self._take()
@@ -102,7 +102,7 @@ class StudyLock:
             self._remove()
 
     def holder(self) -> Holder | None:
-        """Who holds it, or held it last; None where nobody does. A torn text is nobody's."""
+        """Who holds it, or held it last; None: nobody. A torn text is nobody's."""
         try:
             return Holder(**json.loads(self._read()))
         except (OSError, ValueError, TypeError):
@@ -111,8 +111,8 @@ class StudyLock:
     def check(self) -> bool:
         """Whether the lock is still held; calls `lost` if another process has taken it.
 
-        To be asked before a word that only the holder may say: the heartbeat asks every few seconds, and a short study
-        may have come to its end in between.
+        Ask before writing what only the holder may write. The heartbeat asks every few seconds only, and a short study
+        may end in between.
         """
         if self._is_ours():
             return True
@@ -129,33 +129,28 @@ class StudyLock:
         return self._file.read_text(encoding="utf-8")
 
     def _take(self) -> None:
-        """Raises FileExistsError where another process has just taken it."""
-        aside = self._aside()
-        self._take_stale_away(aside)
-        try:
-            aside.write_text(self._text(), encoding="utf-8")
+        """Raises FileExistsError if another process has just taken it."""
+        self._take_stale_away()
+        with written_aside(self._file, self._text().encode("utf-8")) as aside:
             os.link(aside, self._file)  # whole from the start, and never over another's
-        finally:
-            aside.unlink(missing_ok=True)
 
     def _renew(self) -> None:
-        aside = self._aside()
-        aside.write_text(self._text(), encoding="utf-8")
-        aside.replace(self._file)
+        write_whole(self._file, self._text().encode("utf-8"))
 
     def _remove(self) -> None:
         self._file.unlink(missing_ok=True)
 
-    def _take_stale_away(self, aside: Path) -> None:
-        """Of several that see a stale lock, one takes it away; who takes a fresh one by mistake gives it back."""
+    def _take_stale_away(self) -> None:
+        """Removes a stale lock: one of several that see it does. A fresh one, taken by mistake, is put back."""
+        aside = self._file.with_name(f".{self._file.name}.{self._token}")
         with suppress(FileNotFoundError):
             self._file.rename(aside)
             taken = read_lock(aside)
             if taken and taken.is_alive:
                 with suppress(FileExistsError):
                     os.link(aside, self._file)
-                aside.unlink()
-                self._refuse_if_held(taken)
+            aside.unlink()
+            self._refuse_if_held(taken)
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
@@ -166,11 +161,8 @@ class StudyLock:
             except OSError as error:  # a full disk: the study has other ways to notice
                 logger.warning("%s: no heartbeat: %s", self._where, error)
 
-    def _aside(self) -> Path:
-        return self._file.with_suffix(f".{self._token}")
-
     def _is_ours(self) -> bool:
-        """Whether the file names this holder; one that can't be read for the moment tells nothing."""
+        """Whether the file names this holder. A file that can't be read for the moment counts as ours."""
         try:
             return str(json.loads(self._read())["token"]) == self._token
         except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -185,10 +177,10 @@ class StudyLock:
 
 
 class StoreLock(StudyLock):
-    """The lock of a study that is kept in an object store, as an object with a heartbeat.
+    """The lock of a study in an object store, as an object with a heartbeat.
 
-    No write there fails because another was first. So who has written its name waits, and holds the lock if the name
-    still stands: of two that saw it free, the later writer does.
+    A write there never fails because another came first. So a process writes its name, waits, and holds the lock if its
+    name is still there. If two processes see it free, the one that writes last holds it.
     """
 
     def __init__(self, store: ByteStore, name: str, where: str) -> None:
@@ -209,7 +201,7 @@ class StoreLock(StudyLock):
         self._store.write(self._name, self._text().encode("utf-8"))
 
     def _remove(self) -> None:
-        with suppress(OSError):  # a store that is gone: the lock will be stale
+        with suppress(OSError):  # the store is gone; the lock becomes stale
             self._store.delete(self._name)
 
 

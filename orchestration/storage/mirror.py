@@ -20,7 +20,7 @@ from typing import Literal
 from uuid import uuid4
 
 from scalestudy.experiments.spec.addresses import child, parent_and_name, redacted, uri_problem
-from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.folder import StudyFolder, written_aside
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.base.places import home
 from scalestudy.orchestration.cluster.checks import ask_nodes
@@ -134,10 +134,9 @@ def _copy_file(store: ArrowByteStore, name: str, file: Path, stamp: Stamp) -> No
     with suppress(FileNotFoundError):  # the study goes on, and has deleted it
         data = store.read(name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_name(f".{file.name}.{uuid4().hex}")
-        aside.write_bytes(data)
-        os.utime(aside, ns=(stamp.changed, stamp.changed))
-        aside.replace(file)
+        with written_aside(file, data) as aside:
+            os.utime(aside, ns=(stamp.changed, stamp.changed))
+            aside.replace(file)
 
 
 def _stamp(file: Path) -> Stamp:

@@ -1,27 +1,34 @@
-"""Commands that work on its folder, and on the folder of data sets."""
+"""A study's folder or URI: opened, locked and read; and the spec of a study that may have none yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.reading import find_study, load_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
-from scalestudy.orchestration.study.ready import read_spec
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
 
-def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
-    """A study's folder; of one that is kept under a URI, the copy here, brought up to date. use: what for.
+def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
+    """The spec of a path or a catalogue name. Raises SpecError with every problem."""
+    from scalestudy.training.registry import DATASETS, MODELS
 
-    Raises RequestError for another folder, UnreachableError where what is under the URI can't be read.
+    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS)
+
+
+def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
+    """A study's folder; for a URI, its copy here, brought up to date. use: which copy.
+
+    Raises RequestError for another folder, UnreachableError if the URI can't be read.
     """
     if is_uri(path):
         copy = mirror.fetch(mirror.mirrored(str(path), use))
@@ -35,7 +42,7 @@ def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
 
 
 def lock_study(path: str | Path) -> StudyLock:
-    """The lock of the study in a folder, or under a URI. Raises RequestError where there is none."""
+    """The lock of the study in a folder, or under a URI. Raises RequestError if there is no study."""
     return lock_of(mirror.check_study(mirror.mirrored(str(path), "work")) if is_uri(path) else open_folder(path))
 
 
@@ -46,7 +53,7 @@ def spec_of(folder: StudyFolder) -> StudySpec:
 
 @contextmanager
 def readable(folder: StudyFolder) -> Iterator[None]:
-    """What can't be read in a study's folder becomes a RequestError."""
+    """Turns what can't be read in a study's folder into a RequestError."""
     try:
         yield
     except SpecError:

@@ -1,37 +1,40 @@
-"""A study that is about to run – a new one, one that goes on, one that grows."""
+"""A study that is about to run, before it writes: a new one, a resumed one, or one that is extended."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
-from scalestudy.experiments.spec.addresses import is_uri
-from scalestudy.experiments.spec.sections import Search
+from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
-from scalestudy.orchestration.study.ready import check_writable, new_folder, new_study_id
 from scalestudy.orchestration.tracking.recorder import History
 
 SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
 """Sections that a search's suggestions depend on."""
 GROW = ("samples", "held_out")
-"""Keys of `search` that a study may have more of."""
+"""Keys of `search` that an extended study may raise."""
+PROBE_BYTES = 200_000
+"""Room that a study must find at its start: less would not take its first records."""
 State = Literal["started", "resumed", "extended"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A study with its folder, before anything of this run is written.
+class PreparedStudy:
+    """A study with its folder, before this run writes anything.
 
     history: what earlier runs have left; empty for a new study.
     """
@@ -49,7 +52,7 @@ class Opened:
         return self.plan.with_trials(self.history.suggested.values()).by_id()
 
     def write(self) -> list[Path]:
-        """Writes spec and plan; returns the folders that were made for them. Raises UnreachableError."""
+        """Writes spec and plan; returns the folders that it made. Raises UnreachableError."""
         path = self.folder.path
         if self.folder.mirror and self.state == "started":
             shutil.rmtree(path, ignore_errors=True)  # the copy of a study that is no more
@@ -65,7 +68,10 @@ class Opened:
         return made
 
     def discard(self, made: Iterable[Path]) -> None:
-        """Takes a new study's folder away, and the folders made for it, nearest first, that hold nothing else."""
+        """Deletes a new study's folder, and the folders made for it that are empty, the nearest first.
+
+        It leaves a study alone that has run before.
+        """
         if self.state != "started":
             return
         if self.folder.mirror:
@@ -80,15 +86,17 @@ class Opened:
                 parent.rmdir()
 
 
-def open_new(spec: StudySpec, out: str | Path | None) -> Opened:
-    """A new study. Raises RequestError or UnreachableError where its folder can't be."""
+def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:
+    """A new study. Raises RequestError or UnreachableError as `new_folder` does."""
     study_id = new_study_id(spec)
     folder = new_folder(spec, study_id, out)
-    return Opened(spec=spec, plan=make_plan(spec), folder=folder, study_id=study_id, history=History(), state="started")
+    return PreparedStudy(
+        spec=spec, plan=make_plan(spec), folder=folder, study_id=study_id, history=History(), state="started"
+    )
 
 
-def open_resumed(path: str | Path) -> Opened:
-    """A study that was interrupted, or has ended. Raises RequestError where it can't go on."""
+def open_resumed(path: str | Path) -> PreparedStudy:
+    """A study that was interrupted, or has ended. Raises RequestError if it can't go on."""
     if is_uri(path):
         mirror.check_writable(str(path))
         folder = open_folder(path, "work")
@@ -100,30 +108,27 @@ def open_resumed(path: str | Path) -> Opened:
         if not folder.is_spec_unchanged():
             remedy = f"restore it, or keep it elsewhere and type: scalestudy run SPEC --extend {folder.address}"
             raise RequestError(f"DIR: {folder.place_of(folder.spec_file)}: was edited since the study began", remedy)
-        plan, history = folder.read_plan(), _history(folder)
-    return Opened(spec=spec, plan=plan, folder=folder, study_id=folder.study_id, history=history, state="resumed")
+        plan, history = folder.read_plan(), History.of(Journal(folder.journal_folder).entries())
+        for record in folder.read_trials():  # normally in the journal too
+            if record["trial_id"] not in history.ended:
+                history.ended[record["trial_id"]] = record
+                history.unjournalled.append(record)
+    return PreparedStudy(
+        spec=spec, plan=plan, folder=folder, study_id=folder.study_id, history=history, state="resumed"
+    )
 
 
-def open_extended(spec: StudySpec, path: str | Path) -> Opened:
-    """A study that gets more points, seeds or samples. Raises RequestError where what has run would change."""
+def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
+    """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
     plan = make_plan(spec)
     _refuse_change(before, spec, plan)
-    return Opened(
+    return PreparedStudy(
         spec=spec, plan=plan, folder=before.folder, study_id=before.study_id, history=before.history, state="extended"
     )
 
 
-def _history(folder: StudyFolder) -> History:
-    history = History.of(Journal(folder.journal_folder).entries())
-    for record in folder.read_trials():  # normally in the journal too
-        if record["trial_id"] not in history.ended:
-            history.ended[record["trial_id"]] = record
-            history.unjournalled.append(record)
-    return history
-
-
-def _refuse_change(before: Opened, spec: StudySpec, plan: Plan) -> None:
+def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     where = f"--extend: {before.folder.address}"
     if spec.name != before.spec.name:
         raise RequestError(f"{where}: is the study {before.spec.name}, not {spec.name}", "give the spec that name")
@@ -131,24 +136,67 @@ def _refuse_change(before: Opened, spec: StudySpec, plan: Plan) -> None:
         trained_on = before.plan.factorised.train_on
         problem = f"{where}: search.train_on: the trainings so far had num_gpus {trained_on}"
         raise RequestError(f"{problem}, not {plan.factorised.train_on}", f"set search.train_on: {trained_on}")
-    if _settled(spec.search) != _settled(before.spec.search):
+    grown = dict.fromkeys((*GROW, "train_on"))  # train_on was compared above, as the plans have resolved it
+    if spec.search.model_copy(update=grown) != before.spec.search.model_copy(update=grown):
         remedy = f"leave all but {' and '.join(f'search.{key}' for key in GROW)} as it was"
         raise RequestError(f"{where}: search: is another one", remedy)
     if plan.to_suggest and any(getattr(spec, part) != getattr(before.spec, part) for part in SUGGESTED_FROM):
         remedy = "leave all but search.samples as it was: the search goes on in the space that it knows"
         raise RequestError(f"{where}: {', '.join(SUGGESTED_FROM)}: one of them is another one", remedy)
     kept = plan.with_trials(before.history.suggested.values()).by_id().keys()
-    gone = [trial for trial_id, trial in before.trials.items() if trial_id in _begun(before) - kept]
+    begun = before.history.ended.keys() | before.history.open.keys()
+    gone = [trial for trial_id, trial in before.trials.items() if trial_id in begun - kept]
     if gone:
         names = ", ".join(trial.run_name for trial in gone[:3]) + (" …" if len(gone) > 3 else "")
         remedy = "keep every value that has run, and only add to them; for another training, run a new study"
         raise RequestError(f"{where}: {len(gone)} of the trials that have run are not in the spec ({names})", remedy)
 
 
-def _settled(search: Search) -> Search:
-    """What of a search must stay as it is; train_on counts as the plan has resolved it."""
-    return search.model_copy(update=dict.fromkeys((*GROW, "train_on")))
+def new_study_id(spec: StudySpec) -> str:
+    """The study's name and the time in UTC: the name of its folder, and its name in MLflow."""
+    stamp = f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
+    storage = storage_of(spec)
+    if is_uri(storage):
+        mirror.check_writable(storage)  # before it is asked for names: a bucket that is not there has none
+        return next(name for name in names if mirror.is_free(child(storage, name)))
+    return next(name for name in names if not is_there(Path(storage) / name))
 
 
-def _begun(opened: Opened) -> set[str]:
-    return opened.history.ended.keys() | opened.history.open.keys()
+def storage_of(spec: StudySpec) -> str:
+    """The folder or URI that holds the studies' folders."""
+    return spec.storage if is_uri(spec.storage) else str(base_folder() / Path(spec.storage).expanduser())
+
+
+def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
+    """The folder of a new study: `out`, else `<storage>/<study_id>`.
+
+    Raises RequestError if `out` is taken, UnreachableError if the folder can't be written.
+    """
+    place = child(storage_of(spec), study_id) if out is None else str(out)
+    if is_uri(place):
+        if out is not None:  # a place in `storage` was checked when the study got its id
+            mirror.check_writable(parent_and_name(place)[0])
+            if not mirror.is_free(place):
+                raise RequestError(f"--out: {place}: is there already", "name a place that is new or empty")
+        return mirror.mirrored(place, "work")
+    path = Path(place).expanduser().absolute()
+    if is_there(path) and (not path.is_dir() or any(path.iterdir())):
+        raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
+    check_writable(path)
+    return StudyFolder(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises UnreachableError if a study can't be written there. Tries the nearest folder, and leaves nothing."""
+    probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
+    try:
+        try:
+            probe.write_bytes(bytes(PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreachableError(
+            f"storage: {path}: can't be written ({reason})", "name a folder that you may write, or free some space"
+        ) from error

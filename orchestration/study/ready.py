@@ -1,37 +1,108 @@
-"""What may refuse a study, each with one clear error and nothing written."""
+"""Everything that may refuse a study, asked once before it starts: each refusal is one clear error."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, corner_trials
-from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
-from scalestudy.experiments.spec.reading import find_study, load_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError, request_error
-from scalestudy.orchestration.base.places import base_folder, is_there, nearest
+from scalestudy.orchestration.base.environment import Output
+from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, request_error
+from scalestudy.orchestration.cluster import checks, connection
+from scalestudy.orchestration.cluster import nodes as nodes_module
+from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.study.opening import PreparedStudy
+from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
-
-PROBE_BYTES = 200_000
-"""Room that a study must find at its start: less would not take its first records."""
+from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
 
 
-def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
-    """The spec of a path or a catalogue name. Raises SpecError with every problem."""
-    from scalestudy.training.registry import DATASETS, MODELS
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A study that nothing refuses any more, and what it runs with.
 
-    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS)
+    output: where everything goes that this process prints; it still waits for the study's folder.
+    """
+
+    study: PreparedStudy
+    data_root: Path
+    tracking: TrackingAddress
+    cluster: connection.Cluster
+    placed: Placed
+    output: Output
+
+
+def get_ready(study: PreparedStudy, address: str | None, held: ExitStack) -> Ready:
+    """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
+
+    Args:
+        study: new, resumed or extended.
+        address: of the Ray cluster; see `cluster.connect`.
+        held: takes the redirected output and the cluster, which the study needs to its end.
+
+    Raises:
+        RequestError: data, callables, a trial, the tracking address or the cluster's size refuse it for good.
+        UnreachableError: cluster, storage or tracking store do not answer.
+    """
+    spec, plan = study.spec, study.plan
+    data_root = check_data(spec)
+    check_callables(spec)
+    check_configs(known_trials(spec, plan), data_root)
+    if study.state != "resumed":
+        check_exact(spec, plan, data_root)
+    tracking = resolve_address(spec.tracking.uri)
+    if study.state != "started":
+        tracking = same_address(study.folder.address_file, tracking)
+    output = held.enter_context(Output())
+    try:
+        check_reachable(tracking)
+    except RefusedError:
+        raise  # nothing can be sent later either
+    except UnreachableError:
+        if spec.tracking.offline != "spool":
+            raise
+    cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
+    held.callback(cluster.disconnect)
+    if not cluster.started_here:
+        check_versions(cluster.nodes)
+    device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes)
+    rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
+    if study.state != "started":
+        check_storage(study.folder, cluster)
+    return Ready(
+        study=study,
+        data_root=data_root,
+        tracking=tracking,
+        cluster=cluster,
+        placed=Placed(device=device, nodes=tuple(nodes), rule=rule),
+        output=output,
+    )
+
+
+def check_storage(folder: StudyFolder, cluster: connection.Cluster) -> None:
+    """Raises UnreachableError if a node can't reach the study's storage."""
+    if folder.mirror:
+        mirror.check_nodes(folder.address, cluster)
+    else:
+        checks.check_shared_storage(folder.path, cluster.nodes)
+
+
+def data_root() -> Path:
+    """The folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
+    from scalestudy.training.data.files import default_root
+
+    return default_root().expanduser().absolute()
 
 
 def check_data(spec: StudySpec) -> Path:
-    """The folder of data sets. Raises RequestError when the study's data set is not in it."""
+    """The folder of data sets. Raises RequestError if the study's data set is not in it."""
     from scalestudy.training.data import require
     from scalestudy.training.data.files import DataError
 
@@ -43,15 +114,8 @@ def check_data(spec: StudySpec) -> Path:
     return root
 
 
-def data_root() -> Path:
-    """The folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
-    from scalestudy.training.data.files import default_root
-
-    return default_root().expanduser().absolute()
-
-
 def check_callables(spec: StudySpec) -> None:
-    """Raises RequestError when something that the spec names as `package.module:callable` is not there."""
+    """Raises RequestError if something that the spec names as `package.module:callable` does not exist."""
     from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
 
     workload = spec.workload
@@ -77,12 +141,12 @@ def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
 
 
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
-    """The plan's trials; of a search, which makes them later, those at the corners of its space."""
+    """The plan's trials; for a search, which makes them later, those at the corners of its space."""
     return corner_trials(spec) if plan.to_suggest else plan.trials
 
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
-    """Raises RequestError for a trial that the training loop would refuse, before any resource is asked for."""
+    """Raises RequestError for a trial that the training loop would refuse."""
     from scalestudy.training.config import TrainConfig
 
     for trial in trials:
@@ -95,7 +159,7 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
 def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     """Raises RequestError for a factorised study whose model does not train alike at every num_gpus.
 
-    A user's model can't be known by its name: it is built and tried here, on a few examples.
+    The name of a user's model does not tell. So the model is built and tried here, on a few examples.
     """
     if plan.factorised is None or spec.search.allow_inexact:
         return
@@ -117,60 +181,8 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
-    """CPUs of a cluster that is started here: one a core, more only if the spec allows it."""
+    """CPUs of a cluster that is started here. None: one a core; the spec may allow more workers than cores."""
     if not spec.resources.oversubscribe:
         return None
     needed = max(plan.sizes) * spec.resources.cpus_per_worker
     return max(needed, os.cpu_count() or 1)
-
-
-def new_study_id(spec: StudySpec) -> str:
-    """The study's name and the time in UTC: what its folder is called, and what MLflow knows it by."""
-    stamp = f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
-    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
-    storage = storage_of(spec)
-    if is_uri(storage):
-        mirror.check_writable(storage)  # before it is asked for names: a bucket that is not there has none
-        return next(name for name in names if mirror.is_free(child(storage, name)))
-    return next(name for name in names if not is_there(Path(storage) / name))
-
-
-def storage_of(spec: StudySpec) -> str:
-    """The folder, or the URI, that holds the studies' folders."""
-    return spec.storage if is_uri(spec.storage) else str(base_folder() / Path(spec.storage).expanduser())
-
-
-def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
-    """The folder of a new study: `out`, else `<storage>/<study_id>`. Raises UnreachableError if it can't be."""
-    place = child(storage_of(spec), study_id) if out is None else str(out)
-    if is_uri(place):
-        return _new_mirrored(place, given=out is not None)
-    path = Path(place).expanduser().absolute()
-    if is_there(path) and (not path.is_dir() or any(path.iterdir())):
-        raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
-    check_writable(path)
-    return StudyFolder(path)
-
-
-def _new_mirrored(address: str, *, given: bool) -> StudyFolder:
-    """given: by `--out`; a place in `storage` has been asked when the study got its name."""
-    if given:
-        mirror.check_writable(parent_and_name(address)[0])
-        if not mirror.is_free(address):
-            raise RequestError(f"--out: {address}: is there already", "name a place that is new or empty")
-    return mirror.mirrored(address, "work")
-
-
-def check_writable(path: Path) -> None:
-    """Raises UnreachableError where a study could not be written: its nearest folder is tried, nothing is left."""
-    probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
-    try:
-        try:
-            probe.write_bytes(bytes(PROBE_BYTES))
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UnreachableError(
-            f"storage: {path}: can't be written ({reason})", "name a folder that you may write, or free some space"
-        ) from error

@@ -1,4 +1,4 @@
-"""`RunningStudy`: one run from first event to report."""
+"""One run of a study, from its first event to its report."""
 
 from __future__ import annotations
 
@@ -16,25 +16,35 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.base.environment import Output
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
-from scalestudy.orchestration.cluster import connection as clusters
+from scalestudy.orchestration.groups.events import JournalEvent, Lost, Suggested, TrialEvent
 from scalestudy.orchestration.groups.failures import describe
-from scalestudy.orchestration.progress.live import Logged, Silent, StudyLog, View
+from scalestudy.orchestration.groups.model import TrialOrder
+from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
 from scalestudy.orchestration.progress.metrics import ProgressMetrics
-from scalestudy.orchestration.progress.progress import Board
+from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.engine import Engine
-from scalestudy.orchestration.study.opening import Opened
+from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.trials import order, train_config
 from scalestudy.orchestration.sweep.search import PlannedTrials, Search, search_for
-from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, Operations
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import Recorder
-from scalestudy.orchestration.tracking.server import TrackingAddress, reason_of
-from scalestudy.orchestration.tracking.writer import Cursor, Tracker
+from scalestudy.orchestration.tracking.server import reason_of
+from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.checkpoint.byte_store import is_name
+
+logger = logging.getLogger(__name__)
+
+ViewFactory = Callable[[StudyProgress, TextIO, Callable[[], dict[str, float]]], View]
+"""Makes a view of: the progress, the screen, and what is being started for how many seconds."""
+
+ENGINE_STARTS = 3
+"""Times that a run of a study starts its engine; each loss of the pool's actor costs one."""
+QUICK_SECONDS = 0.5
+"""What MLflow's writer, and the workers, may still take in a job that Ray will kill in three seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,7 @@ class StudyResult:
         exit_code: the command's exit status.
         tracking_uri: where MLflow has the study, without a password.
         broken: why the sweep broke off before its end, or None.
-        unsent: operations that MLflow did not get; `scalestudy sync` sends them.
+        unsent: events that MLflow did not get; `scalestudy sync` sends them.
         unsent_reason: why it did not, in one line; None where it got all.
         cold_starts: seconds from a group's order to its workers being ready, by group.
     """
@@ -70,22 +80,250 @@ class StudyResult:
         return None if self.summary is None else StudyFolder(self.folder).report_file
 
 
-def exit_code(summary: dict[str, Any] | None, caught: Sequence[int], *, lost: bool) -> ExitCode:
-    """The exit status that a study's end means: signals first, then a lost cluster or store, then failed trials."""
-    if caught:
-        return _status_of(caught[0])
-    if lost or summary is None:
-        return ExitCode.UNREACHABLE
-    return ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
+class RunningStudy:
+    """Runs what is left of a study, and writes its report.
 
+    Attributes:
+        trials: every known trial by id; a search adds some.
+        stopping: set when the study is to end before its time.
+        broken: why it broke off; None: it did not.
+    """
 
-def _status_of(signal_number: int) -> ExitCode:
-    return ExitCode.INTERRUPTED if signal_number == signal.SIGINT else ExitCode.TERMINATED
+    def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None) -> None:
+        """lock: of the study's folder, which is written by now. view: None shows nothing."""
+        study = ready.study
+        self.ready, self.lock = ready, lock
+        self.spec, self.plan, self.folder, self.trials = study.spec, study.plan, study.folder, study.trials
+        self.stopping = threading.Event()
+        self.broken: str | None = None
+        self.lock_lost = False
+        self.storage_lost = False
+        self.cold_starts: dict[str, float] = {}
+        ready.output.keep_in(self.folder.driver_log)
+        self.engine = self._new_engine()
+        self.progress = StudyProgress(
+            self.trials, StudyMetric.of(self.spec.workload), expected=self.plan.expected_trials
+        )
+        shown = view(self.progress, ready.output.screen, lambda: self.engine.waiting()) if view else Silent()
+        self.view = Logged(shown, self.progress)
+        tracked = TrackedStudy(
+            spec=self.spec,
+            folder=self.folder,
+            trials=self.trials,
+            config_of=lambda trial: train_config(trial, ready.data_root),
+        )
+        self.cursor = Cursor(self.folder.cursor_file)
+        self.writer = TrackingWriter(lambda: MlflowStore(ready.tracking, tracked), self.cursor)
+        self.recorder = Recorder(tracked, self.writer, study.history)
+        lock.lost = self._lose_lock
+
+    def run(self) -> StudyResult:
+        """Runs sweep, held-out cells and timing runs, and writes the report.
+
+        A run that breaks off keeps the trials that had ended; `broken` says why it did.
+        """
+        study_id = self.ready.study.study_id
+        summary: dict[str, Any] | None = None
+        caught: list[int] = []
+        metrics = ProgressMetrics(
+            study_id, self.progress, lambda: self.engine.pool_snapshot(), lambda: self.writer.backlog
+        )
+        try:
+            with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
+                try:
+                    self.recorder.begin(self.ready.study.state, self.cursor)
+                    self.progress.catch_up(self.recorder.history.past)
+                    self.view.stage(self._opening_line())
+                    self._sweep()
+                    self._run_held_out()
+                    self._run_timing()
+                except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
+                    logger.exception("the sweep broke off")
+                    self.broken = self.broken or describe(error)
+                summary = self._finish(caught)
+        finally:
+            self.cold_starts |= self.engine.cold_starts()
+            if caught and summary is None:  # no time is left, or no storage
+                self.engine.shut_down(QUICK_SECONDS)
+                unsent = self.writer.close(QUICK_SECONDS, QUICK_SECONDS)
+            else:
+                self.engine.shut_down()
+                unsent = self.writer.close()
+                self._share_logs()
+            self.view.close()
+        lost = bool(unsent) or self.broken is not None
+        if caught:
+            exit_code = _status_of(caught[0])
+        elif lost or summary is None:
+            exit_code = ExitCode.UNREACHABLE
+        else:
+            exit_code = ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
+        return StudyResult(
+            folder=self.folder.path,
+            address=self.folder.address,
+            summary=summary,
+            exit_code=exit_code,
+            broken=self.broken,
+            tracking_uri=self.ready.tracking.shown,
+            unsent=unsent,
+            unsent_reason=reason_of(self.writer.error) if unsent and self.writer.error else None,
+            cold_starts=self.cold_starts,
+        )
+
+    def stop(self) -> None:
+        """Ends the sweep soon, cleanly; safe in a signal handler."""
+        self.stopping.set()
+        self.engine.stop_soon()
+
+    def _opening_line(self) -> str:
+        ended = self.progress.ended_before
+        done = f", {ended} of them ended before" if ended else ""
+        return f"{self.progress.total} trials{done}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
+
+    def _sweep(self, apart: Sequence[TrialPlan] = ()) -> None:
+        """Runs the trials that are left of the sweep; or those in `apart`, one at a time on a machine.
+
+        A lost engine is replaced, and a new search goes on from the journal.
+        """
+        for start in range(1, ENGINE_STARTS + 1):
+            ended = self.recorder.history.ended
+            sizes: list[int] = []
+            if apart:
+                search = Search(PlannedTrials(trial for trial in apart if trial.trial_id not in ended))
+            else:
+                swept = {trial.trial_id for trial in self._swept()}
+                past = [(trial_id, event) for trial_id, event in self.recorder.history.past if trial_id in swept]
+                search = search_for(self.spec, self.plan, past)
+                left = [trial for trial in self.plan.swept if trial.trial_id not in ended]
+                sizes = list(dict.fromkeys(trial.num_gpus for trial in left))
+            self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(apart))
+            if not self.engine.is_lost or self.stopping.is_set():
+                return
+            message = "the actor that keeps the worker groups' books died"
+            self.recorder.study("engine_lost", message=message)
+            if start == ENGINE_STARTS:
+                self.broken = f"{message}, for the {start}rd time"
+                return
+            self.view.stage(f"{message}; starting a new one")
+            self.cold_starts |= self.engine.cold_starts()
+            self.engine = self._new_engine()
+
+    def _run_held_out(self) -> None:
+        """Runs the cells that a factorised study trains in full, after its trainings."""
+        if not self._cut_short:
+            wanted = held_out_trials(self.spec, self.plan, self.trials.values(), self.recorder.history.ended)
+            self._run_apart(wanted, "running {} trials of held-out cells, one at a time")
+
+    def _run_timing(self) -> None:
+        """Times each kind of step by a run of its own, if the sweep's trials disturbed each other's timings.
+
+        A factorised study needs these runs in any case. They come after a sweep that has reached its end.
+        """
+        if (self.engine.times_apart or self.plan.factorised) and not self._cut_short:
+            wanted = timing_trials(self.spec, self._swept(), self.recorder.history.ended, self.plan.factorised)
+            self._run_apart(wanted, "timing {} kinds of step, each with its machine to itself")
+
+    def _run_apart(self, wanted: Sequence[TrialPlan], stage: str) -> None:
+        """Runs those of these trials that have not ended, each with its machine to itself.
+
+        The plan does not have them, so they come into the journal first. stage: with a place for their number.
+        """
+        left = [trial for trial in wanted if trial.trial_id not in self.recorder.history.ended]
+        if left:
+            self.view.stage(stage.format(len(left)))
+            for trial in left:
+                self._take(trial.trial_id, Suggested(trial=trial, point=None))
+            self._sweep(left)
+
+    @property
+    def _cut_short(self) -> bool:
+        """Whether the trials so far did not come to their end."""
+        return self.broken is not None or self.stopping.is_set()
+
+    def _swept(self) -> list[TrialPlan]:
+        """The known trials of the sweep itself, without timing runs and held-out cells."""
+        trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
+        return [trial for trial in trainings if self.plan.is_swept(trial)]
+
+    def _new_engine(self) -> Engine:
+        return Engine(self.spec, self.plan.sizes, self.ready.placed, self.folder)
+
+    def _order(self, trial: TrialPlan) -> TrialOrder:
+        place = self.folder.place_of(self.folder.checkpoints(trial.trial_id))
+        return order(trial, self.ready.data_root, place, self.recorder.history.record_of(trial.trial_id))
+
+    def _take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
+        """Writes an event down, then shows it; returns what it wrote. Nobody acts on an event before this.
+
+        None: it is no news, or the study is closing.
+        """
+        if isinstance(event, Lost) and (self.stopping.is_set() or self.engine.check_lost()):
+            return None  # Tune has ended it because all ends; a later run, or the next engine, takes it up
+        if self.lock_lost or self.storage_lost:
+            return None  # an event was lost before it, and the journal has no gaps
+        if isinstance(event, Suggested):
+            self.trials[trial_id] = event.trial
+        try:
+            written = self.recorder.take(trial_id, event)
+        except OSError as error:
+            self._lose_storage(error)
+            return None
+        if written is not None:
+            self.progress.take(trial_id, written)
+            self.view.event(trial_id, written)
+        return written
+
+    def _lose_storage(self, error: OSError) -> None:
+        """Stops the study, since events can no longer be saved. The next run repeats the lost one."""
+        logger.error("the study's storage: %s", error)
+        self.storage_lost = True
+        self.broken = self.broken or f"storage: {self.folder.address}: {storage_reason(error)}"
+        self.stop()
+
+    def _lose_lock(self) -> None:
+        """Stops the study, and writes nothing any more: another process runs it."""
+        self.lock_lost = True
+        self.writer.abandon()
+        self.broken = "another process has taken the study's lock, this one having been silent for too long"
+        self.stop()
+
+    def _finish(self, caught: Sequence[int]) -> dict[str, Any] | None:
+        """Writes the report and the study's last event; returns the summary. None: there was no time or room for it."""
+        self.lock.check()
+        if self.lock_lost or (self.storage_lost and self.folder.mirror):
+            return None  # a bucket that does not answer takes long to say so each time
+        summary = None
+        if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
+            self.view.stage("writing the report")
+            try:
+                trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
+                self.folder.update_plan(self.plan.with_trials(trainings))
+                summary = self.recorder.finish()
+            except OSError as error:
+                self._lose_storage(error)
+            except Exception as error:  # the records are there: `scalestudy report` can write it when it is mended
+                logger.exception("the report was not written")
+                self.broken = self.broken or f"the report was not written: {describe(error)}"
+        try:
+            self.recorder.close(interrupted=bool(caught) or self.broken is not None)
+        except OSError as error:
+            self._lose_storage(error)
+        return summary
+
+    def _share_logs(self) -> None:
+        """Puts logs and cursor into the object store, which gets them at the end of a run only."""
+        if self.lock_lost or self.storage_lost or not self.folder.mirror:
+            return
+        try:
+            logs = [file for file in sorted(self.folder.logs.glob("*.log")) if is_name(file.name)]
+            self.folder.share(self.folder.cursor_file, self.folder.log_file, self.folder.driver_log, *logs)
+        except OSError as error:
+            logger.warning("the logs stay in %s: %s", self.folder.path, storage_reason(error))
 
 
 @contextmanager
 def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM once stops the study cleanly; twice gives up at once, with the exit status of the first.
+    """Stops the study cleanly at Ctrl-C or SIGTERM; a second one gives up at once, with the exit status of the first.
 
     Yields the list of those caught.
     """
@@ -109,247 +347,5 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
                 signal.signal(number, handler)
 
 
-logger = logging.getLogger(__name__)
-
-ViewFactory = Callable[[Board, TextIO, Callable[[], dict[str, float]]], View]
-
-ENGINE_STARTS = 3
-"""Times that a run of a study starts its engine; each loss of the books' actor costs one."""
-QUICK_SECONDS = 0.5
-"""What MLflow's writer, and the workers, may still take in a job that Ray will kill in three seconds."""
-
-
-class StudyRun:
-    """Runs what is left of a study, and writes its report."""
-
-    def __init__(self, opened: Opened, tracking: TrackingAddress, cluster: clusters.Cluster, data_root: Path) -> None:
-        """Raises RequestError when the cluster can never run the study's largest trial."""
-        self.opened, self.spec, self.folder = opened, opened.spec, opened.folder
-        self.tracking, self.cluster, self.data_root = tracking, cluster, data_root
-        self.trials = opened.trials
-        self.board = Board(self.trials, StudyMetric.of(self.spec.workload), expected=opened.plan.expected_trials)
-        self.stopping = threading.Event()
-        self.broken: str | None = None
-        self.disowned = False  # the folder is another process's by now
-        self.abandon_tracking: Callable[[], None] = lambda: None
-        self.storage_lost = False
-        self.cold_starts: dict[str, float] = {}
-        self.engine = self._new_engine()
-
-    def execute(self, output: Output, view: ViewFactory | None, lock: StudyLock) -> StudyResult:
-        """Runs the trials, writes the report. lock: of the study's folder."""
-        lock.lost = self.lock_lost
-        output.keep_in(self.folder.driver_log)
-        shown = Logged(view(self.board, output.screen, lambda: self.engine.waiting()) if view else Silent(), self.board)
-        cursor = Cursor(self.folder.cursor_file)
-        operations = Operations(self.spec, self.folder, self.trials, self._config_of)
-        tracker = Tracker(self._open_store, cursor)
-        self.abandon_tracking = tracker.abandon
-        summary: dict[str, Any] | None = None
-        caught: list[int] = []
-        recorder = Recorder(self.folder, operations, tracker, self.opened.history)
-        metrics = ProgressMetrics(
-            self.opened.study_id, self.board, lambda: self.engine.books(), lambda: tracker.backlog
-        )
-        try:
-            with StudyLog(self.folder.log_file, self.opened.study_id), metrics, stop_signals(self.stop) as caught:
-                self._run(recorder, shown, cursor)
-                summary = self._finish(recorder, shown, caught, lock)
-        finally:
-            self.cold_starts |= self.engine.cold_starts()
-            left = (QUICK_SECONDS, QUICK_SECONDS) if caught and summary is None else ()
-            self.engine.shut_down(*left[:1])
-            unsent = tracker.close(*left)
-            if not left:
-                self._share_rest()
-            shown.close()
-        return StudyResult(
-            folder=self.folder.path,
-            address=self.folder.address,
-            summary=summary,
-            exit_code=exit_code(summary, caught, lost=bool(unsent) or self.broken is not None),
-            broken=self.broken,
-            tracking_uri=self.tracking.shown,
-            unsent=unsent,
-            unsent_reason=reason_of(tracker.error) if unsent and tracker.error else None,
-            cold_starts=self.cold_starts,
-        )
-
-    def _share_rest(self) -> None:
-        """What is no record goes to an object store at the end of a run: how far MLflow has come, and the logs."""
-        if self.disowned or self.storage_lost or not self.folder.mirror:
-            return
-        try:
-            logs = [file for file in sorted(self.folder.logs.glob("*.log")) if is_name(file.name)]
-            self.folder.share(self.folder.cursor_file, self.folder.log_file, self.folder.driver_log, *logs)
-        except OSError as error:
-            logger.warning("the logs stay in %s: %s", self.folder.path, storage_reason(error))
-
-    def lock_lost(self) -> None:
-        """Another process runs the study: nothing is written any more."""
-        self.disowned = True
-        self.abandon_tracking()
-        self.broken = "another process has taken the study's lock, this one having been silent for too long"
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends the sweep soon, cleanly; safe in a signal handler."""
-        self.stopping.set()
-        self.engine.stop_soon()
-
-    def _run(self, recorder: Recorder, shown: View, cursor: Cursor) -> None:
-        """The trials. A sweep that breaks off keeps the trials that had ended; `broken` says why it did."""
-        try:
-            recorder.begin(self.opened.state, cursor)
-            self.board.catch_up(recorder.history.past)
-            shown.stage(self._opening_line())
-            self._sweep(recorder, shown)
-            self._hold_out(recorder, shown)
-            self._time_apart(recorder, shown)
-        except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
-            logger.exception("the sweep broke off")
-            self.broken = self.broken or describe(error)
-
-    def _sweep(self, recorder: Recorder, shown: View, apart: Sequence[TrialPlan] = ()) -> None:
-        """The trials that are left of the sweep; or of these, one at a time on a machine."""
-        for start in range(1, ENGINE_STARTS + 1):
-            search = self._search(recorder, apart)
-            take = self._sink(recorder, shown)
-            sizes = () if apart else self._sizes_ahead(recorder)
-            self.engine.run(search, lambda trial: self._order(trial, recorder), take, self.stopping.is_set, sizes,
-                            exclusive=bool(apart))  # fmt: skip
-            if not self.engine.is_lost or self.stopping.is_set():
-                return
-            message = "the actor that keeps the worker groups' books died"
-            recorder.study("engine_lost", message=message)
-            if start == ENGINE_STARTS:
-                self.broken = f"{message}, for the {start}rd time"
-                return
-            shown.stage(f"{message}; starting a new one")
-            self.cold_starts |= self.engine.cold_starts()
-            self.engine = self._new_engine()
-
-    def _search(self, recorder: Recorder, apart: Sequence[TrialPlan]) -> Search:
-        if apart:
-            return Search(PlannedTrials(trial for trial in apart if trial.trial_id not in recorder.history.ended))
-        trained = {trial.trial_id for trial in self._swept()}
-        past = [(trial_id, event) for trial_id, event in recorder.history.past if trial_id in trained]
-        return search_for(self.spec, self.opened.plan, past)
-
-    def _hold_out(self, recorder: Recorder, shown: View) -> None:
-        """The cells that a factorised study runs in full, after its trainings."""
-        if not self._cut_short:
-            known = self.trials.values()
-            wanted = held_out_trials(self.spec, self.opened.plan, known, recorder.history.ended)
-            self._run_apart(wanted, "running {} trials of held-out cells, one at a time", recorder, shown)
-
-    def _time_apart(self, recorder: Recorder, shown: View) -> None:
-        """The timing runs, after a sweep that has come to its end and whose trials disturbed each other's timings; of
-        a factorised study in any case."""
-        factorised = self.opened.plan.factorised
-        if (self.engine.times_apart or factorised) and not self._cut_short:
-            wanted = timing_trials(self.spec, self._swept(), recorder.history.ended, factorised)
-            self._run_apart(wanted, "timing {} kinds of step, each with its machine to itself", recorder, shown)
-
-    def _run_apart(self, wanted: Sequence[TrialPlan], stage: str, recorder: Recorder, shown: View) -> None:
-        """Those of these trials that have not ended, each with its machine to itself. stage: with a place for how many
-        there are; they come into the journal first, for the plan does not have them."""
-        left = [trial for trial in wanted if trial.trial_id not in recorder.history.ended]
-        if not left:
-            return
-        shown.stage(stage.format(len(left)))
-        take = self._sink(recorder, shown)
-        for trial in left:
-            take(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": None})
-        self._sweep(recorder, shown, left)
-
-    @property
-    def _cut_short(self) -> bool:
-        """Whether the trials so far did not come to their end."""
-        return self.broken is not None or self.stopping.is_set()
-
-    def _training(self) -> list[TrialPlan]:
-        """The trials that are known, those that only time others left out."""
-        return [trial for trial in self.trials.values() if trial.kind == "training"]
-
-    def _swept(self) -> list[TrialPlan]:
-        """Of these, the sweep's own: without the cells that a factorised study holds out."""
-        return [trial for trial in self._training() if self.opened.plan.is_swept(trial)]
-
-    def _sizes_ahead(self, recorder: Recorder) -> list[int]:
-        """Of the planned trials that have not ended, each once, in their order."""
-        left = [each for each in self.opened.plan.swept if each.trial_id not in recorder.history.ended]
-        return list(dict.fromkeys(trial.num_gpus for trial in left))
-
-    def _sink(self, recorder: Recorder, shown: View) -> Callable[[str, dict[str, Any]], None]:
-        engine = self.engine
-
-        def take(trial_id: str, event: dict[str, Any]) -> None:
-            if event["type"] == "lost" and (self.stopping.is_set() or engine.check_lost()):
-                return  # Tune has ended it because all ends; a later run, or the next engine, takes it up
-            if self.disowned or self.storage_lost:
-                return  # the rest must not be written behind a gap
-            if event["type"] == "suggested":
-                self.trials[trial_id] = TrialPlan(**event["trial"])
-            try:
-                news = recorder.take(trial_id, event)
-            except OSError as error:
-                self._storage_failed(error)
-                return
-            for each in news:
-                self.board.take(trial_id, each)
-                shown.event(trial_id, each)
-
-        return take
-
-    def _storage_failed(self, error: OSError) -> None:
-        """What can't be written down must not go on: the trial's event is lost with this run, and comes again."""
-        logger.error("the study's storage: %s", error)
-        self.storage_lost = True
-        self.broken = self.broken or f"storage: {self.folder.address}: {storage_reason(error)}"
-        self.stop()
-
-    def _finish(self, recorder: Recorder, shown: View, caught: Sequence[int], lock: StudyLock) -> dict[str, Any] | None:
-        """Report, summary, the study's last word; None where there was no time or no room for them."""
-        lock.check()
-        if self.disowned or (self.storage_lost and self.folder.mirror):
-            return None  # a bucket that does not answer takes long to say so each time
-        in_haste = bool(caught) and caught[0] == signal.SIGTERM and inside_ray_job()
-        summary = None if in_haste else self._report(recorder, shown)
-        try:
-            recorder.close(interrupted=bool(caught) or self.broken is not None)
-        except OSError as error:
-            self._storage_failed(error)
-        return summary
-
-    def _report(self, recorder: Recorder, shown: View) -> dict[str, Any] | None:
-        shown.stage("writing the report")
-        try:
-            self.folder.update_plan(self.opened.plan.with_trials(self._training()))
-            return recorder.finish()
-        except OSError as error:
-            self._storage_failed(error)
-        except Exception as error:  # the records are there: `scalestudy report` can write it when it is mended
-            logger.exception("the report was not written")
-            self.broken = self.broken or f"the report was not written: {describe(error)}"
-        return None
-
-    def _opening_line(self) -> str:
-        count, ended = self.board.total, self.board.ended_before
-        done = f", {ended} of them ended before" if ended else ""
-        return f"{count} trials{done}; study: {self.folder.address}; MLflow: {self.tracking.shown}"
-
-    def _new_engine(self) -> Engine:
-        return Engine(self.spec, self.opened.plan.sizes, self.cluster, self.folder)
-
-    def _order(self, trial: TrialPlan, recorder: Recorder) -> dict[str, Any]:
-        history = recorder.history.order_of(trial.trial_id)
-        place = self.folder.place_of(self.folder.checkpoints(trial.trial_id))
-        return order(trial, self.data_root, place, history)
-
-    def _config_of(self, trial: TrialPlan) -> dict[str, Any]:
-        return train_config(trial, self.data_root)
-
-    def _open_store(self) -> MlflowStore:
-        experiment = self.spec.tracking.experiment or self.spec.name
-        return MlflowStore(self.tracking, experiment, self.opened.study_id)
+def _status_of(signal_number: int) -> ExitCode:
+    return ExitCode.INTERRUPTED if signal_number == signal.SIGINT else ExitCode.TERMINATED

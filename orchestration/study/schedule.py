@@ -1,10 +1,9 @@
-"""Stage 2 for the eye: when each trial of a plan will run, by the engine's own decision function. Pure.
+"""Which trials share a machine, and when each trial of a plan will run, by the engine's own decision function. Pure.
 
-Trials are handed in as Tune does it, in the plan's order and so many at a time; `leases.decide` grants, starts and
-evicts and `leases.ahead` starts early, as they will in the run, while a clock jumps from one end to the next. So the
-rule stands in one place, and the schedule lives here and not in `experiments`, which may not know the engine. What the
-simulation can't know: failures, trials that a scheduler stops early, and that several groups that start at once slow
-each other down.
+The simulation hands in trials as Tune does, in the plan's order and so many at a time. `placement.decide` and
+`placement.ahead` decide as they will in the run, while a clock jumps from one end to the next. So the rule is written
+once. The simulation knows no failures, and no trials that a scheduler stops early. It also ignores that groups slow
+each other down when they start together.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any, Literal
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.groups.placement import Action, Grant, GroupView, Request, Start, ahead, decide
+from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, Stop, ahead, decide
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
 
 
 def timing_rule(resources: Resources, device: str) -> Rule:
-    """How a study's trials share a machine: one at a time; side by side where they fit; or side by side, and after
-    that each kind of step timed by a run that has its machine to itself (docs/concepts.md: Timed alone).
+    """How a study's trials share a machine; see docs/concepts.md, Timed alone.
 
-    device: "cpu" or "cuda", what the workers get.
+    "exclusive": one at a time. "packed": side by side where they fit. "packed, then timed": side by side, and then each
+    kind of step timed by a run with a machine to itself. device: of the workers, "cpu" or "cuda".
     """
     if resources.exclusive == "auto":
         return "exclusive" if device == "cpu" else "packed, then timed"
@@ -33,11 +32,26 @@ def timing_rule(resources: Resources, device: str) -> Rule:
 
 
 def trainings_rule(resources: Resources, device: str, *, factorised: bool) -> Rule:
-    """How the trials of a study's sweep share a machine. Of a factorised study nobody looks at how long its trainings
-    took, so that they run side by side also on a CPU, unless the spec forces the one or the other."""
+    """How the trials of a study's sweep share a machine.
+
+    A factorised study does not use the durations of its trainings. So they run side by side on a CPU too, unless the
+    spec decides.
+    """
     if factorised and resources.exclusive is not True:
         return "packed, then timed"
     return timing_rule(resources, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where a study's trials run.
+
+    device: "cpu" or "cuda". nodes: those with room for workers. rule: of the sweep's trials.
+    """
+
+    device: str
+    nodes: tuple[Node, ...]
+    rule: Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +73,12 @@ class Costs:
 
 
 NO_COSTS = Costs(start=0.0, stop=0.0, trial=0.0)
-"""For schedules in units, of which nobody knows how many seconds they are."""
+"""For schedules in units: nobody knows how many seconds a unit takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What the trials run on, and the engine's rules there."""
+    """What the trials run on, and by which rules."""
 
     nodes: tuple[Node, ...]
     exclusive: bool
@@ -103,7 +117,7 @@ class Schedule:
     """When everything runs, in one unit: seconds, or what the durations were given in.
 
     makespan: from the first order to the last trial's end. work: trials' durations times workers, summed. lower_bound:
-    no schedule of these trials in this room is shorter, starts left out. evictions: groups that end to make room.
+    no schedule of these trials in this room is shorter, even without starts. evictions: groups that end to make room.
     """
 
     trials: tuple[TrialSpan, ...]
@@ -127,7 +141,7 @@ class Schedule:
 
 
 def concurrency(sizes: Sequence[int], room: Room) -> int:
-    """Trials at a time: one a machine when they have it to themselves, else as many as the smallest ones fit."""
+    """Trials at a time: one a machine if they have it to themselves, else as many of the smallest as fit."""
     usable = [node for node in room.nodes if node.slots]
     if room.exclusive:
         return len({node.machine for node in usable})
@@ -135,7 +149,10 @@ def concurrency(sizes: Sequence[int], room: Room) -> int:
 
 
 def lower_bound(works: Sequence[Work], room: Room) -> float:
-    """No schedule is shorter: not than the longest trial, the work over the room, or the trials that exclude others."""
+    """The longest of: the longest trial, the work over the room, the trials that exclude one another.
+
+    No schedule is shorter.
+    """
     if not works:
         return 0.0
     longest = max(work.duration for work in works)
@@ -182,7 +199,7 @@ class _Run:
     sizes_ahead: list[int] = field(default_factory=list)  # that have had no group, in the plan's order
 
     def go(self) -> None:
-        """Jumps from one moment at which groups change to the next until every trial has ended."""
+        """Jumps from one moment at which groups change to the next, until every trial has ended."""
         self.durations = {work.trial_id: work.duration for work in self.works}
         self.sizes_ahead = list(dict.fromkeys(work.num_workers for work in self.works))
         for _ in range(concurrency([work.num_workers for work in self.works], self.room) if self.works else 0):
@@ -202,43 +219,34 @@ class _Run:
             self.submitted += 1
 
     def _act(self) -> None:
+        """Does what the engine decides now; starts groups ahead of need if no trial waits."""
         for action in decide(self.room.nodes, [*self.views.values()], self.waiting, exclusive=self.room.exclusive):
-            self._carry_out(action)
+            match action:
+                case Grant(trial_id=trial_id, group_id=group_id):
+                    self.waiting = [request for request in self.waiting if request.trial_id != trial_id]
+                    end = self.now + self.costs.trial + self.durations[trial_id]
+                    self.spans.append(TrialSpan(trial_id=trial_id, group_id=group_id, start=self.now, end=end))
+                    self.groups[group_id].served += 1
+                    self._becomes(group_id, "leased", until=end)
+                case Start():
+                    self._start(action)
+                case Stop(group_id=group_id):
+                    self.evictions += not self.views[group_id].exhausted
+                    self.groups[group_id].stopped = self.now
+                    self._becomes(group_id, "stopping", until=self.now + self.costs.stop)
         if not self.waiting and self.sizes_ahead:
             views = [*self.views.values()]
             if start := ahead(self.room.nodes, views, self.sizes_ahead, exclusive=self.room.exclusive):
                 self._start(start)
 
-    def _carry_out(self, action: Action) -> None:
-        if isinstance(action, Grant):
-            self._grant(action)
-        elif isinstance(action, Start):
-            self._start(action)
-        else:
-            self._stop(action.group_id)
-
-    def _grant(self, action: Grant) -> None:
-        self.waiting = [request for request in self.waiting if request.trial_id != action.trial_id]
-        end = self.now + self.costs.trial + self.durations[action.trial_id]
-        self.spans.append(TrialSpan(trial_id=action.trial_id, group_id=action.group_id, start=self.now, end=end))
-        self.groups[action.group_id].served += 1
-        self._becomes(action.group_id, "leased", until=end)
-
     def _start(self, action: Start) -> None:
-        group_id = f"group-{len(self.groups) + 1}-of-{action.num_workers}"
-        ready = self.now + self.costs.start
         size = action.num_workers
+        group_id = f"group-{len(self.groups) + 1}-of-{size}"
+        ready = self.now + self.costs.start
         self.sizes_ahead = [other for other in self.sizes_ahead if other != size]
         self.groups[group_id] = GroupSpan(group_id=group_id, num_workers=size, ordered=self.now, ready=ready)
-        self.views[group_id] = GroupView(
-            group_id=group_id, num_workers=action.num_workers, state="starting", slots=action.slots
-        )
+        self.views[group_id] = GroupView(group_id=group_id, num_workers=size, state="starting", slots=action.slots)
         self._becomes(group_id, "starting", until=ready)
-
-    def _stop(self, group_id: str) -> None:
-        self.evictions += not self.views[group_id].exhausted
-        self.groups[group_id].stopped = self.now
-        self._becomes(group_id, "stopping", until=self.now + self.costs.stop)
 
     def _becomes(self, group_id: str, state: Any, *, until: float) -> None:
         self.views[group_id] = replace(self.views[group_id], state=state)

@@ -1,4 +1,4 @@
-"""Stages 1 to 9, put together: `run_study` takes a spec to a report, `resume_study` a folder."""
+"""`run_study` takes a spec to a report, `resume_study` a folder."""
 
 from __future__ import annotations
 
@@ -6,26 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.base.environment import Output, prepare_environment
-from scalestudy.orchestration.base.errors import RefusedError, UnreachableError
-from scalestudy.orchestration.cluster import checks, connection
-from scalestudy.orchestration.cluster.checks import check_versions
-from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
-from scalestudy.orchestration.study.folders import lock_study
-from scalestudy.orchestration.study.opening import Opened, open_extended, open_new, open_resumed
-from scalestudy.orchestration.study.ready import (
-    check_callables,
-    check_configs,
-    check_data,
-    check_exact,
-    known_trials,
-    logical_cpus,
-    read_spec,
-)
-from scalestudy.orchestration.study.running import StudyResult, StudyRun, ViewFactory
-from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
+from scalestudy.orchestration.study.folders import lock_study, read_spec
+from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.ready import check_storage, get_ready
+from scalestudy.orchestration.study.running import RunningStudy, StudyResult, ViewFactory
+from scalestudy.orchestration.tracking.server import same_address
 
 __all__ = ["StudyResult", "ViewFactory", "resume_study", "run_study"]
 
@@ -60,13 +47,13 @@ def run_study(
     spec = read_spec(source, overrides)
     with ExitStack() as held:
         if extend is None:
-            return _run(open_new(spec, out), held, address, view)
+            return _run(open_new(spec, out), None, held, address, view)
         lock = held.enter_context(lock_study(extend))
-        return _run(open_extended(spec, extend), held, address, view, lock)
+        return _run(open_extended(spec, extend), lock, held, address, view)
 
 
 def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFactory | None = None) -> StudyResult:
-    """Goes on with a study that was interrupted, however: what has ended is not run again, and nothing is lost.
+    """Goes on with a study, however it was interrupted: nothing is lost, and no ended trial runs again.
 
     Args:
         folder: the study's, or its URI.
@@ -79,60 +66,25 @@ def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFa
     prepare_environment()
     with ExitStack() as held:
         lock = held.enter_context(lock_study(folder))
-        return _run(open_resumed(folder), held, address, view, lock)
+        return _run(open_resumed(folder), lock, held, address, view)
 
 
 def _run(
-    opened: Opened, held: ExitStack, address: str | None, view: ViewFactory | None, lock: StudyLock | None = None
+    study: PreparedStudy, lock: StudyLock | None, held: ExitStack, address: str | None, view: ViewFactory | None
 ) -> StudyResult:
-    """One run of a study. lock: of its folder; None: it has no folder yet."""
-    spec, plan = opened.spec, opened.plan
-    data_root = check_data(spec)
-    check_callables(spec)
-    check_configs(known_trials(spec, plan), data_root)
-    if opened.state != "resumed":
-        check_exact(spec, plan, data_root)
-    tracking = resolve_address(spec.tracking.uri)
-    if opened.state != "started":
-        tracking = same_address(opened.folder.address_file, tracking)
-    output = held.enter_context(Output())
-    _check_tracking(tracking, spool=spec.tracking.offline == "spool")
-    cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
-    held.callback(cluster.disconnect)
-    if not cluster.started_here:
-        check_versions(cluster.nodes)
-    run = StudyRun(opened, tracking, cluster, data_root)
-    if opened.state != "started":
-        _check_nodes(opened.folder, cluster)
-    if opened.folder.mirror:  # which of two has a name first, only the lock can tell
-        lock = lock or held.enter_context(lock_of(opened.folder))
-    made = opened.write()
+    """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
+    ready = get_ready(study, address, held)
+    folder = study.folder
+    if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first
+        lock = held.enter_context(lock_of(folder))
+    made = study.write()
     try:
-        lock = lock or held.enter_context(lock_of(opened.folder))
-        if opened.state == "started":
-            _check_nodes(opened.folder, cluster)
-            same_address(opened.folder.address_file, tracking)
-            opened.folder.share(opened.folder.address_file)
+        lock = lock or held.enter_context(lock_of(folder))
+        if study.state == "started":
+            check_storage(folder, ready.cluster)
+            same_address(folder.address_file, ready.tracking)
+            folder.share(folder.address_file)
     except BaseException:
-        opened.discard(made)
+        study.discard(made)
         raise
-    return run.execute(output, view, lock)
-
-
-def _check_nodes(folder: StudyFolder, cluster: connection.Cluster) -> None:
-    """Raises UnreachableError where the study's storage is out of a node's reach."""
-    if folder.mirror:
-        mirror.check_nodes(folder.address, cluster)
-    else:
-        checks.check_shared_storage(folder.path, cluster.nodes)
-
-
-def _check_tracking(tracking: TrackingAddress, *, spool: bool) -> None:
-    """Raises UnreachableError where nothing can be tracked, unless the spec says that it may be sent later."""
-    try:
-        check_reachable(tracking)
-    except RefusedError:
-        raise
-    except UnreachableError:
-        if not spool:
-            raise
+    return RunningStudy(ready, lock, view).run()

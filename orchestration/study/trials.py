@@ -1,4 +1,4 @@
-"""A planned trial as the plain data that a worker group needs to train it."""
+"""A planned trial as the order that the pool takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import child
 from scalestudy.experiments.study.folder import MODEL_FILE
-from scalestudy.training.config import TrainKnobs, keys
+from scalestudy.orchestration.groups.model import CheckpointPlace, TrialOrder
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 
 WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric")
 
@@ -26,20 +28,18 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
     }
 
 
-def order(
-    trial: TrialPlan, data_root: str | Path, checkpoints: str | Path, history: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """What the worker groups are handed: how many workers, what to train, where its state and, if best, its model go.
+def order(trial: TrialPlan, data_root: str | Path, place: str | Path, so_far: TrialRecord | None = None) -> TrialOrder:
+    """What the pool is handed for a trial.
 
-    checkpoints: the trial's place for both, a path or a URI. history: what earlier runs have left,
-    `TrialHistory.to_order`.
+    place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: what earlier
+    runs have left. Raises ValueError for a training that can't be.
     """
-    return {
-        "trial_id": trial.trial_id,
-        "num_workers": trial.num_gpus,
-        "config": train_config(trial, data_root),
-        "metric_mode": trial.workload["metric_mode"],
-        "model_path": child(checkpoints, MODEL_FILE),
-        "history": history,
-        "checkpoints": {"store": str(checkpoints), "every_epochs": trial.train["checkpoint_every"]},
-    }
+    return TrialOrder(
+        trial_id=trial.trial_id,
+        num_workers=trial.num_gpus,
+        config=TrainConfig.from_dict(train_config(trial, data_root)),
+        metric_mode="min" if trial.workload["metric_mode"] == "min" else "max",
+        model_path=child(place, MODEL_FILE),
+        checkpoints=CheckpointPlace(store=str(place), every_epochs=trial.train["checkpoint_every"]),
+        so_far=so_far or TrialRecord(),
+    )

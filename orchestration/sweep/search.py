@@ -1,12 +1,7 @@
-"""Which trial is next: planned, random, TPE.
+"""Which trial the sweep runs next: planned ones in their order, or points that TPE suggests while the study runs.
 
-A `Search` is the same for every method: planned trials in their order, or points that TPE suggests while the study
-runs. It is told what becomes of its trials; told the events of earlier runs in their order, it stands where they
-stood, so that a resumed study goes on as an undisturbed one would have.
-
-The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
-is not run again. Told again what an earlier run was given and what came of it, in that order, the search stands where
-that one stood, and suggests what it would have.
+A `Search` is the same for every method. It is told what becomes of its trials. Told the events of earlier runs in their
+order, it stands where they stood, so that a resumed study goes on as an undisturbed one would have.
 """
 
 from __future__ import annotations
@@ -17,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from scalestudy.experiments.analysis.answers.objective import Objective, Score
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Cell, Space
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.sweep.asha import Rungs
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Suggested
+from scalestudy.orchestration.sweep.asha import Asha
 
-Event = Mapping[str, Any]
-Past = Sequence[tuple[str, Event]]
+logger = logging.getLogger(__name__)
+
+Past = Sequence[tuple[str, JournalEvent]]
 """(trial id, event) of earlier runs of the study, in the order in which they came."""
 
-NOT_AN_END = "stopped"
-"""Kind of the error of a trial that ended because the study did: a later run takes it up."""
+OBJECTIVE = "objective"
 
 
 class Suggestion(NamedTuple):
@@ -38,7 +33,7 @@ class Suggestion(NamedTuple):
     point: int | None = None
 
 
-class Source(Protocol):
+class TrialSource(Protocol):
     """Where trials come from."""
 
     def next(self) -> Suggestion | None:
@@ -49,9 +44,63 @@ class Source(Protocol):
         """An earlier run was given this trial."""
         ...
 
-    def ended(self, trial_id: str, record: Event) -> None:
-        """A trial has ended, in this run or an earlier one; record: as in trials.jsonl."""
+    def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
+        """A trial has ended, in this run or an earlier one. record: as in trials.jsonl, without the plan's keys."""
         ...
+
+
+class Search:
+    """Gives the sweep its trials and learns from their events.
+
+    asha: decides which trials stop early; None: none does.
+    """
+
+    def __init__(self, source: TrialSource, asha: Asha | None = None) -> None:
+        self.asha = asha
+        self._source = source
+        self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Search:
+        """Runs a plan's trials, each to its end."""
+        return cls(PlannedTrials(plan.trials))
+
+    def next(self) -> Suggestion | None:
+        """The next trial to run; None: there are no more."""
+        return self._source.next()
+
+    def learn(self, past: Past) -> None:
+        """Takes the events of earlier runs, which must come before anything else."""
+        for trial_id, event in past:
+            if isinstance(event, Suggested) and event.point is not None:
+                self._source.was_suggested(event.trial, event.point)
+            self.take(trial_id, event)
+            if self.asha and isinstance(event, EpochDone):
+                self.asha.stops(trial_id, event.record)
+
+    def take(self, trial_id: str, event: JournalEvent) -> None:
+        """Takes an event of a trial that runs; most leave the search as it was."""
+        if isinstance(event, Ended) and event.is_final:
+            self._open.discard(trial_id)
+            self._source.ended(trial_id, event.to_facts())
+        elif isinstance(event, EpochDone) and self.asha:
+            self._open.add(trial_id)
+
+    def cut_short(self) -> dict[str, int]:
+        """Trials that ASHA has stopped and that have not ended, as after a cut between the two: their last epochs."""
+        stopped = self.asha.stopped if self.asha else {}
+        return {trial_id: epoch for trial_id, epoch in stopped.items() if trial_id in self._open}
+
+
+def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
+    """The search that a spec asks for, as it stands after the events of earlier runs.
+
+    A search serves one sweep: after a sweep that broke off, make another from the events so far.
+    """
+    source: TrialSource = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
+    search = Search(source, Asha.of(spec) if spec.search.scheduler == "asha" else None)
+    search.learn(past)
+    return search
 
 
 class PlannedTrials:
@@ -68,88 +117,16 @@ class PlannedTrials:
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
         """Nothing to learn: the plan has them all."""
 
-    def ended(self, trial_id: str, record: Event) -> None:
+    def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
         """The trial is not given again."""
         self._left.pop(trial_id, None)
 
 
-class Search:
-    """Gives the sweep its trials and learns from their events.
-
-    rungs: decides which trials stop early; None: none does.
-    """
-
-    def __init__(self, source: Source, rungs: Rungs | None = None) -> None:
-        self.rungs = rungs
-        self._source = source
-        self._open: dict[str, list[Any]] = {}
-
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Search:
-        """Runs a plan's trials, each to its end."""
-        return cls(PlannedTrials(plan.trials))
-
-    def next(self) -> Suggestion | None:
-        """The next trial to run; None: there are no more."""
-        return self._source.next()
-
-    def learn(self, past: Past) -> None:
-        """Takes the events of earlier runs, which must come before anything else."""
-        for trial_id, event in past:
-            if event["type"] == "suggested":
-                self._source.was_suggested(TrialPlan(**event["trial"]), event["point"])
-                continue
-            if event["type"] == "epoch" and self.rungs:
-                self.rungs.stops(trial_id, event["epoch"])
-            self.take(trial_id, event)
-
-    def take(self, trial_id: str, event: Event) -> None:
-        """Takes an event of a trial that runs; those that it does not learn from leave it as it was."""
-        if is_end(event):
-            self._open.pop(trial_id, None)
-            self._source.ended(trial_id, event)
-        elif event["type"] == "epoch" and self.rungs:
-            self._open.setdefault(trial_id, []).append(event["epoch"])
-
-    def cut_short(self) -> dict[str, list[Any]]:
-        """Trials that are to stop and have not ended, as after a cut between the two: their epochs so far."""
-        stopped = self.rungs.stopped if self.rungs else {}
-        return {
-            trial_id: [epoch for epoch in epochs if epoch["epoch"] <= stopped[trial_id]]
-            for trial_id, epochs in self._open.items()
-            if trial_id in stopped
-        }
-
-
-def is_end(event: Event) -> bool:
-    """Whether an event is a trial's last one; a trial that was ended because the study stops is not at its end."""
-    if event["type"] == "ended":
-        return (event.get("error") or {}).get("kind") != NOT_AN_END
-    return bool(event["type"] == "lost")
-
-
-def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
-    """The search that a spec asks for, as it stands after the events of earlier runs.
-
-    A search serves one sweep: after a sweep that broke off, make another from the events so far.
-    """
-
-    metric = StudyMetric.of(spec.workload)
-    source: Source = SuggestedPoints(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
-    search = Search(source, Rungs.of(spec, metric) if spec.search.scheduler == "asha" else None)
-    search.learn(past)
-    return search
-
-
-logger = logging.getLogger(__name__)
-
-OBJECTIVE = "objective"
-
-
+# --- points that TPE suggests -------------------------------------------------------------------------------------
 @dataclass
 class _Point:
-    """A point that runs or has run. asks: numbers under which it was suggested and not yet scored. adopted: the
-    search has not suggested it, an earlier run of the study had it."""
+    """A point that runs or has run. asks: numbers under which it was suggested and not yet scored. adopted: an earlier
+    run of the study had it, though this search has not suggested it."""
 
     trials: dict[str, TrialPlan]
     asks: list[int] = field(default_factory=list)
@@ -158,8 +135,13 @@ class _Point:
     adopted: bool = False
 
 
-class SuggestedPoints:
-    """Asks TPE for points, so many as the spec has samples, and hands out their trials."""
+class TpeTrials:
+    """Asks TPE for points, so many as the spec has samples, and hands out their trials, one for each seed.
+
+    The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
+    is not run again. Told again what an earlier run was given and what came of it, in that order, it stands where that
+    one stood, and suggests what it would have.
+    """
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
@@ -177,15 +159,14 @@ class SuggestedPoints:
         return None if first is None else self._left.pop(first)
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """An earlier run was given this trial: the search is asked for as many points, and the trial is handed out
-        again unless it has ended."""
+        """An earlier run was given this trial: asks for as many points, and hands it out again unless it has ended."""
         while len(self._asked) < point:
             self._ask()
         if trial.trial_id not in self._point_of:
             self._adopt(trial, point)
         self._left[trial.trial_id] = Suggestion(trial)
 
-    def ended(self, trial_id: str, record: Event) -> None:
+    def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
         """Scores the trial's point when it is the last of its seeds."""
         self._left.pop(trial_id, None)
         point = self._point_of.get(trial_id)
@@ -241,23 +222,31 @@ class SuggestedPoints:
 class Tpe:
     """Optuna's tree-structured Parzen estimator over a space, behind Tune's OptunaSearch.
 
-    A choice is categorical; of two equal spaces and seeds the same points come, if the same scores are told.
+    A choice is categorical. Two equal spaces and seeds give the same points if the same scores are told.
     """
 
     def __init__(self, space: Space, mode: str, seed: int) -> None:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
         from optuna.samplers import TPESampler
         from ray.tune.search.optuna import OptunaSearch
 
         self._space = space
+        # a choice is known by the number of its option, so that any value can be one
+        distributions: dict[str, Any] = {
+            _name(choice): CategoricalDistribution(range(len(choice))) for choice in space.choices if len(choice) > 1
+        }
+        for key, values in space.ranges.items():
+            kind: Any = IntDistribution if values.whole else FloatDistribution
+            distributions[key] = kind(values.low, values.high, log=values.kind == "log_uniform")
         # multivariate and constant_liar are Optuna 5's defaults, named because the sequence depends on them
         sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
-        self._search = OptunaSearch(_distributions(space), metric=OBJECTIVE, mode=mode, sampler=sampler)
+        self._search = OptunaSearch(distributions, metric=OBJECTIVE, mode=mode, sampler=sampler)
 
     def suggest(self, number: int) -> Cell:
         """The next point, to be told of by this number."""
-        found = self._search.suggest(str(number))
-        options = [found.get(_name(choice), 0) for choice in self._space.choices]
-        return self._space.cell(options, {key: each.tidy(found[key]) for key, each in self._space.ranges.items()})
+        suggested = self._search.suggest(str(number))
+        options = [suggested.get(_name(choice), 0) for choice in self._space.choices]
+        return self._space.cell(options, {key: each.tidy(suggested[key]) for key, each in self._space.ranges.items()})
 
     def tell(self, number: int, score: Score) -> None:
         """What came of a point. One without a value is a pruned trial of Optuna's, which it ranks below all others
@@ -284,16 +273,3 @@ class Tpe:
 def _name(choice: tuple[Cell, ...]) -> str:
     """The parameter that a choice sets."""
     return next(iter(choice[0]), "points")
-
-
-def _distributions(space: Space) -> dict[str, Any]:
-    """The space as Optuna has it; a choice by the number of its option, so that any value can be one."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    found: dict[str, Any] = {
-        _name(choice): CategoricalDistribution(range(len(choice))) for choice in space.choices if len(choice) > 1
-    }
-    for key, values in space.ranges.items():
-        kind: Any = IntDistribution if values.whole else FloatDistribution
-        found[key] = kind(values.low, values.high, log=values.kind == "log_uniform")
-    return found

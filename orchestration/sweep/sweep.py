@@ -1,153 +1,194 @@
-"""Runs a search's trials, each through a leased worker group, and hands on their events."""
+"""Runs a search's trials through Tune and the pool. Delivers events: journal first, then search, then ASHA."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.orchestration.base.errors import StudyError
-from scalestudy.orchestration.groups.trial_record import Outcome, error_of
-from scalestudy.orchestration.sweep.asha import Rungs
-from scalestudy.orchestration.sweep.search import Search
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    JournalEvent,
+    Lost,
+    Suggested,
+    TrialError,
+    TrialEvent,
+    from_plain,
+    to_plain,
+)
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+
+if TYPE_CHECKING:
+    from scalestudy.experiments.plan.plan import TrialPlan
+    from scalestudy.orchestration.groups.model import TrialOrder
+    from scalestudy.orchestration.sweep.search import Search
+
 
 logger = logging.getLogger(__name__)
 
-Event = dict[str, Any]
-OnEvent = Callable[[str, Event], None]
-OrderOf = Callable[[TrialPlan], dict[str, Any]]
+Record = Callable[[str, TrialEvent], JournalEvent | None]
+"""Writes a trial's event into the journal; returns what it wrote. None: it was no news, or the study is closing."""
 
 HEAD_SHARE = {"CPU": 0, "node:__internal_head__": 0.001}
-"""A Tune trial's own share: a fraction of a CPU would leave a two-core machine one core short of two workers."""
-
-
+"""Tune trials take no CPU. Otherwise a two-core machine has no room for two workers."""
 FOLLOWERS = 5
-"""Tune processes that may be lost to one trial; the books, whose word comes first, have a budget of their own."""
+"""Tune processes that may be lost to one trial. The pool, whose word comes first, has a budget of its own."""
 
 
-def follow_trial(config: dict[str, Any], groups: Any) -> None:
-    """The Tune trainable: leases workers for one trial, reports its events, gives the workers back.
+def follow_trial(config: dict[str, Any], pool: Any) -> None:
+    """The Tune trainable: asks for workers for one trial, reports its events, gives the workers back.
 
     Args:
-        config: `trial_id`, and `order`, what to train.
-        groups: the actor that keeps the worker groups' books.
+        config: `trial_id`, and `order`, the TrialOrder.
+        pool: handle of the pool's actor.
     """
     import ray
     from ray import tune
 
     trial_id = config["trial_id"]
-    ray.get(groups.lease.remote(config["order"]))
+    ray.get(pool.request.remote(config["order"]))
     try:
-        seen = 0
-        ended = False
+        seen, ended = 0, False
         while not ended:
-            events = ray.get(groups.events.remote(trial_id, seen))
+            events = ray.get(pool.events.remote(trial_id, seen))
             seen += len(events)
             for event in events:
-                ended = event["type"] == "ended"
-                tune.report({"event": event})
+                ended = isinstance(event, Ended)
+                tune.report({"event": json.dumps(to_plain(event), allow_nan=False)})
     finally:
-        groups.release.remote(trial_id)
+        pool.release.remote(trial_id)
 
 
-def run_sweep(
-    search: Search,
-    *,
-    groups: Any,
-    order_of: OrderOf,
-    concurrency: int,
-    folder: Path,
-    on_event: OnEvent,
-    should_stop: Callable[[], bool],
-) -> None:
-    """Runs every trial of a search and returns when all have ended or the study is stopped.
+class Sweep:
+    """One search's trials, from the first to the last."""
 
-    Args:
-        search: gives the trials, and learns from them; it serves this sweep only.
-        groups: handle of the `WorkerGroups` actor.
-        order_of: what to hand the worker groups for a trial, asked when it is about to start. A ValueError or
-            StudyError of it is the trial's failure, not the study's.
-        concurrency: trials at a time.
-        folder: where Tune keeps its own files.
-        on_event: called in this process with (trial_id, event), in the order of each trial's events. A trial that the
-            search has made is told first, as {"type": "suggested", "trial": its plan, "point": its point's number}.
-        should_stop: asked between steps of the sweep; True ends it.
-    """
-    from ray import tune
+    def __init__(
+        self, search: Search, *, pool: Any, order_of: Callable[[TrialPlan], TrialOrder], record: Record
+    ) -> None:
+        """Takes what it works with.
 
-    events = _Events(search, on_event)
-    events.end_cut_short()
-    tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(follow_trial, groups=groups), HEAD_SHARE),
-        tune_config=tune.TuneConfig(
-            search_alg=_searcher(search, order_of, events),
-            scheduler=_scheduler(search.rungs) if search.rungs else None,
-            num_samples=sys.maxsize,  # the search says when there are no more
-            max_concurrent_trials=concurrency,
-            reuse_actors=True,
-            trial_name_creator=lambda trial: trial.config["trial_id"],
-            trial_dirname_creator=lambda trial: trial.config["trial_id"],
-        ),
-        run_config=tune.RunConfig(
-            name="tune",
-            storage_path=str(folder),
-            stop=_stopper(should_stop),
-            failure_config=tune.FailureConfig(max_failures=FOLLOWERS),
-            callbacks=[_callback(groups, events)],
-            verbose=0,
-        ),
-    )
-    analysis = logging.getLogger("ray.tune.analysis.experiment_analysis")
-    analysis.setLevel(logging.ERROR)  # it misses each trial's result files, which are not written
-    tuner.fit()
+        Args:
+            search: gives the trials, and learns from them; it serves this sweep only.
+            pool: handle of the pool's actor.
+            order_of: what to hand the pool for a trial, asked when it is about to start. A ValueError or StudyError of
+                it is the trial's failure, not the study's.
+            record: called in this process, with the events of each trial in their order. A trial that the search has
+                made is told first, as `Suggested`.
+        """
+        self._search, self._pool, self._order_of, self._record = search, pool, order_of, record
 
+    def deliver(self, trial_id: str, event: TrialEvent) -> bool:
+        """Takes every event of a trial: journal, then search, then ASHA. Returns whether the trial stops here.
 
-class _Events:
-    """Hands events to the study first, which writes them down, and then to the search."""
+        An event counts once it is in the journal. What is no news goes no further.
+        """
+        written = self._record(trial_id, event)
+        if written is None:
+            return False
+        self._search.take(trial_id, written)
+        asha = self._search.asha
+        if asha is None or not isinstance(written, EpochDone) or not asha.stops(trial_id, written.record):
+            return False
+        self._end_after(trial_id, written.record.epoch)
+        return True
 
-    def __init__(self, search: Search, on_event: OnEvent) -> None:
-        self._search, self._on_event = search, on_event
+    def run(self, *, concurrency: int, folder: Path, should_stop: Callable[[], bool]) -> None:
+        """Runs every trial; returns when all have ended or the study is stopped.
 
-    def tell(self, trial_id: str, event: Event) -> None:
-        self._on_event(trial_id, event)
-        self._search.take(trial_id, event)
+        Args:
+            concurrency: trials at a time.
+            folder: where Tune keeps its own files.
+            should_stop: asked between steps of the sweep; True ends it.
+        """
+        from ray import tune
+
+        self.end_cut_short()
+        tuner = tune.Tuner(
+            tune.with_resources(tune.with_parameters(follow_trial, pool=self._pool), HEAD_SHARE),
+            tune_config=tune.TuneConfig(
+                search_alg=_searcher(self),
+                scheduler=_scheduler(self),
+                num_samples=sys.maxsize,  # the search says when there are no more
+                max_concurrent_trials=concurrency,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.config["trial_id"],
+                trial_dirname_creator=lambda trial: trial.config["trial_id"],
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(folder),
+                stop=_stopper(should_stop),
+                failure_config=tune.FailureConfig(max_failures=FOLLOWERS),
+                callbacks=[_callback(self)],
+                verbose=0,
+            ),
+        )
+        analysis = logging.getLogger("ray.tune.analysis.experiment_analysis")
+        analysis.setLevel(logging.ERROR)  # it misses each trial's result files, which are not written
+        tuner.fit()
+
+    def next_order(self) -> TrialOrder | None:
+        """The order of the next trial that has one; None: there are no more trials."""
+        while (suggestion := self._search.next()) is not None:
+            trial, point = suggestion
+            if point is not None:
+                self.deliver(trial.trial_id, Suggested(trial=trial, point=point))
+            try:
+                return self._order_of(trial)
+            except (ValueError, StudyError) as error:
+                refused = TrialError(kind="config", message=str(error))
+                ended = TrialRecord().end("failed", attempts=1, error=refused, at=time.time())
+                self.deliver(trial.trial_id, ended)
+        return None
 
     def end_cut_short(self) -> None:
-        """Ends the trials that are to stop and that no worker group has."""
-        for trial_id, epochs in self._search.cut_short().items():
-            self.tell(trial_id, {"type": "lost", "status": "stopped", "last_epoch": len(epochs), "error": None})
+        """Ends the trials that ASHA has stopped and that no group has."""
+        for trial_id, epoch in self._search.cut_short().items():
+            self.deliver(trial_id, Lost(status="stopped", last_epoch=epoch))
+
+    def follower_failed(self, trial_id: str) -> None:
+        """Tune has given up a trial's process: the trial ends with what is recorded of it."""
+        message = "the Tune process that followed this trial ended without a result; see driver.log"
+        self.deliver(trial_id, Lost(error=TrialError(kind="tune_trial", message=message)))
+        self.release(trial_id)
+
+    def release(self, trial_id: str) -> None:
+        """Gives a trial's workers back, if its Tune process has gone without doing so."""
+        self._pool.release.remote(trial_id)
+
+    def _end_after(self, trial_id: str, epoch: int) -> None:
+        """Stops a trial in the pool, and delivers its end."""
+        import ray
+
+        try:
+            ended = ray.get(self._pool.stop.remote(trial_id, epoch))
+        except ray.exceptions.RayError:
+            logger.exception("the pool is gone: %s is ended by the next sweep", trial_id)
+            return
+        if ended is None:  # it was released
+            self.end_cut_short()
+        else:
+            self.deliver(trial_id, ended)
 
 
-def _refused(message: str) -> Event:
-    """The `ended` event of a trial that was never tried."""
-    facts = Outcome().to_dict(
-        status="failed", attempts=1, started_at=None, now=time.time(), error=error_of("config", message)
-    )
-    return {"type": "ended", **facts}
-
-
-def _searcher(search: Search, order_of: OrderOf, events: _Events) -> Any:
-    """The search as Tune asks for it."""
+# --- the sweep as Tune asks for it --------------------------------------------------------------------------------
+# Tune saves what it is given. What lives in this process stays out of that: each class says what to save instead.
+def _searcher(sweep: Sweep) -> Any:
     from ray.tune.search import Searcher
 
     class StudySearcher(Searcher):
         def __reduce__(self) -> tuple[type, tuple[()]]:
-            return Searcher, ()  # Tune saves its settings; what lives in this process stays out of them
+            return Searcher, ()
 
         def suggest(self, trial_id: str) -> dict[str, Any] | str:
-            while (suggestion := search.next()) is not None:
-                trial, point = suggestion
-                if point is not None:
-                    events.tell(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": point})
-                try:
-                    return {"trial_id": trial.trial_id, "order": order_of(trial)}
-                except (ValueError, StudyError) as error:
-                    events.tell(trial.trial_id, _refused(str(error)))
-            return Searcher.FINISHED
+            order = sweep.next_order()
+            return Searcher.FINISHED if order is None else {"trial_id": order.trial_id, "order": order}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
             """The search has learnt it from the trial's own events."""
@@ -161,21 +202,24 @@ def _searcher(search: Search, order_of: OrderOf, events: _Events) -> Any:
     return StudySearcher()
 
 
-def _scheduler(rungs: Rungs) -> Any:
-    """The rungs as Tune asks them: after each epoch, before anybody else sees it."""
+def _event_of(result: dict[str, Any]) -> JournalEvent:
+    """The event that `follow_trial` has reported."""
+    return from_plain(json.loads(result["event"]))
+
+
+def _scheduler(sweep: Sweep) -> Any:
+    """Tune asks its scheduler first: so every event, of every study, is delivered before anybody acts on it."""
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-    class RungScheduler(FIFOScheduler):
+    class StudyScheduler(FIFOScheduler):
         def __reduce__(self) -> tuple[type, tuple[()]]:
             return FIFOScheduler, ()
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            prefix = "event/epoch/"  # Tune hands a scheduler the result with its nested names joined
-            epoch = {key.removeprefix(prefix): value for key, value in result.items() if key.startswith(prefix)}
-            stops = bool(epoch) and rungs.stops(trial.config["trial_id"], epoch)
+            stops = sweep.deliver(trial.config["trial_id"], _event_of(result))
             return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
-    return RungScheduler()
+    return StudyScheduler()
 
 
 def _stopper(should_stop: Callable[[], bool]) -> Any:
@@ -194,39 +238,24 @@ def _stopper(should_stop: Callable[[], bool]) -> Any:
     return StudyStopper()
 
 
-def _callback(groups: Any, events: _Events) -> Any:
-    """Tune's results as events; the reaper of leases whose Tune trial is gone without having said so."""
-    import ray
+def _callback(sweep: Sweep) -> Any:
+    """Ends and releases trials whose Tune process is gone without having done so.
+
+    Tune skips its scheduler where a trial is done already. So results are delivered here too: a repeat is no news.
+    """
     from ray import tune
 
-    class Results(tune.Callback):
+    class StudyCallback(tune.Callback):
         def __reduce__(self) -> tuple[type, tuple[()]]:
             return tune.Callback, ()
 
         def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **_: Any) -> None:
-            trial_id, event = trial.config["trial_id"], result["event"]
-            events.tell(trial_id, event)
-            if event["type"] == "epoch" and result.get("done"):  # Tune will stop it: nothing after this epoch counts
-                self._stop(trial_id, event["epoch"]["epoch"])
-
-        def _stop(self, trial_id: str, epoch: int) -> None:
-            try:
-                ended = ray.get(groups.stop.remote(trial_id, epoch))
-            except ray.exceptions.RayError:
-                logger.exception("the books are gone: %s is ended by the next sweep", trial_id)
-                return
-            if ended is None:  # it has no lease any more
-                events.end_cut_short()
-            else:
-                events.tell(trial_id, ended)
+            sweep.deliver(trial.config["trial_id"], _event_of(result))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-            message = "the Tune process that followed this trial ended without a result; see driver.log"
-            trial_id = trial.config["trial_id"]
-            events.tell(trial_id, {"type": "lost", "error": error_of("tune_trial", message)})
-            groups.release.remote(trial_id)
+            sweep.follower_failed(trial.config["trial_id"])
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-            groups.release.remote(trial.config["trial_id"])
+            sweep.release(trial.config["trial_id"])
 
-    return Results()
+    return StudyCallback()

@@ -15,47 +15,36 @@ from scalestudy.orchestration.storage.trial_states import read_from
 logger = logging.getLogger(__name__)
 
 
-def log_best_model(client: Any, run_id: str, operation: dict[str, Any]) -> None:
+def log_best_model(client: Any, run_id: str, config: dict[str, Any], model_path: str) -> None:
     """Logs a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
+
+    A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. The export is tried
+    before MLflow is asked: a store that goes away in between is an error, and is tried again.
 
     Args:
         client: an `MlflowClient`, which names the store.
         run_id: the trial's run.
-        operation: `config` (the trial's training configuration) and `model_path` (where its saved parameters lie, a
-            path or a URI).
-
-    A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. That is found out
-    before MLflow is asked: a store that goes away while it takes the model is an error, and is tried again.
+        config: the trial's training configuration.
+        model_path: where its saved parameters lie, a path or a URI.
     """
-    if not _has_model(client, run_id):
-        with read_from(operation["model_path"]) as file:
-            _log_model(client, run_id, operation["config"], str(file))
-
-
-def _log_model(client: Any, run_id: str, config: dict[str, Any], model_path: str) -> None:
-    try:
-        model, example = trained_model(config, model_path)
-        _try_export(model, example)
-    except Exception as error:  # torch.export refuses in many ways, and a user's code in any
-        logger.warning("the model is logged as its parameters alone: %s", error)
-        client.log_artifact(run_id, model_path, "model")
-        reason = describe(error)[:500]
-        client.set_tag(run_id, "scalestudy.model", f"state_dict only; torch.export refused: {reason}")
-        return
-    _log_exported(client, run_id, model, example)
-
-
-def _has_model(client: Any, run_id: str) -> bool:
-    """Whether a model of the run was logged to its end; MLflow has an entry before it has written the files."""
-    experiment = client.get_run(run_id).info.experiment_id
-    models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
-    return any(model.status == "READY" for model in models)
-
-
-def _try_export(model: Any, example: Any) -> None:
     import torch
 
-    torch.export.export(model, (example,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])  # as mlflow.pytorch does
+    experiment = client.get_run(run_id).info.experiment_id
+    models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
+    if any(model.status == "READY" for model in models):  # of any other, MLflow may not have all files
+        return
+    with read_from(model_path) as file:
+        try:
+            model, example = trained_model(config, str(file))
+            dynamic = [{0: torch.export.Dim.AUTO}]  # as mlflow.pytorch does
+            torch.export.export(model, (example,), dynamic_shapes=dynamic)
+        except Exception as error:  # torch.export refuses in many ways, and a user's code in any
+            logger.warning("the model is logged as its parameters alone: %s", error)
+            client.log_artifact(run_id, str(file), "model")
+            reason = describe(error)[:500]
+            client.set_tag(run_id, "scalestudy.model", f"state_dict only; torch.export refused: {reason}")
+            return
+        _log_exported(client, run_id, model, example)
 
 
 def trained_model(config: dict[str, Any], model_path: str) -> tuple[Any, Any]:
@@ -106,9 +95,9 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Makes a store MLflow's default for a while: `Model.log` knows no other way.
+    """Makes a store MLflow's default for a while, since `Model.log` takes no other.
 
-    MLflow also puts its default into the environment, where the next study of this process would find it.
+    MLflow also puts its default into the environment. It is put back, or this process's next study would find it.
     """
     import mlflow
 

@@ -1,10 +1,11 @@
 """Which MLflow, and does it answer.
 
-Reads only. MLflow's own client would try for a minute, and say of a database that is down no more than "too many 500
-error responses".
+Reads only. MLflow's own client would try for a minute, and report a database that is down as "too many 500 error
+responses".
 
-Layout: experiment = study name; the parent carries the answer as its note and the report as an
-artifact; a child carries the spec's parameters and one point an epoch for each metric.
+The experiment has the study's name. The study's run carries the answer as its note, and the report as an artifact. A
+trial's run carries the spec's parameters, and one point an epoch for each metric. The journal is all that is needed:
+what MLflow has missed is written from it later, by whichever process that is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
 from scalestudy.experiments.spec.addresses import HIDDEN, bare_uri, redacted, same_place
@@ -29,165 +30,25 @@ if TYPE_CHECKING:
     pass
 
 
+SQLITE = "sqlite:///"
+SQLITE_HEADER = b"SQLite format 3\0"
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql": "timeout"}
+"""Databases that MLflow uses without a server, and what their drivers call the seconds to wait for one."""
 ANSWER_SECONDS = 5.0
 ASK_SECONDS = 20
 """A server's first answer may wait for its database, or for a bucket."""
 LONGEST_REASON = 300
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql": "timeout"}
-"""Kinds of databases that MLflow takes without a server, and what their drivers call the seconds to wait for one."""
 DRIVER_REMEDY = "install it, or name one that is there, such as postgresql+psycopg2:// after pip install '.[server]'"
-_NOT_LET_IN = re.compile(
-    r"authentication failed|no password supplied|no pg_hba|access denied|login failed", re.IGNORECASE
-)
 REMEDY = "start the server, or correct tracking.uri or MLFLOW_TRACKING_URI"
 LOGIN_REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to an account of the server"
 DATABASE_REMEDY = "start the server's database, or look into the server's log"
 ARTIFACTS_REMEDY = "make the bucket, or start the store that the server keeps artifacts in; its log says more"
-
-
-def without_login(uri: str) -> str:
-    """A server's URI without its user name and password: they go where MLflow's client looks for them.
-
-    Left in the URI they would stand in every error text and in the links that MLflow prints.
-    """
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
-        return uri
-    login, _, host = parts.netloc.rpartition("@")
-    username, _, password = login.partition(":")
-    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(username)
-    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(password)
-    return parts._replace(netloc=host).geturl()
-
-
-def check_server(uri: str) -> None:
-    """Asks a server for an experiment and for an artifact that is not there.
-
-    uri: without a login. Raises UnreachableError where nothing can be tracked, RefusedError where it is who asks that
-    the server does not like.
-    """
-    where = f"tracking.uri: {uri}"
-    _check_answers(uri, where)
-    experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
-    if experiments.status_code in (401, 403):
-        raise RefusedError(f"{where}: {_refusal()}", LOGIN_REMEDY)
-    if experiments.status_code >= 500:
-        raise UnreachableError(f"{where}: its database does not answer ({_said(experiments)})", DATABASE_REMEDY)
-    if experiments.status_code != 200 or _json(experiments) is None:
-        raise UnreachableError(f"{where}: is no MLflow server ({_said(experiments)})", REMEDY)
-    artifacts = _ask(uri, where, ARTIFACTS, {"path": "scalestudy"})
-    if _has_no_store(artifacts):
-        raise UnreachableError(f"{where}: its artifacts' store does not answer ({_said(artifacts)})", ARTIFACTS_REMEDY)
-
-
-def check_database(uri: str, where: str) -> None:
-    """Opens a connection to a database that is named without a server, as MLflow will, and closes it.
-
-    where: what errors call it. Raises RequestError where its driver is not installed, RefusedError where it does not
-    take the login, UnreachableError where it is not there or does not answer.
-    """
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.pool import NullPool
-
-    timeout = {DATABASES[urlsplit(uri).scheme.partition("+")[0]]: int(ANSWER_SECONDS)}
-    try:
-        create_engine(uri, poolclass=NullPool, connect_args=timeout).connect().close()
-    except ImportError as error:
-        raise RequestError(f"{where}: its driver is not installed ({error})", DRIVER_REMEDY) from error
-    except SQLAlchemyError as error:
-        said = reason_of(getattr(error, "orig", None) or error)
-        if _NOT_LET_IN.search(said):
-            raise RefusedError(f"{where}: {said}", "correct the user or the password") from error
-        raise UnreachableError(f"{where}: {said}", "make the database, or correct tracking.uri") from error
-
-
-def _check_answers(uri: str, where: str) -> None:
-    """Any HTTP answer will do, a refusal too."""
-    try:
-        with urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except HTTPError:
-        pass
-    except (OSError, HTTPException) as error:
-        raise UnreachableError(f"{where}: does not answer ({error})", REMEDY) from error
-
-
-def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
-    """One request by MLflow's client, with its logins and certificates; a `requests.Response` of any status."""
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    try:
-        return http_request(
-            get_default_host_creds(uri), endpoint, "GET", params=params,
-            max_retries=0, timeout=ASK_SECONDS, raise_on_status=False,
-        )  # fmt: skip
-    except Exception as error:
-        raise UnreachableError(f"{where}: {reason_of(error)}", REMEDY) from error
-
-
-def _refusal() -> str:
-    from mlflow.utils.credentials import read_mlflow_creds
-
-    if os.environ.get("MLFLOW_TRACKING_TOKEN"):
-        return "refuses the token"
-    login = read_mlflow_creds()
-    if not (login.username and login.password):
-        return "asks for a user name and a password"
-    return f"refuses the user {login.username} or the password"
-
-
-def _has_no_store(answer: Any) -> bool:
-    """Whether the server keeps artifacts, and can't. One that does not keep them says 503, and other servers 404."""
-    if _message(answer).startswith("Failed to list artifacts"):
-        return True
-    return answer.status_code >= 500 and not (answer.status_code == 503 and "no-serve-artifacts" in answer.text)
-
-
-def _json(answer: Any) -> dict[str, Any] | None:
-    try:
-        found = answer.json()
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _message(answer: Any) -> str:
-    return str((_json(answer) or {}).get("message") or "")
-
-
-def _said(answer: Any) -> str:
-    return _first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
-
-
-def reason_of(error: BaseException) -> str:
-    """Why a store did not take something, in one line."""
-    code, text = getattr(error, "error_code", None), str(error)
-    if code in ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"):
-        return _refusal()
-    if code == "PERMISSION_DENIED" or "403 Client Error" in text:
-        return "the user may not write to this experiment; name another by tracking.experiment, or ask its owner"
-    if failing := re.search(r"too many (5\d\d) error responses", text):
-        return f"the server fails ({failing[1]}): its database or its artifacts' store is away, see its log"
-    if "Connection refused" in text:
-        return "nobody listens there"
-    return _first_line(text) or type(error).__name__
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")[:LONGEST_REASON]
-
-
-SQLITE = "sqlite:///"
-SQLITE_HEADER = b"SQLite format 3\0"
-REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-"""MLflow's answers to an operation that will be no better for being tried again."""
-PASSING = ("InterfaceError", "InternalError", "QueuePool limit", "ReadOnlySqlTransaction")
-"""What a database says that is about to go, or busy; MLflow's server calls these bad requests too."""
-PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_NOT_LET_IN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba|access denied|login failed", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -206,8 +67,8 @@ class TrackingAddress:
 def resolve_address(uri: str | None) -> TrackingAddress:
     """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
 
-    A study's own spec.yaml has the address without its password, which comes from the environment then: from
-    MLFLOW_TRACKING_URI where it names the same place, else MLflow or the database looks for it (PGPASSWORD).
+    A study's own spec.yaml holds the address without its password. The password then comes from MLFLOW_TRACKING_URI if
+    that names the same place; else MLflow or the database looks for it (PGPASSWORD).
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     named = uri or given or "sqlite:///mlflow.db"
@@ -221,11 +82,26 @@ def resolve_address(uri: str | None) -> TrackingAddress:
     return TrackingAddress(named, (base_folder() / "mlartifacts").as_uri() if is_database else None)
 
 
-def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """Where a study is tracked: where its first run was, wherever the command is typed now.
+def without_login(uri: str) -> str:
+    """A server's URI without its user name and password. They move to the variables that MLflow's client reads.
 
-    file: keeps it, without a password; it is written where there is none. Raises RequestError where `now` is a server
-    other than the one that has the study.
+    Left in the URI they would appear in every error text, and in the links that MLflow prints.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return uri
+    login, _, host = parts.netloc.rpartition("@")
+    username, _, password = login.partition(":")
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(username)
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(password)
+    return parts._replace(netloc=host).geturl()
+
+
+def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
+    """Where a study is tracked: at the address of its first run, wherever the command is typed now.
+
+    file: keeps the address, without a password; the first run writes it. Raises RequestError if `now` is a server other
+    than the one that has the study.
     """
     if not file.exists():
         secret = not now.uri.startswith(SQLITE)
@@ -243,45 +119,156 @@ def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def check_reachable(address: TrackingAddress) -> None:
-    """Raises UnreachableError where nothing can be tracked; writes nothing."""
+    """Asks whether a study can be tracked there; writes nothing.
+
+    Raises RequestError for an address that can't be right, UnreachableError where nothing answers, RefusedError where
+    the store refuses this user.
+    """
     if address.uri.startswith(SQLITE):
         _check_database_file(Path(address.uri.removeprefix(SQLITE)))
         return
+    where = f"tracking.uri: {address.shown}"
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("file", ""):
         raise RequestError(f"tracking.uri: {address.uri}: MLflow has retired file stores", "use sqlite:///mlflow.db")
     if scheme not in (*PORTS, "databricks"):
         kinds = ", ".join(["sqlite", *PORTS])
-        raise RequestError(f"tracking.uri: {address.shown}: MLflow does not know this kind", f"use one of {kinds}")
-    port = _port(address, parts) or PORTS.get(scheme)
-    if parts.hostname and port and not can_connect(parts.hostname, port):
-        raise UnreachableError(f"tracking.uri: {address.shown}: nobody listens there", REMEDY)
-    if scheme in ("http", "https"):
-        check_server(address.uri)
-    elif scheme in DATABASES:
-        check_database(address.uri, f"tracking.uri: {address.shown}")
-
-
-def _port(address: TrackingAddress, parts: SplitResult) -> int | None:
+        raise RequestError(f"{where}: MLflow does not know this kind", f"use one of {kinds}")
     try:
-        return parts.port
+        port = parts.port or PORTS.get(scheme)
     except ValueError as error:
-        raise RequestError(f"tracking.uri: {address.shown}: {error}", "name a port from 1 to 65535") from error
+        raise RequestError(f"{where}: {error}", "name a port from 1 to 65535") from error
+    if parts.hostname and port and not can_connect(parts.hostname, port):
+        raise UnreachableError(f"{where}: nobody listens there", REMEDY)
+    if scheme in ("http", "https"):
+        _check_server(address.uri)
+    elif scheme in DATABASES:
+        _check_database(address.uri, where)
 
 
 def _check_database_file(database: Path) -> None:
-    place = nearest(database)
-    a_folder = place != database
-    if place.is_dir() != a_folder or not os.access(place, os.W_OK):
-        raise UnreachableError(
-            f"tracking.uri: sqlite:///{database}: can't be written",
-            "name a file in a folder that you may write",
-        )
-    if place == database and _first_bytes(database) not in (b"", SQLITE_HEADER):
-        raise RequestError(f"tracking.uri: sqlite:///{database}: is not an SQLite database", "name another file")
+    where, place = f"tracking.uri: sqlite:///{database}", nearest(database)
+    is_there = place == database
+    if place.is_dir() == is_there or not os.access(place, os.W_OK):
+        raise UnreachableError(f"{where}: can't be written", "name a file in a folder that you may write")
+    if is_there:
+        with database.open("rb") as file:
+            beginning = file.read(len(SQLITE_HEADER))
+        if beginning not in (b"", SQLITE_HEADER):
+            raise RequestError(f"{where}: is not an SQLite database", "name another file")
 
 
-def _first_bytes(database: Path) -> bytes:
-    with database.open("rb") as file:
-        return file.read(len(SQLITE_HEADER))
+def _check_server(uri: str) -> None:
+    """Asks a server whether it is alive, then for an experiment, then for an artifact that does not exist.
+
+    uri: without a login. Raises UnreachableError if nothing can be tracked, RefusedError if the server refuses this
+    user.
+    """
+    where = f"tracking.uri: {uri}"
+    try:
+        with urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
+            pass
+    except HTTPError:
+        pass  # any HTTP answer will do, a refusal too
+    except (OSError, HTTPException) as error:
+        raise UnreachableError(f"{where}: does not answer ({error})", REMEDY) from error
+    experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
+    if experiments.status_code in (401, 403):
+        raise RefusedError(f"{where}: {_refusal()}", LOGIN_REMEDY)
+    if experiments.status_code >= 500:
+        raise UnreachableError(f"{where}: its database does not answer ({_said(experiments)})", DATABASE_REMEDY)
+    if experiments.status_code != 200 or _json(experiments) is None:
+        raise UnreachableError(f"{where}: is no MLflow server ({_said(experiments)})", REMEDY)
+    artifacts = _ask(uri, where, ARTIFACTS, {"path": "scalestudy"})
+    # a server that keeps no artifacts answers 503 and says so; other servers answer 404
+    keeps_none = artifacts.status_code == 503 and "no-serve-artifacts" in artifacts.text
+    failed = artifacts.status_code >= 500 and not keeps_none
+    if failed or _message(artifacts).startswith("Failed to list artifacts"):
+        raise UnreachableError(f"{where}: its artifacts' store does not answer ({_said(artifacts)})", ARTIFACTS_REMEDY)
+
+
+def _check_database(uri: str, where: str) -> None:
+    """Opens a connection to a database without a server, as MLflow will, and closes it.
+
+    where: what errors call it. Raises RequestError if its driver is not installed, RefusedError if it refuses the
+    login, UnreachableError if it does not exist or does not answer.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    timeout = {DATABASES[urlsplit(uri).scheme.partition("+")[0]]: int(ANSWER_SECONDS)}
+    try:
+        create_engine(uri, poolclass=NullPool, connect_args=timeout).connect().close()
+    except ImportError as error:
+        raise RequestError(f"{where}: its driver is not installed ({error})", DRIVER_REMEDY) from error
+    except SQLAlchemyError as error:
+        said = reason_of(getattr(error, "orig", None) or error)
+        if _NOT_LET_IN.search(said):
+            raise RefusedError(f"{where}: {said}", "correct the user or the password") from error
+        raise UnreachableError(f"{where}: {said}", "make the database, or correct tracking.uri") from error
+
+
+def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
+    """One request by MLflow's client, with its logins and certificates; a `requests.Response` of any status."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    login = get_default_host_creds(uri)
+    options: dict[str, Any] = {"max_retries": 0, "timeout": ASK_SECONDS, "raise_on_status": False}
+    try:
+        return http_request(login, endpoint, "GET", params=params, **options)
+    except Exception as error:
+        raise UnreachableError(f"{where}: {reason_of(error)}", REMEDY) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a store did not take something, in one line."""
+    code, text = getattr(error, "error_code", None), str(error)
+    if code in ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"):
+        return _refusal()
+    if code == "PERMISSION_DENIED" or "403 Client Error" in text:
+        return "the user may not write to this experiment; name another by tracking.experiment, or ask its owner"
+    if failing := re.search(r"too many (5\d\d) error responses", text):
+        return f"the server fails ({failing[1]}): its database or its artifacts' store is away, see its log"
+    if "Connection refused" in text:
+        return "nobody listens there"
+    return _first_line(text) or type(error).__name__
+
+
+def _refusal() -> str:
+    from mlflow.utils.credentials import read_mlflow_creds
+
+    if os.environ.get("MLFLOW_TRACKING_TOKEN"):
+        return "refuses the token"
+    login = read_mlflow_creds()
+    if not (login.username and login.password):
+        return "asks for a user name and a password"
+    return f"refuses the user {login.username} or the password"
+
+
+def _said(answer: Any) -> str:
+    return _first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
+
+
+def _message(answer: Any) -> str:
+    return str((_json(answer) or {}).get("message") or "")
+
+
+def _json(answer: Any) -> dict[str, Any] | None:
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:LONGEST_REASON]
+
+
+REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+"""MLflow's answers to what it will refuse again at every later try."""
+PASSING = ("InterfaceError", "InternalError", "QueuePool limit", "ReadOnlySqlTransaction")
+"""What a database says when it is about to go, or busy; MLflow's server calls these bad requests too."""

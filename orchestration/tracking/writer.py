@@ -1,10 +1,10 @@
-"""The thread that tells MLflow what the journal says.
+"""The thread that brings the journal to MLflow.
 
-The study hands over the operations of each journal entry; one thread of the driver takes all that wait, and writes them
-in order and in batches. Training never waits for it. Operations that can't be written stay at the head of the queue and
-are tried again. How far MLflow has come is kept as one number in the study's folder: what lies behind it is in the
-journal, whatever becomes of this process, and `scalestudy sync` or the next run of the study sends it. Writing an
-operation twice changes nothing: runs are found by their tags, points carry the epoch's own time.
+The study hands over each journal entry. One thread of the driver takes all that wait, and writes them in order and in
+batches. Training never waits for it. Entries that can't be written stay at the head of the queue and are tried again.
+The cursor, a number in the study's folder, says how far MLflow has come. Whatever becomes of this process, `scalestudy
+sync` or the study's next run sends the rest from the journal. Writing an entry twice changes nothing: runs are found by
+their tags, and points carry the epoch's own time.
 """
 
 from __future__ import annotations
@@ -16,34 +16,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from scalestudy.experiments.study.folder import write_whole
+from scalestudy.experiments.study.journal import Entry
 
 logger = logging.getLogger(__name__)
 
-Operation = dict[str, Any]
-
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
-GATHER_SECONDS = 0.3  # how long the thread lets operations gather before it writes
+GATHER_SECONDS = 0.3  # how long the thread lets entries gather before it writes
 CLOSE_SECONDS = 30.0
 CLOSING_TRIES = 5  # failures in a row after which a study that has ended gives up on the store
 GRACE_SECONDS = 90.0  # how much longer a write that has begun may take, such as a large model's
-A_BATCH = 500  # entries that a replay writes at a time
+A_BATCH = 500  # entries that `catch_up` writes at a time
 
 
 class Store(Protocol):
-    """Where operations are carried out: MLflow, by `mlflow_store.MlflowStore`."""
+    """Where entries go: MLflow, by `mlflow_store.MlflowStore`."""
 
-    def apply(self, operations: Sequence[Operation]) -> None:
-        """Writes operations in order; raises when the store is out of reach, having written none or some."""
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """The operations of one journal entry."""
-
-    number: int
-    operations: Sequence[Operation]
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Writes entries in order. Raises if the store is out of reach; it may have written some by then."""
 
 
 @dataclass(frozen=True)
@@ -53,59 +47,61 @@ class Cursor:
     file: Path
 
     def read(self) -> int:
-        """The number; 0: it has none, or the file can't be read, which costs some writing and loses nothing."""
+        """The number. 0: MLflow has nothing, or the file can't be read; then all is written again."""
         try:
             return int(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return 0
 
     def write(self, number: int) -> None:
-        """Keeps it. Raises OSError."""
+        """Keeps the number. Raises OSError."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_suffix(".part")
-        aside.write_text(str(number), encoding="utf-8")
-        aside.replace(self.file)
+        write_whole(self.file, str(number).encode("ascii"))
 
 
-class Tracker:
-    """The queue and its thread."""
+class TrackingWriter:
+    """The queue and its thread.
+
+    Attributes:
+        error: of the last try; None if it went well.
+    """
 
     def __init__(self, open_store: Callable[[], Store], cursor: Cursor) -> None:
-        """open_store: called once on the thread, where MLflow's import and its database's set-up cost no time."""
+        """open_store: called on the thread, since MLflow's import and a new database take seconds."""
+        self.error: Exception | None = None
         self._open_store = open_store
         self._cursor = cursor
-        self._queue: queue.SimpleQueue[Numbered] = queue.SimpleQueue()
-        self._left: list[Numbered] = []
-        self.error: Exception | None = None  # of the last try, where it failed
+        self._queue: queue.SimpleQueue[Entry] = queue.SimpleQueue()
+        self._left: list[Entry] = []
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._give_up_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
         self._thread.start()
 
-    def tell(self, number: int, operations: Sequence[Operation]) -> None:
-        """Queues the operations of a journal entry; never waits."""
-        self._queue.put(Numbered(number, operations))
+    def tell(self, entry: Entry) -> None:
+        """Queues an entry of the journal; never waits."""
+        self._queue.put(entry)
 
     @property
     def backlog(self) -> int:
-        """Journal entries that wait."""
+        """Entries that wait."""
         return len(self._left) + self._queue.qsize()
 
     def abandon(self) -> None:
-        """From now on nothing is written, and the cursor stays: the study is another process's."""
+        """Stops writing, and leaves the cursor as it is: the study now belongs to another process."""
         self._abandoned.set()
 
     def close(self, seconds: float = CLOSE_SECONDS, grace: float | None = None) -> int:
-        """Writes what waits, for at most so many seconds; returns the number of operations that MLflow has not got.
+        """Writes what waits, for at most so many seconds; returns how many entries MLflow has not got.
 
-        grace: how much longer a write that has begun may take, None: GRACE_SECONDS; one that hangs is not waited for,
-        at worst it is written twice.
+        grace: how much longer a write that has begun may take; None: GRACE_SECONDS. A write that still hangs then is
+        left alone; at worst its entries are written twice.
         """
         self._give_up_at = time.monotonic() + seconds
         self._closing.set()
         self._thread.join(seconds + (GRACE_SECONDS if grace is None else grace))
-        return sum(len(each.operations) for each in [*self._left, *self._drain()])
+        return len(self._left) + len(self._drain())
 
     def _run(self) -> None:
         store: Store | None = None
@@ -132,16 +128,16 @@ class Tracker:
             self._closing.wait(GATHER_SECONDS)
 
     def _write(self, store: Store) -> None:
-        if self._left:
-            store.apply([operation for each in self._left for operation in each.operations])
-            last = self._left[-1].number
-            self._left.clear()
-            if self._abandoned.is_set():
-                return
+        if not self._left:
+            return
+        store.write(self._left)
+        last = self._left[-1].number
+        self._left.clear()
+        if not self._abandoned.is_set():
             with suppress(OSError):  # a full disk: the same is written once more, later
                 self._cursor.write(last)
 
-    def _drain(self) -> list[Numbered]:
+    def _drain(self) -> list[Entry]:
         entries = []
         with suppress(queue.Empty):  # `close` may drain it too
             while True:
@@ -149,22 +145,15 @@ class Tracker:
         return entries
 
 
-def replay(store: Store, entries: Iterable[Numbered], cursor: Cursor) -> int:
-    """Writes what MLflow has missed, in order; returns how many operations there were.
+def catch_up(store: Store, entries: Iterable[Entry], cursor: Cursor) -> int:
+    """Writes the entries that MLflow has missed, in order; returns how many there were.
 
-    Raises whatever the store raises; what was written until then is not written again.
+    Raises whatever the store raises; the next call goes on after the last batch that was written.
     """
-    count, batch = 0, list[Numbered]()
-    for entry in entries:
-        batch.append(entry)
-        if len(batch) == A_BATCH:
-            count += _send(store, batch, cursor)
-            batch = []
-    return count + (_send(store, batch, cursor) if batch else 0)
-
-
-def _send(store: Store, batch: Sequence[Numbered], cursor: Cursor) -> int:
-    operations = [operation for entry in batch for operation in entry.operations]
-    store.apply(operations)
-    cursor.write(batch[-1].number)
-    return len(operations)
+    waiting = iter(entries)
+    count = 0
+    while batch := list(islice(waiting, A_BATCH)):
+        store.write(batch)
+        cursor.write(batch[-1].number)
+        count += len(batch)
+    return count

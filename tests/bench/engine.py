@@ -28,7 +28,7 @@ from scalestudy.orchestration.study.schedule import Costs, Room, Work, lower_bou
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.support.bench_models import NOTHING
-from tests.support.groups import worker_groups
+from tests.support.groups import group_pool
 from tests.support.studies import write_spec
 from tests.support.tables import Part, Rows, print_parts
 
@@ -115,9 +115,9 @@ def stock_cold_start(num_workers: int, folder: Path) -> float:
 
 def our_cold_start(num_workers: int, folder: Path) -> float:
     """The same for one of our groups, from its order to all of its ranks being ready for a trial."""
-    with worker_groups(folder) as groups:
-        groups.train(num_workers, epochs=1)
-        return max(groups.host.cold_starts.values())
+    with group_pool(folder) as pool:
+        pool.train(num_workers, epochs=1)
+        return max(pool.host.cold_starts.values())
 
 
 # --- trials in warm groups ----------------------------------------------------------------------------------------

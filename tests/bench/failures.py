@@ -10,19 +10,18 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import ray
-
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, Operation, Operations
+from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.groups.events import EpochDone, Running
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.server import resolve_address
-from scalestudy.orchestration.tracking.writer import Cursor, Tracker
-from scalestudy.training.records import epoch_metrics
+from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
+from scalestudy.training.records import EpochRecord, epoch_metrics
 from tests.bench.engine import MODELS, local_ray
-from tests.support.groups import Desk, wait_until, worker_groups
+from tests.support.groups import Pool, group_pool, wait_until
 from tests.support.synthetic_studies import study_of
 from tests.support.tables import Part, Rows, print_parts
 
@@ -31,17 +30,17 @@ RECOVERY_EPOCHS, RECOVERY_STEPS, STEP_SECONDS = 6, 20, 0.1
 
 def recovery(folder: Path, *, small: bool = False) -> Rows:
     """One row: a two-worker trial whose worker is killed in the middle of an epoch; medians."""
-    with local_ray(4), worker_groups(folder) as groups:
-        found = [killed(groups, folder / f"try-{number}") for number in range(1 if small else 5)]
+    with local_ray(4), group_pool(folder) as pool:
+        found = [killed(pool, folder / f"try-{number}") for number in range(1 if small else 5)]
     medians = [statistics.median(values) for values in zip(*found, strict=True)]
     return [[str(len(found)), f"{medians[0]:.1f}", f"{medians[1]:.1f}", f"{medians[2]:.0f}", str(RECOVERY_STEPS)]]
 
 
-def killed(groups: Desk, place: Path) -> tuple[float, float, int]:
+def killed(pool: Pool, place: Path) -> tuple[float, float, int]:
     """Seconds from SIGKILL to the next step, to the next epoch's record, and the steps executed beyond the needed."""
     notes = place / "notes"
     notes.mkdir(parents=True)
-    trial_id = groups.lease(
+    trial_id = pool.request(
         2,
         place / "checkpoints",
         model=f"{MODELS}:Sleeps",
@@ -51,16 +50,15 @@ def killed(groups: Desk, place: Path) -> tuple[float, float, int]:
         batch_size=8,
         epochs=RECOVERY_EPOCHS,
     )
-    groups.events(trial_id, lambda event: event["type"] == "epoch" and event["epoch"]["epoch"] == 2)
+    pool.events(trial_id, lambda event: isinstance(event, EpochDone) and event.record.epoch == 2)
     at_kill = len(_steps(notes)) + RECOVERY_STEPS // 2
     wait_until(lambda: len(_steps(notes)) >= at_kill)
     when = time.time()
     os.kill(int((notes / "pid-1").read_text("utf-8")), signal.SIGKILL)
-    groups.events(trial_id, lambda event: event["type"] == "epoch" and event["epoch"]["epoch"] == 3)
+    pool.events(trial_id, lambda event: isinstance(event, EpochDone) and event.record.epoch == 3)
     recorded = time.time()
-    ended = groups.events(trial_id)[-1]
-    ray.get(groups.groups.release.remote(trial_id))
-    assert ended["status"] == "finished", ended
+    ended = pool.end_of(trial_id)
+    assert ended.status == "finished", ended
     steps = _steps(notes)
     following = min(step for step in steps if step > when + 1.5 * STEP_SECONDS)
     return following - when, recorded - when, len(steps) - RECOVERY_EPOCHS * RECOVERY_STEPS
@@ -89,37 +87,37 @@ def points(folder: Path, *, small: bool = False) -> Rows:
 
 
 def points_to_mlflow(path: Path) -> tuple[float, float, float]:
-    """Seconds of the main thread in `Tracker.tell`, with the journal in `Recorder.take`, and until all is in sqlite."""
+    """Seconds of the main thread in `tell`, with the journal in `Recorder.take`, and until all is in sqlite."""
     spec, plan, trials = study_of(POINTS_STUDY)
     study = StudyFolder(path)
     study.create()
     study.write_plan(plan, path.name, spec.to_yaml())
     address = resolve_address(f"sqlite:///{path / 'mlflow.db'}")
-    tracker = TimedTracker(lambda: MlflowStore(address, spec.name, path.name), Cursor(study.cursor_file))
-    operations = Operations(spec, study, {trial.trial_id: trial for trial in plan.trials}, lambda trial: {})
-    recorder = Recorder(study, operations, tracker, History())
+    tracked = TrackedStudy(spec=spec, folder=study, trials=plan.by_id(), config_of=lambda trial: {})
+    writer = TimedWriter(lambda: MlflowStore(address, tracked), Cursor(study.cursor_file))
+    recorder = Recorder(tracked, writer, History())
     recorder.study("started")
     for trial in plan.trials:
-        recorder.take(trial.trial_id, {"type": "running", "attempt": 1, "world": {}})
-    pairs = [(trial["trial_id"], epoch) for trial in trials for epoch in trial["epochs"]]
-    wanted = -(-POINTS // len(epoch_metrics(pairs[0][1])))
-    assert len(pairs) >= wanted
-    tracker.spent, began = 0.0, time.perf_counter()
-    for trial_id, epoch in pairs[:wanted]:
-        recorder.take(trial_id, {"type": "epoch", "epoch": epoch})
+        recorder.take(trial.trial_id, Running(attempt=1))
+    records = [(trial["trial_id"], EpochRecord.from_dict(epoch)) for trial in trials for epoch in trial["epochs"]]
+    wanted = -(-POINTS // len(epoch_metrics(records[0][1].to_dict())))
+    assert len(records) >= wanted
+    writer.spent, began = 0.0, time.perf_counter()
+    for trial_id, record in records[:wanted]:
+        recorder.take(trial_id, EpochDone(record=record))
     taken = time.perf_counter() - began
-    assert tracker.close() == 0
-    return tracker.spent, taken, time.perf_counter() - began
+    assert writer.close() == 0
+    return writer.spent, taken, time.perf_counter() - began
 
 
-class TimedTracker(Tracker):
+class TimedWriter(TrackingWriter):
     """Adds up the seconds that its caller spends in `tell`."""
 
     spent = 0.0
 
-    def tell(self, number: int, operations: Sequence[Operation]) -> None:
+    def tell(self, entry: Entry) -> None:
         began = time.perf_counter()
-        super().tell(number, operations)
+        super().tell(entry)
         self.spent += time.perf_counter() - began
 
 

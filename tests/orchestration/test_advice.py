@@ -78,9 +78,16 @@ def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
 
 @pytest.mark.parametrize(
     ("wish", "value"),
-    [("accuracy", 0.0), ("accuracy", 95), ("max_gpus", 0), ("price", -1.0), ("price", float("nan")), ("by", "luck"),
-     ("accuracy", float("nan"))],
-)  # fmt: skip
+    [
+        ("accuracy", 0.0),
+        ("accuracy", 95),
+        ("max_gpus", 0),
+        ("price", -1.0),
+        ("price", float("nan")),
+        ("by", "luck"),
+        ("accuracy", float("nan")),
+    ],
+)
 def test_a_wish_that_can_not_be_is_refused(folder, wish, value):
     option = "--" + wish.replace("_", "-")
     with pytest.raises(RequestError, match=f"{option}: {value}") as caught:

@@ -205,7 +205,7 @@ def test_ui_with_an_impossible_port(tmp_path):
 def test_a_damaged_folder(tmp_path, command, damage):
     from scalestudy.experiments.plan.plan import make_plan
     from scalestudy.experiments.study.folder import StudyFolder
-    from scalestudy.orchestration.study.ready import read_spec
+    from scalestudy.orchestration.study.folders import read_spec
 
     spec = read_spec(write_spec(tmp_path, sweep=SWEEP))
     folder = StudyFolder(tmp_path / "out")

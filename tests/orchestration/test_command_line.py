@@ -162,7 +162,8 @@ def test_a_signal_stops_the_study_and_keeps_what_has_ended(tmp_path, number, cod
 
 
 def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
-    from scalestudy.orchestration.study.ready import new_folder, new_study_id, read_spec
+    from scalestudy.orchestration.study.folders import read_spec
+    from scalestudy.orchestration.study.opening import new_folder, new_study_id
 
     monkeypatch.chdir(tmp_path)
     spec = read_spec(write_spec(tmp_path))

@@ -49,6 +49,6 @@ def test_no_step_is_made_twice(found):
 def test_nothing_is_placed_on_the_node_any_more(found):
     assert found["later"]["status"] == "finished"
     assert found["drained"] not in nodes_of(found["later"])
-    assert all(found["drained"] not in group["nodes"] for group in found["books"]["groups"])
-    assert found["books"]["room"].get(found["drained"], 0) == 0
-    assert found["books"]["waiting"] == []
+    assert all(found["drained"] not in group["nodes"] for group in found["pool"]["groups"])
+    assert found["pool"]["room"].get(found["drained"], 0) == 0
+    assert found["pool"]["waiting"] == []

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.support.groups import worker_groups
+from tests.support.groups import group_pool
 from tests.support.listening import family_of, listening
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -14,8 +14,8 @@ LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 @pytest.fixture(scope="module")
 def ports(ray_session, tmp_path_factory):
     """Where everything listens that this process has started, while a group of two workers is there."""
-    with worker_groups(tmp_path_factory.mktemp("groups")) as desk:
-        assert desk.train(2, epochs=1)["status"] == "finished"
+    with group_pool(tmp_path_factory.mktemp("groups")) as pool:
+        assert pool.train(2, epochs=1).status == "finished"
         return listening(family_of(os.getpid()))
 
 

@@ -18,9 +18,8 @@ from scalestudy.orchestration.commands.folder import earlier_trials, rebuild_rep
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
-from scalestudy.orchestration.study.folders import open_folder
+from scalestudy.orchestration.study.folders import open_folder, read_spec
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
-from scalestudy.orchestration.study.ready import read_spec
 from scalestudy.training.checkpoint.files import latest
 from tests.support.groups import wait_until
 from tests.support.object_store import KEYS, ObjectStore

@@ -8,7 +8,7 @@ from torch import nn
 
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_model import log_best_model, trained_model
-from scalestudy.orchestration.tracking.mlflow_store import MlflowStore
+from scalestudy.orchestration.tracking.mlflow_store import open_experiment
 from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.training.state import save_state
 from tests.support.synthetic_studies import study_of
@@ -35,65 +35,63 @@ class Branching(nn.Module):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
+    """A client, and an experiment of its store."""
     folder = tmp_path_factory.mktemp("mlflow")
-    store = MlflowStore(resolve_address(f"sqlite:///{folder}/mlflow.db"), "models", "study")
-    started = {"op": "study_started", "at": "2026-01-31T12:00:00.000Z", "note": "", "params": {}, "files": []}
-    store.apply([started])
-    return store
+    return open_experiment(resolve_address(f"sqlite:///{folder}/mlflow.db"), "models")
 
 
-def operation(store, tmp_path, model, name):
-    """A trial's run, and the operation that logs its model, drawn at random."""
+def run_and_model(store, tmp_path, model):
+    """A trial's run, its configuration, and where its model lies, drawn at random."""
     _, plan, _ = study_of(SPEC.format(model=model))
-    config = train_config(plan.trials[0], tmp_path)
-    started = {"op": "trial_started", "trial_id": name, "name": name, "at": "2026-01-31T12:00:00.000Z", "params": {}}
-    store.apply([started])
+    client, experiment = store
     torch.manual_seed(3)
     from scalestudy.training.models import build_model
 
     path = tmp_path / "model.pt"
     save_state(build_model(model, 10, 1, {}), path)
-    return {"op": "model", "trial_id": name, "config": config, "model_path": str(path)}
+    run = client.create_run(experiment).info.run_id
+    return run, train_config(plan.trials[0], tmp_path), str(path)
 
 
 def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_path):
     import mlflow
 
-    told = operation(store, tmp_path, "lenet", "good")
+    client, experiment = store
+    run_id, config, path = run_and_model(store, tmp_path, "lenet")
     before = mlflow.get_tracking_uri()
-    store.apply([told])
-    store.apply([told])
+    for _ in range(2):
+        log_best_model(client, run_id, config, path)
     assert mlflow.get_tracking_uri() == before
-    run = store.client.get_run(store.runs["good"])
-    (output,) = run.outputs.model_outputs
-    logged = store.client.get_logged_model(output.model_id)
-    assert logged.source_run_id == run.info.run_id
-    assert logged.experiment_id == run.info.experiment_id
+    (output,) = client.get_run(run_id).outputs.model_outputs
+    logged = client.get_logged_model(output.model_id)
+    assert logged.source_run_id == run_id
+    assert logged.experiment_id == experiment
     assert logged.status == "READY"
-    mlflow.set_tracking_uri(store.client.tracking_uri)
+    mlflow.set_tracking_uri(client.tracking_uri)
     try:
         loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
         info = mlflow.models.get_model_info(f"models:/{output.model_id}")
     finally:
         mlflow.set_tracking_uri(before)
-    model, example = trained_model(told["config"], told["model_path"])
+    model, example = trained_model(config, path)
     assert example.shape[0] == 2
     assert not model.training
     for size in (1, 2, 7):
         rows = torch.rand(size, 1, 28, 28, generator=torch.Generator().manual_seed(size))
         with torch.no_grad():
             assert torch.equal(loaded(rows), model(rows)), f"batch {size}"
-    files = {file.path for file in store.client.list_logged_model_artifacts(output.model_id, "data")}
+    files = {file.path for file in client.list_logged_model_artifacts(output.model_id, "data")}
     assert "data/model.pt2" in files, files
     assert info.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
     assert info.signature.outputs.inputs[0].shape == (-1, 10)
 
 
 def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):
-    told = operation(store, tmp_path, "tests.orchestration.test_mlflow_model:Branching", "branching")
+    client, _ = store
+    run_id, config, path = run_and_model(store, tmp_path, "tests.orchestration.test_mlflow_model:Branching")
     with caplog.at_level(logging.WARNING):
-        log_best_model(store.client, store.runs["branching"], told)
-    run = store.client.get_run(store.runs["branching"])
+        log_best_model(client, run_id, config, path)
+    run = client.get_run(run_id)
     assert run.data.tags["scalestudy.model"].startswith("state_dict only; torch.export refused")
-    assert [file.path for file in store.client.list_artifacts(run.info.run_id, "model")] == ["model/model.pt"]
+    assert [file.path for file in client.list_artifacts(run.info.run_id, "model")] == ["model/model.pt"]
     assert "parameters alone" in caplog.text

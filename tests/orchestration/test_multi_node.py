@@ -32,7 +32,7 @@ def test_a_trial_that_loses_a_node_goes_on_elsewhere_without_a_changed_or_double
     assert [epoch["epoch"] for epoch in hit["epochs"]] == list(range(1, 31))
     assert found["same"], "to the bit"
     assert "resumed" in hit["flags"]
-    assert set(nodes_of(hit)) == set(found["books"]["room"])
+    assert set(nodes_of(hit)) == set(found["pool"]["room"])
 
 
 def test_a_trial_that_no_node_set_can_hold_any_more_is_told_so(found):
@@ -51,4 +51,4 @@ def test_a_node_with_another_version_is_named(found):
 
 def test_what_a_lost_node_has_left_keeps_nobody_waiting_at_the_end(found):
     assert found["closing_seconds"] < 10
-    assert found["books"]["waiting"] == []
+    assert found["pool"]["waiting"] == []

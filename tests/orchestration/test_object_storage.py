@@ -116,7 +116,7 @@ def test_commands_take_the_address(bucket, place, local, kept):
     compared = scalestudy("compare", address, local.path, cwd=place)
     assert compared.returncode == 0, compared.stderr
     sent = scalestudy("sync", address, cwd=place)
-    assert sent.stdout.startswith("0 operations sent"), sent.stderr
+    assert sent.stdout.startswith("0 events sent"), sent.stderr
 
 
 def test_a_bucket_that_goes_away_and_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path):

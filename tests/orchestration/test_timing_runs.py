@@ -14,7 +14,8 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.folder import status_of
-from scalestudy.orchestration.progress.progress import Board
+from scalestudy.orchestration.groups.events import Ended
+from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.study.trials import train_config
@@ -45,21 +46,21 @@ def test_the_training_loop_takes_a_timing_trial():
     assert all(TrainConfig.from_dict(train_config(trial, "data")).max_steps is None for trial in plan.trials)
 
 
-def test_the_board_tells_timing_runs_apart():
+def test_the_progress_tells_timing_runs_apart():
     spec, plan, trials = study_of("name: x\nsweep: {num_gpus: [1, 2]}", flags={"*": ["shared_node"]})
-    known, board = {trial.trial_id: trial for trial in plan.trials}, None
-    board = Board(known, expected=2)
+    known = plan.by_id()
+    progress = StudyProgress(known, expected=2)
     for record in trials:
-        board.take(record["trial_id"], {"type": "ended", **record})
-    assert board.progress().startswith("2/2 trials")
-    assert "timing" not in board.progress()
+        progress.take(record["trial_id"], Ended.from_facts(record))
+    assert progress.line().startswith("2/2 trials")
+    assert "timing" not in progress.line()
     timings = timing_trials(spec, plan.trials, {each["trial_id"]: each for each in trials})
     known.update({trial.trial_id: trial for trial in timings})
-    assert "0/2 timing runs" in board.progress()
-    board.take(timings[0].trial_id, {"type": "ended", "status": "failed"})
-    assert "2/2 trials" in board.progress()
-    assert "1/2 timing runs" in board.progress()
-    assert (board.total, len(board.statuses)) == (2, 2)
+    assert "0/2 timing runs" in progress.line()
+    progress.take(timings[0].trial_id, Ended.from_facts({**trials[0], "status": "failed"}))
+    assert "2/2 trials" in progress.line()
+    assert "1/2 timing runs" in progress.line()
+    assert (progress.total, len(progress.statuses)) == (2, 2)
 
 
 @pytest.fixture(scope="module")

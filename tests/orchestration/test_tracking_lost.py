@@ -31,8 +31,12 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
     server.start()
     study = subprocess.Popen(
         command("run", spec, "--address", "local", "--out", "out"),
-        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     folder = StudyFolder(tmp_path / "out")
     try:
         wait_until(lambda: folder.trials_file.exists() and folder.read_trials(), seconds=90)
@@ -51,7 +55,7 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
     try:
         done = scalestudy("sync", "out", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert scalestudy("sync", "out", cwd=tmp_path).stdout.startswith("0 operations")
+        assert scalestudy("sync", "out", cwd=tmp_path).stdout.startswith("0 events")
     finally:
         server.stop()
     assert_recorded_once(server.store, folder.read_trials())

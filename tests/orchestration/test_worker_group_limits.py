@@ -2,29 +2,29 @@
 
 import time
 
-from tests.support.groups import losses, wait_until, worker_groups
+from tests.support.groups import group_pool, losses, wait_until
 
 SLOW = "tests.support.user_models:Slow"
 
 
 def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_path):
-    with worker_groups(tmp_path, trial_seconds=3.0) as desk:
-        ended = desk.train(1, model=SLOW, model_args={"seconds": 0.2}, epochs=1000)
-        assert (ended["status"], ended["error"]["kind"]) == ("failed", "time_limit")
-        assert ended["attempts"] == 1
+    with group_pool(tmp_path, trial_seconds=3.0) as pool:
+        ended = pool.train(1, model=SLOW, model_args={"seconds": 0.2}, epochs=1000)
+        assert (ended.status, ended.error.kind) == ("failed", "time_limit")
+        assert ended.attempts == 1
 
 
 def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_serves(ray_session, tmp_path):
-    with worker_groups(tmp_path, timeout_seconds=3.0) as desk:
-        expected = losses(desk.train(2, epochs=1))
+    with group_pool(tmp_path, timeout_seconds=3.0) as pool:
+        expected = losses(pool.train(2, epochs=1))
         time.sleep(7.0)
-        assert losses(desk.train(2, epochs=1)) == expected
-        assert list(desk.served().values()) == [2]
+        assert losses(pool.train(2, epochs=1)) == expected
+        assert list(pool.served().values()) == [2]
 
 
 def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
-    with worker_groups(tmp_path, trials_per_group=1) as desk:
-        first = desk.train(1, epochs=1)
-        second = desk.train(1, epochs=1)
+    with group_pool(tmp_path, trials_per_group=1) as pool:
+        first = pool.train(1, epochs=1)
+        second = pool.train(1, epochs=1)
         assert losses(first) == losses(second)
-        wait_until(lambda: "group-1-of-1" not in desk.served())
+        wait_until(lambda: "group-1-of-1" not in pool.served())

@@ -9,8 +9,9 @@ import time
 import pytest
 import ray
 
-from scalestudy.orchestration.groups.worker import Desk
-from tests.support.groups import losses, wait_until, worker_groups
+from scalestudy.orchestration.groups.actor import PoolClient
+from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, Stepped
+from tests.support.groups import group_pool, losses, wait_until
 
 SLOW = "tests.support.user_models:Slow"
 
@@ -18,159 +19,159 @@ SLOW = "tests.support.user_models:Slow"
 @pytest.fixture(scope="module")
 def fresh(ray_session, tmp_path_factory):
     """What groups compute in their first trial, by number of workers; they have ended when this returns."""
-    with worker_groups(tmp_path_factory.mktemp("fresh")) as groups:
+    with group_pool(tmp_path_factory.mktemp("fresh")) as groups:
         return {size: losses(groups.train(size, seed=7)) for size in (1, 2)}
 
 
 @pytest.fixture(scope="module")
-def desk(fresh, tmp_path_factory):
-    with worker_groups(tmp_path_factory.mktemp("groups")) as desk:
-        yield desk
+def pool(fresh, tmp_path_factory):
+    with group_pool(tmp_path_factory.mktemp("groups")) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(desk, fresh, num_workers):
-    desk.train(num_workers, seed=1, model="mlp", model_args={}, learning_rate=0.3)
-    desk.train(num_workers, seed=2, optimizer={"name": "adam"}, learning_rate=0.001, epochs=1)
-    assert losses(desk.train(num_workers, seed=7)) == fresh[num_workers]
+def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(pool, fresh, num_workers):
+    pool.train(num_workers, seed=1, model="mlp", model_args={}, learning_rate=0.3)
+    pool.train(num_workers, seed=2, optimizer={"name": "adam"}, learning_rate=0.001, epochs=1)
+    assert losses(pool.train(num_workers, seed=7)) == fresh[num_workers]
     assert len(fresh[num_workers]) == 2
 
 
-def test_trials_of_one_size_share_one_group(desk):
-    before = sum(desk.served().values())
-    groups = {tuple(desk.served()) for _ in range(3) if desk.train(2, epochs=1)}
+def test_trials_of_one_size_share_one_group(pool):
+    before = sum(pool.served().values())
+    groups = {tuple(pool.served()) for _ in range(3) if pool.train(2, epochs=1)}
     assert len(groups) == 1
-    assert sum(desk.served().values()) == before + 3
+    assert sum(pool.served().values()) == before + 3
 
 
-def test_a_diverged_trial_leaves_its_group_warm(desk):
-    desk.train(2, epochs=1)
-    before = desk.served_by(2)
-    ended = desk.train(2, learning_rate=1e20, epochs=3)
-    assert ended["status"] == "diverged"
-    assert ended["error"]["kind"] == "diverged"
-    assert "not finite" in ended["error"]["message"]
-    assert desk.train(2, epochs=1)["status"] == "finished"
-    assert desk.served_by(2) == {group: count + 2 for group, count in before.items()}
+def test_a_diverged_trial_leaves_its_group_warm(pool):
+    pool.train(2, epochs=1)
+    before = pool.served_by(2)
+    ended = pool.train(2, learning_rate=1e20, epochs=3)
+    assert ended.status == "diverged"
+    assert ended.error.kind == "diverged"
+    assert "not finite" in ended.error.message
+    assert pool.train(2, epochs=1).status == "finished"
+    assert pool.served_by(2) == {group: count + 2 for group, count in before.items()}
 
 
-def test_a_user_exception_fails_the_trial_with_rank_and_message_and_the_next_trial_runs(desk):
-    ended = desk.train(2, model="tests.support.user_models:FailsOnRank", model_args={"on_rank": 1})
-    assert ended["status"] == "failed"
-    assert (ended["error"]["kind"], ended["error"]["rank"], ended["attempts"]) == ("exception", 1, 1)
-    assert ended["error"]["message"].startswith("ArithmeticError: the user's layer can't go on; logs: ")
-    assert desk.train(2, epochs=1)["status"] == "finished"
+def test_a_user_exception_fails_the_trial_with_rank_and_message_and_the_next_trial_runs(pool):
+    ended = pool.train(2, model="tests.support.user_models:FailsOnRank", model_args={"on_rank": 1})
+    assert ended.status == "failed"
+    assert (ended.error.kind, ended.error.rank, ended.attempts) == ("exception", 1, 1)
+    assert ended.error.message.startswith("ArithmeticError: the user's layer can't go on; logs: ")
+    assert pool.train(2, epochs=1).status == "finished"
 
 
-def test_a_model_that_cannot_be_built_is_told_for_all_ranks(desk):
-    ended = desk.train(2, model="tests.support.user_models:fails_when_built", model_args={})
-    assert ended["status"] == "failed"
-    assert ended["error"]["message"].startswith("LookupError: no weights for this model")
+def test_a_model_that_cannot_be_built_is_told_for_all_ranks(pool):
+    ended = pool.train(2, model="tests.support.user_models:fails_when_built", model_args={})
+    assert ended.status == "failed"
+    assert ended.error.message.startswith("LookupError: no weights for this model")
 
 
-def test_out_of_memory_is_a_result(desk):
-    ended = desk.train(1, model="tests.support.user_models:TooLarge", model_args={})
-    assert ended["status"] == "out_of_memory"
-    assert ended["error"]["rank"] == 0
+def test_out_of_memory_is_a_result(pool):
+    ended = pool.train(1, model="tests.support.user_models:TooLarge", model_args={})
+    assert ended.status == "out_of_memory"
+    assert ended.error.rank == 0
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_killed_worker_costs_an_attempt_and_changes_no_record(desk, tmp_path, checkpointed):
+def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path, checkpointed):
     """With checkpoints the second attempt goes on from the first epoch's end, else it begins anew."""
-    undisturbed = desk.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=3)
+    undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=3)
     pids, checkpoints = tmp_path / "pids", tmp_path / "checkpoints"
     pids.mkdir()
-    trial_id = desk.lease(
+    trial_id = pool.request(
         2, checkpoints if checkpointed else None, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=3
     )
-    desk.events(trial_id, until=lambda event: event["type"] == "epoch")
+    pool.events(trial_id, until=lambda event: isinstance(event, EpochDone))
     if checkpointed:
         wait_until(lambda: list(checkpoints.glob("*/manifest.json")))
     victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
     os.kill(int(victim.name.split("-")[1]), signal.SIGKILL)
-    events = desk.events(trial_id)
-    desk.groups.release.remote(trial_id)
+    events = pool.events(trial_id)
+    pool.release(trial_id)
     ended = events[-1]
-    assert [event["type"] for event in events].count("retry") == 1
-    assert (ended["status"], ended["attempts"]) == ("finished", 2)
-    assert [epoch["epoch"] for epoch in ended["epochs"]] == [1, 2, 3]
+    assert [isinstance(event, Retried) for event in events].count(True) == 1
+    assert (ended.status, ended.attempts) == ("finished", 2)
+    assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3]
     assert losses(ended) == losses(undisturbed)
-    assert ("resumed" in ended["flags"]) is checkpointed
+    assert ("resumed" in ended.flags) is checkpointed
 
 
-def test_sizes_take_turns_where_only_one_fits(desk):
-    ended = [desk.train(size, epochs=1) for size in (4, 1, 3, 2)]
-    assert [event["status"] for event in ended] == ["finished"] * 4
-    assert [len(event["world"]["workers"]) for event in ended] == [4, 1, 3, 2]
-    accuracies = [event["epochs"][0]["test_accuracy"] for event in ended]
+def test_sizes_take_turns_where_only_one_fits(pool):
+    ended = [pool.train(size, epochs=1) for size in (4, 1, 3, 2)]
+    assert [event.status for event in ended] == ["finished"] * 4
+    assert [len(event.world.workers) for event in ended] == [4, 1, 3, 2]
+    accuracies = [event.epochs[0].test_metric for event in ended]
     assert max(accuracies) - min(accuracies) < 0.05  # the same global batches, summed in another order
 
 
-def test_a_released_trial_is_left_within_a_step_and_its_warm_group_serves_like_a_fresh_one(desk, fresh):
-    desk.train(2, epochs=1)
-    before = desk.served_by(2)
-    trial_id = desk.lease(2, model=SLOW, model_args={"seconds": 0.3}, epochs=1000)
-    desk.events(trial_id, until=lambda event: event["type"] == "running")
+def test_a_released_trial_is_left_within_a_step_and_its_warm_group_serves_like_a_fresh_one(pool, fresh):
+    pool.train(2, epochs=1)
+    before = pool.served_by(2)
+    trial_id = pool.request(2, model=SLOW, model_args={"seconds": 0.3}, epochs=1000)
+    pool.events(trial_id, until=lambda event: isinstance(event, Running))
     time.sleep(1.0)
-    desk.release(trial_id)
+    pool.release(trial_id)
     released = time.monotonic()
-    wait_until(lambda: desk.served_by(2) == {group: count + 1 for group, count in before.items()}, 10)
+    wait_until(lambda: pool.served_by(2) == {group: count + 1 for group, count in before.items()}, 10)
     assert time.monotonic() - released < 3 * 0.3
-    assert losses(desk.train(2, seed=7)) == fresh[2]
-    assert desk.served_by(2) == {group: count + 2 for group, count in before.items()}
+    assert losses(pool.train(2, seed=7)) == fresh[2]
+    assert pool.served_by(2) == {group: count + 2 for group, count in before.items()}
 
 
-def test_a_stopped_trial_has_the_epochs_up_to_its_rung_and_leaves_the_group_warm(desk, fresh):
+def test_a_stopped_trial_has_the_epochs_up_to_its_rung_and_leaves_the_group_warm(pool, fresh):
     """Epochs of some ten milliseconds: the training has run ahead, and may even be at its end, when it is stopped."""
-    groups = set(desk.served_by(2))
-    whole = desk.train(2, epochs=6)
-    trial_id = desk.lease(2, epochs=6)
-    desk.events(trial_id, until=lambda event: event["type"] == "epoch" and event["epoch"]["epoch"] == 2)
-    ended = ray.get(desk.groups.stop.remote(trial_id, 2))
-    assert (ended["status"], ended["error"], ended["attempts"]) == ("stopped", None, 1)
+    groups = set(pool.served_by(2))
+    whole = pool.train(2, epochs=6)
+    trial_id = pool.request(2, epochs=6)
+    pool.events(trial_id, until=lambda event: isinstance(event, EpochDone) and event.record.epoch == 2)
+    ended = ray.get(pool.actor.stop.remote(trial_id, 2))
+    assert (ended.status, ended.error, ended.attempts) == ("stopped", None, 1)
     assert losses(ended) == losses(whole)[:2]
-    assert ray.get(desk.groups.stop.remote(trial_id, 2)) == ended
-    assert desk.events(trial_id)[-1] == ended
-    desk.release(trial_id)
-    assert losses(desk.train(2, seed=7)) == fresh[2]
-    assert set(desk.served_by(2)) == groups
+    assert ray.get(pool.actor.stop.remote(trial_id, 2)) == ended
+    assert pool.events(trial_id)[-1] == ended
+    pool.release(trial_id)
+    assert losses(pool.train(2, seed=7)) == fresh[2]
+    assert set(pool.served_by(2)) == groups
 
 
-def test_no_question_whether_to_stop_is_left_open(desk):
+def test_no_question_whether_to_stop_is_left_open(pool):
     for _ in range(3):
-        desk.train(2, epochs=1)
-    wait_until(lambda: desk.look()["listening"] == 0, 5)
+        pool.train(2, epochs=1)
+    wait_until(lambda: pool.look().listening == 0, 5)
 
 
-def test_what_is_known_of_a_trial(desk):
-    ended = desk.train(2, epochs=2)
-    assert ended["world"]["device"] == "cpu"
-    assert ended["world"]["nodes"] == 1
-    assert [worker["rank"] for worker in ended["world"]["workers"]] == [0, 1]
-    assert ended["train_seconds"] == pytest.approx(sum(epoch["train_seconds"] for epoch in ended["epochs"]), abs=1e-5)
-    assert 0 < ended["train_seconds"] < ended["wall_seconds"]
-    assert 0 <= ended["startup_seconds"] < ended["wall_seconds"]
-    assert math.isfinite(ended["epochs"][-1]["samples_per_second"])
-    assert all(epoch["replica_max_diff"] == 0.0 for epoch in ended["epochs"])
+def test_what_is_known_of_a_trial(pool):
+    ended = pool.train(2, epochs=2)
+    assert ended.world.device == "cpu"
+    assert ended.world.nodes == 1
+    assert [worker.rank for worker in ended.world.workers] == [0, 1]
+    assert ended.train_seconds == pytest.approx(sum(epoch.train_seconds for epoch in ended.epochs), abs=1e-5)
+    assert 0 < ended.train_seconds < ended.wall_seconds
+    assert 0 <= ended.startup_seconds < ended.wall_seconds
+    assert math.isfinite(ended.epochs[-1].samples_per_second)
+    assert all(epoch.replica_max_diff == 0.0 for epoch in ended.epochs)
 
 
-def test_posts_of_a_rank_do_not_overtake_each_other(ray_session):
+def test_reports_of_a_rank_do_not_overtake_each_other(ray_session):
     """Calls of an asynchronous actor do, when one of them takes longer."""
 
-    class SlowBooks:
+    class SlowPool:
         def __init__(self):
             self.taken = []
 
-        async def post(self, _group, _incarnation, _rank, _sequence, event):
-            await asyncio.sleep(0.3 if event["number"] == 1 else 0.0)
-            self.taken.append(event["number"])
+        async def report(self, turn, _rank, _post):
+            await asyncio.sleep(0.3 if turn.sequence == 1 else 0.0)
+            self.taken.append(turn.sequence)
 
         async def order(self):
             return self.taken
 
-    books = ray.remote(SlowBooks).options(num_cpus=0).remote()
-    desk = Desk(books, "group", "incarnation", 0)
+    slow = ray.remote(SlowPool).options(num_cpus=0).remote()
+    client = PoolClient(slow, "group", "incarnation", 0)
     for number in (1, 2, 3):
-        sent = desk.post_in_order(0, {"number": number})
+        sent = client.send_in_order(number, Stepped())
     ray.get(sent)
-    assert ray.get(books.order.remote()) == [1, 2, 3]
+    assert ray.get(slow.order.remote()) == [1, 2, 3]

@@ -9,12 +9,14 @@ import json
 import tempfile
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.cluster.nodes import alive_nodes
-from tests.support.groups import Desk, losses, wait_until, worker_groups
+from scalestudy.orchestration.groups.events import Retried, to_plain
+from tests.support.groups import Pool, group_pool, losses, wait_until
 from tests.support.three_raylets import has_epoch, three_raylets
 
 MODEL = "tests.support.user_models:Counts"
@@ -39,33 +41,32 @@ def passes(file: Path) -> list[int]:
     return list(Counter(file.read_text(encoding="utf-8").split()).values())
 
 
-def preemption(desk: Desk, others: list[Any], folder: Path) -> dict[str, Any]:
+def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     """A trial of three workers in the middle of which a node drains, and one that comes after it."""
     counts = {name: folder / f"passes-{name}" for name in ("plain", "hit")}
-    plain = desk.train(3, model=MODEL, epochs=EPOCHS, model_args={"file": str(counts["plain"])})
+    plain = pool.train(3, model=MODEL, epochs=EPOCHS, model_args={"file": str(counts["plain"])})
     args = {"file": str(counts["hit"]), "seconds": 0.1}
-    hit = desk.lease(3, folder / "checkpoints", model=MODEL, epochs=EPOCHS, model_args=args)
-    running = desk.events(hit, until=has_epoch(3))[0]
-    used = [worker["node"] for worker in running["world"]["workers"]]
+    hit = pool.request(3, folder / "checkpoints", model=MODEL, epochs=EPOCHS, model_args=args)
+    running = pool.events(hit, until=has_epoch(3))[0]
+    used = [worker.node for worker in running.world.workers]
     drained = next(node.node_id for node in others if node.node_id in used)
     drain(drained)
-    events = desk.events(hit, until=lambda event: event["type"] == "retry")
+    events = pool.events(hit, until=lambda event: isinstance(event, Retried))
     alive = [node.node_id for node in alive_nodes()]
-    ended = desk.events(hit)[-1]
-    desk.release(hit)
-    later = desk.train(3, model=MODEL, epochs=1, model_args={"file": str(folder / "passes-later")})
+    ended = pool.end_of(hit)
+    later = pool.train(3, model=MODEL, epochs=1, model_args={"file": str(folder / "passes-later")})
     wait_until(lambda: drained not in [node.node_id for node in alive_nodes()], seconds=90)
     return {
-        "plain": plain,
-        "hit": ended,
-        "retry": events[-1],
+        "plain": plain.to_facts(),
+        "hit": ended.to_facts(),
+        "retry": to_plain(events[-1]),
         "before": used,
         "drained": drained,
         "alive_when_left": alive,
-        "later": later,
+        "later": later.to_facts(),
         "same": losses(ended) == losses(plain),
         "passes": {name: passes(file) for name, file in counts.items()},
-        "books": desk.look(),
+        "pool": asdict(pool.look()),
     }
 
 
@@ -73,8 +74,8 @@ def main() -> None:
     """Everything."""
     prepare_environment()
     with three_raylets() as others, tempfile.TemporaryDirectory() as folder:
-        with worker_groups(Path(folder), stalled_seconds=30.0, timeout_seconds=30.0) as desk:
-            found = preemption(desk, others, Path(folder))
+        with group_pool(Path(folder), stalled_seconds=30.0, timeout_seconds=30.0) as pool:
+            found = preemption(pool, others, Path(folder))
         print(json.dumps(found), flush=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.storage.mirror import mirrored
 from tests.support.groups import losses, wait_until
 from tests.support.studies import command, environment
@@ -57,7 +58,7 @@ def outcome(folder: StudyFolder) -> dict[str, Any]:
     """Losses and accuracies of a study whose trials have all finished, by trial, to the bit."""
     trials = folder.read_trials()
     assert [trial["status"] for trial in trials] == ["finished"] * len(trials)
-    return {trial["trial_id"]: losses(trial) for trial in trials}
+    return {trial["trial_id"]: losses(Ended.from_facts(trial)) for trial in trials}
 
 
 def assert_recorded_once(folder: StudyFolder, store: Path | str, epochs: int) -> None:

@@ -1,7 +1,7 @@
-"""Ray Train as the worker groups' books see it: groups that start, ranks that train, fail and start again.
+"""Ray Train as the pool sees it: groups that start, ranks that train, fail and start again.
 
 No process, no network: every step of every rank is one call, made when the test says so, so that a seeded random
-scheduler can try any order of events. The books themselves run unmodified.
+scheduler can try any order of events. The pool and its actor run unmodified.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.groups.actor import WorkerGroups
-from scalestudy.orchestration.groups.failures import Cause
-from scalestudy.orchestration.groups.model import Way
+from scalestudy.orchestration.groups.actor import GroupPoolActor
+from scalestudy.orchestration.groups.events import (
+    EpochDone,
+    FaultKind,
+    Left,
+    Member,
+    RankFailed,
+    Started,
+    Stepped,
+    TrainingEnded,
+    TrainingStatus,
+    WorkerPost,
+)
+from scalestudy.orchestration.groups.failures import Cause, Loss
+from scalestudy.orchestration.groups.model import EndGroup, ExitMode, NextTrial, Turn
+from tests.support.epochs import epoch_of
 
 RESTARTS = 2  # as in scalestudy.orchestration.groups.host: starts beyond the first before `fit()` gives up
 
@@ -43,16 +55,16 @@ class FakeWorker:
     registered: bool = False
     ended: bool = False
     served: int = 0
-    order: dict[str, Any] | None = None
+    given: NextTrial | None = None
     stop: asyncio.Future[bool] | None = None  # rank 0's question whether it is to end its trial
     leave: asyncio.Future[bool] | None = None  # the same, with a checkpoint
     taken: list[tuple[int, str, int]] = field(default_factory=list)  # (sequence, trial, attempt)
-    orders: list[dict[str, Any]] = field(default_factory=list)
+    all_given: list[NextTrial] = field(default_factory=list)
 
     @property
     def trains(self) -> str | None:
         """The trial that this rank is in the middle of."""
-        return self.order["trial"]["trial_id"] if self.order and self.alive else None
+        return self.given.order.trial_id if self.given and self.alive else None
 
 
 @dataclass(eq=False)
@@ -62,7 +74,7 @@ class FakeFit:
     group_id: str
     num_workers: int
     nodes: list[str]
-    mark: int = 0
+    tag: int = 0
     workers: list[FakeWorker] = field(default_factory=list)
     lives: int = 0
     failures: int = 0
@@ -79,11 +91,12 @@ class FakeFit:
 
 
 class FakeRayTrain:
-    """Starts the groups that the books order and moves their ranks, one action at a time."""
+    """Starts the groups that the pool orders and moves their ranks, one action at a time."""
 
-    def __init__(self, groups: WorkerGroups, slots: Mapping[str, int], hosts: Mapping[str, str]) -> None:
+    def __init__(self, actor: GroupPoolActor, slots: Mapping[str, int], hosts: Mapping[str, str]) -> None:
         """slots: room by node. hosts: the machine of each node."""
-        self.groups = groups
+        self.actor = actor
+        self.fates: dict[str, str] = {}  # what becomes of each trial's training
         self.slots, self.hosts = dict(slots), dict(hosts)
         self.draining: dict[str, dict[str, str | None]] = {}  # node → the trial of each group when it began to drain
         self.epochs = 2
@@ -105,20 +118,20 @@ class FakeRayTrain:
         return self.slots[node] - sum(fit.on(node) for fit in self.fits.values() if fit.alive)
 
     async def driver(self) -> None:
-        """Takes the books' orders, as `GroupHost` does."""
-        orders = await self.groups.next_orders()
+        """Takes the pool's orders, as `GroupHost` does."""
+        orders = await self.actor.next_orders()
         if orders is None:
             self.closed = True
             return
-        self.cold_starts.update(orders["ready"])
-        for order in orders["start"]:
-            fit = FakeFit(order["group_id"], order["num_workers"], order["nodes"], order["mark"])
+        self.cold_starts.update(orders.ready)
+        for start in orders.start:
+            fit = FakeFit(start.group_id, start.num_workers, list(start.nodes), start.tag)
             self.fits[fit.group_id] = fit
-            await self.groups.controller_started(fit.group_id, fit)
+            await self.actor.controller_started(fit.group_id, fit)
             self._live(fit)
 
     def _live(self, fit: FakeFit) -> None:
-        """A new life of a group, on the nodes that the books named, one a worker."""
+        """A new life of a group, on the nodes that the pool named, one a worker."""
         fit.lives += 1
         name = f"{fit.group_id}-life-{fit.lives}"
         fit.workers = [FakeWorker(fit, name, rank, node) for rank, node in enumerate(fit.nodes)]
@@ -147,82 +160,78 @@ class FakeRayTrain:
         """A rank's next step: announce itself, take a trial, or train a little."""
         if not worker.registered:
             worker.registered = True
-            await self.groups.register(
-                worker.fit.group_id, worker.incarnation, worker.rank, self.member(worker), worker
-            )
-        elif worker.order is None:
+            await self.actor.register(worker.fit.group_id, worker.incarnation, self.member(worker), worker)
+        elif worker.given is None:
             await self._take(worker)
         else:
-            await self._train(worker, worker.order)
+            await self._train(worker, worker.given)
 
     async def _take(self, worker: FakeWorker) -> None:
-        order = await self.groups.next_trial(worker.fit.group_id, worker.incarnation, worker.served)
-        if order is None or not worker.alive:
+        given = await self.actor.next_trial(worker.fit.group_id, worker.incarnation, worker.served)
+        if given is None or not worker.alive:
             return
-        if order.get("stop"):
+        if isinstance(given, EndGroup):
             worker.ended = True
             if all(peer.ended for peer in worker.fit.workers):
                 await self.give_up(worker.fit, None)
             return
-        worker.order, worker.served = order, order["sequence"]
+        worker.given, worker.served = given, given.sequence
         before = [trials for node, trials in self.draining.items() if node in worker.fit.nodes]
-        trial_id = order["trial"]["trial_id"]
+        trial_id = given.order.trial_id
         if any(trials.get(worker.fit.group_id) != trial_id for trials in before):
             self.overbooked.append(f"{trial_id} was given to {worker.fit.group_id}, whose node drains")
-        worker.orders.append(order)
-        worker.taken.append((order["sequence"], order["trial"]["trial_id"], order["attempt"]))
+        worker.all_given.append(given)
+        worker.taken.append((given.sequence, trial_id, given.attempt))
 
-    async def _train(self, worker: FakeWorker, order: dict[str, Any]) -> None:
-        sequence, fate = order["sequence"], order["trial"].get("fate", "finished")
+    async def _train(self, worker: FakeWorker, given: NextTrial) -> None:
+        sequence, fate = given.sequence, self.fates.get(given.order.trial_id, "finished")
         key = (worker.incarnation, sequence)
         together = all(peer.served >= sequence for peer in worker.fit.workers)
         last_rank = worker.fit.num_workers - 1
         if not together:
             return  # the first collective waits for the others
         if fate in ("exception", "out_of_memory") and worker.rank == last_rank:
-            await self.fail(worker, fate, f"ValueError: {fate}")
+            await self.fail(worker, "exception" if fate == "exception" else "out_of_memory", f"ValueError: {fate}")
         elif worker.rank == 0:
             await self._lead(worker, key, fate)
         elif self.progress.get(key, 0) > self.epochs + 1:
-            worker.order = None
+            worker.given = None
 
     async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
         done = self.progress.get(key, 0)
         if done == 0:
-            worker.stop, worker.leave = (self._ask(way, worker, key[1]) for way in ("stop", "leave"))
-            await self.post(worker, {"type": "started", "resumed": False})
+            worker.stop, worker.leave = self._ask("stop", worker), self._ask("leave", worker)
+            await self.report(worker, Started(resumed=False))
         elif _says_yes(worker.stop):
             await self._leave(worker, "stopped")
             done = self.epochs + 1
         elif _says_yes(worker.leave):
-            await self.post(worker, {"type": "left", "message": f"{done - 1} epochs"})
-            worker.order, done = None, self.epochs + 1
+            await self.report(worker, Left(message=f"{done - 1} epochs"))
+            worker.given, done = None, self.epochs + 1
         elif done <= self.epochs:
-            await self.post(worker, {"type": "epoch", "epoch": epoch_record(done)})
+            await self.report(worker, EpochDone(record=epoch_of(done)))
         elif fate == "hangs":
-            await self.post(worker, {"type": "progress"})
+            await self.report(worker, Stepped())
             return
         else:
             await self._leave(worker, "diverged" if fate == "diverged" else "finished")
         self.progress[key] = done + 1
 
-    def _ask(self, way: Way, worker: FakeWorker, sequence: int) -> asyncio.Future[bool]:
+    def _ask(self, mode: ExitMode, worker: FakeWorker) -> asyncio.Future[bool]:
         """Rank 0's open question."""
-        return asyncio.ensure_future(self.groups.asks_to(way, worker.fit.group_id, worker.incarnation, sequence))
+        return asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
 
-    async def _leave(self, worker: FakeWorker, status: str) -> None:
-        ended = {"type": "ended", "status": status, "score": 0.5, "lost_seconds": 0.0, "message": None}
-        await self.post(worker, ended)
-        worker.order = None
+    async def _leave(self, worker: FakeWorker, status: TrainingStatus) -> None:
+        await self.report(worker, TrainingEnded(status=status, score=0.5, lost_seconds=0.0, message=None))
+        worker.given = None
 
-    async def post(self, worker: FakeWorker, event: dict[str, Any]) -> None:
-        """A rank tells the books how its trial goes."""
-        assert worker.order is not None
-        await self.groups.post(worker.fit.group_id, worker.incarnation, worker.rank, worker.order["sequence"], event)
+    async def report(self, worker: FakeWorker, post: WorkerPost) -> None:
+        """A rank tells the pool how its trial goes."""
+        await self.actor.report(turn_of(worker), worker.rank, post)
 
-    async def fail(self, worker: FakeWorker, kind: str, message: str) -> None:
+    async def fail(self, worker: FakeWorker, kind: FaultKind, message: str) -> None:
         """A rank reports an exception and dies of it."""
-        await self.post(worker, {"type": "error", "kind": kind, "message": message})
+        await self.report(worker, RankFailed(kind=kind, message=message))
         worker.alive = False
 
     # --- Ray Train ---------------------------------------------------------------------------------------------
@@ -230,11 +239,12 @@ class FakeRayTrain:
     async def restart(self, fit: FakeFit) -> None:
         """A worker has died: its peers' collectives break, then all start again, or `fit()` raises."""
         for worker in fit.workers:
-            if worker.alive and worker.order and not worker.frozen:
+            if worker.alive and worker.given and not worker.frozen:
                 await self.fail(worker, "collective", "RuntimeError: Connection closed by peer")
         fit.failures += 1
         life = fit.workers[0].incarnation
-        if not await self.groups.workers_lost(fit.group_id, life, {}):
+        loss = Loss(incarnation=life, cause="worker_lost", out_of_memory={})
+        if not await self.actor.workers_lost(fit.group_id, loss):
             await self.give_up(fit, "ControllerError: not wanted")
         elif fit.failures > RESTARTS:
             await self.give_up(fit, "WorkerGroupError: a worker died")
@@ -246,17 +256,17 @@ class FakeRayTrain:
         del self.fits[fit.group_id]
         for worker in fit.workers:
             worker.alive = False
-        await self.groups.group_closed(fit.group_id, error, cause)
+        await self.actor.group_closed(fit.group_id, error, cause)
 
     async def lose_node(self, node: str) -> None:
-        """A node goes with all that is on it; the books hear of it, and Ray Train finds no place for a new start."""
+        """A node goes with all that is on it; the pool hears of it, and Ray Train finds no place for a new start."""
         del self.slots[node]
         lost = [fit for fit in self.fits.values() if node in fit.nodes]
         for fit in lost:
             for worker in fit.workers:
                 worker.alive = worker.alive and worker.node != node
         self.draining.pop(node, None)
-        await self.groups.nodes_changed(self.nodes())
+        await self.actor.set_nodes(self.nodes())
         kept = [worker for fit in lost for worker in fit.workers if worker.alive and worker.registered]
         self.overbooked.extend(f"{worker.fit.group_id} is still on {worker.node}" for worker in kept)
         self.overbooked.extend(f"{fit.group_id} waits for {node}" for fit in lost if fit.alive)
@@ -265,8 +275,8 @@ class FakeRayTrain:
 
     async def drain_node(self, node: str) -> None:
         """Ray is to take a node away: what runs there runs on, and nothing new is to start there."""
-        self.draining[node] = {group["group_id"]: group["trial"] for group in (await self.groups.snapshot())["groups"]}
-        await self.groups.nodes_changed(self.nodes())
+        self.draining[node] = {group.group_id: group.trial for group in (await self.actor.snapshot()).groups}
+        await self.actor.set_nodes(self.nodes())
         for fit in [fit for fit in self.fits.values() if not fit.alive]:
             await self.give_up(fit, "ActorDiedError", "controller_lost")
 
@@ -283,7 +293,7 @@ class FakeRayTrain:
         if not workers:
             return
         worker = chance.choice(workers)
-        if worker.order and chance.random() < 0.3:
+        if worker.given and chance.random() < 0.3:
             worker.frozen = True
         else:
             worker.alive = False
@@ -313,20 +323,17 @@ class FakeRayTrain:
         new = [fit for fit in self.fits.values() if fit.first_start]
         return {fit.group_id for fit in new if any(self.hosts[node] == host for node in fit.nodes)}
 
-    def member(self, worker: FakeWorker) -> dict[str, Any]:
+    def member(self, worker: FakeWorker) -> Member:
         """What a rank says of itself when it registers."""
-        facts = {"pid": 1, "cores": 8, "device": "cpu", "threads": 1}
-        return {
-            "node": worker.node,
-            "host": self.hosts[worker.node],
-            **facts,
-        }
+        host = self.hosts[worker.node]
+        return Member(rank=worker.rank, node=worker.node, host=host, pid=1, cores=8, device="cpu", threads=1)
+
+
+def turn_of(worker: FakeWorker) -> Turn:
+    """The trial in a rank's hands."""
+    assert worker.given is not None
+    return Turn(group_id=worker.fit.group_id, incarnation=worker.incarnation, sequence=worker.given.sequence)
 
 
 def _says_yes(asked: asyncio.Future[bool] | None) -> bool:
     return asked is not None and asked.done() and asked.result()
-
-
-def epoch_record(number: int) -> dict[str, Any]:
-    """An epoch as small as the books allow."""
-    return {"epoch": number, "train_seconds": 1.0, "samples_per_second": 10.0, "test_accuracy": 0.5}

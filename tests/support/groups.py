@@ -1,4 +1,4 @@
-"""Drives real worker groups without Tune: leases trials by hand and collects their events."""
+"""Drives a real pool without Tune: requests workers for trials by hand and collects their events."""
 
 from __future__ import annotations
 
@@ -12,56 +12,71 @@ import ray
 
 from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
+from scalestudy.orchestration.groups.events import Ended, JournalEvent
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources
-from scalestudy.orchestration.groups.model import GroupLimits
-from scalestudy.orchestration.study.engine import books_actor
+from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, PoolSnapshot, TrialOrder
+from scalestudy.orchestration.groups.pool import PoolSettings
+from scalestudy.orchestration.study.engine import pool_actor
+from scalestudy.training.config import TrainConfig
 
 LIMITS = {"trial_seconds": 120.0, "stalled_seconds": 60.0, "failures_per_trial": 2, "trials_per_group": 200}
 CONFIG = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "batch_size": 256}
 CONFIG |= {"learning_rate": 0.1, "epochs": 2}
 
 
-class Desk:
-    """A study's worker groups, for a test."""
+class Pool:
+    """A study's pool, for a test."""
 
-    def __init__(self, groups: Any, host: GroupHost) -> None:
-        self.groups, self.host, self._count = groups, host, 0
+    def __init__(self, actor: Any, host: GroupHost) -> None:
+        self.actor, self.host, self._count = actor, host, 0
+        self._orders: dict[str, TrialOrder] = {}
 
-    def lease(self, num_workers: int, checkpoints: Path | None = None, **config: Any) -> str:
+    def request(self, num_workers: int, checkpoints: Path | None = None, **config: Any) -> str:
         """Asks for workers for a trial, which keeps its checkpoints there; returns the trial's id."""
         self._count += 1
         trial_id = f"trial-{self._count}"
-        trial = {"trial_id": trial_id, "num_workers": num_workers, "config": {**CONFIG, **config}, "metric_mode": "max",
-                 "model_path": None}  # fmt: skip
-        if checkpoints:
-            trial["checkpoints"] = {"store": str(checkpoints), "every_epochs": 1}
-        ray.get(self.groups.lease.remote(trial))
+        self._orders[trial_id] = TrialOrder(
+            trial_id=trial_id,
+            num_workers=num_workers,
+            config=TrainConfig.from_dict({**CONFIG, **config}),
+            checkpoints=CheckpointPlace(store=str(checkpoints), every_epochs=1) if checkpoints else None,
+        )
+        self.follow_anew(trial_id)
         return trial_id
 
+    def follow_anew(self, trial_id: str) -> None:
+        """Asks for a trial's workers again, as another Tune process does that takes the place of a lost one."""
+        ray.get(self.actor.request.remote(self._orders[trial_id]))
+
     def events(
-        self, trial_id: str, until: Callable[[dict[str, Any]], bool] = lambda event: event["type"] == "ended"
-    ) -> list[dict[str, Any]]:
+        self, trial_id: str, until: Callable[[JournalEvent], bool] = lambda event: isinstance(event, Ended)
+    ) -> list[JournalEvent]:
         """A trial's events up to and with the first one for which `until` holds."""
-        seen: list[dict[str, Any]] = []
+        seen: list[JournalEvent] = []
         while not any(until(event) for event in seen):
-            seen.extend(ray.get(self.groups.events.remote(trial_id, len(seen)), timeout=120))
+            seen.extend(ray.get(self.actor.events.remote(trial_id, len(seen)), timeout=120))
         return seen
+
+    def end_of(self, trial_id: str) -> Ended:
+        """Waits for a trial's end and gives its workers back."""
+        try:
+            ended = self.events(trial_id)[-1]
+            assert isinstance(ended, Ended)
+            return ended
+        finally:
+            self.release(trial_id)
 
     def release(self, trial_id: str) -> None:
         """Gives a trial's workers back."""
-        ray.get(self.groups.release.remote(trial_id))
+        ray.get(self.actor.release.remote(trial_id))
 
-    def look(self) -> dict[str, Any]:
-        """The books in plain data."""
-        return ray.get(self.groups.snapshot.remote())
+    def look(self) -> PoolSnapshot:
+        """The pool as it is now."""
+        return ray.get(self.actor.snapshot.remote())
 
-    def train(self, num_workers: int, **config: Any) -> dict[str, Any]:
-        """Trains a trial to its end and gives the workers back; returns its `ended` event."""
-        trial_id = self.lease(num_workers, **config)
-        try:
-            return self.events(trial_id)[-1]
-        finally:
-            self.release(trial_id)
+    def train(self, num_workers: int, **config: Any) -> Ended:
+        """Trains a trial to its end and gives the workers back."""
+        return self.end_of(self.request(num_workers, **config))
 
     def served_by(self, num_workers: int) -> dict[str, int]:
         """Trials served by each group of one size."""
@@ -69,30 +84,31 @@ class Desk:
 
     def served(self) -> dict[str, int]:
         """Trials served by each group that is alive."""
-        return {group["group_id"]: group["served"] for group in self.look()["groups"]}
+        return {group.group_id: group.served for group in self.look().groups}
 
 
 @contextmanager
-def worker_groups(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any):
-    """Worker groups on the Ray that the test session has started, for a while."""
+def group_pool(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any):
+    """A pool on the Ray that the test session has started, for a while."""
     nodes = connection.connect(None).nodes
     room = nodes_module.slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1)
-    groups = books_actor().remote(room, GroupLimits(**{**LIMITS, **limits}), exclusive=True, logs=str(folder))
+    settings = PoolSettings(limits=GroupLimits(**{**LIMITS, **limits}), exclusive=True, logs=str(folder))
+    actor = pool_actor().remote(room, settings)
     resources = GroupResources(device="cpu", cpus_per_worker=1, gpus_per_worker=0, timeout_seconds=timeout_seconds)
-    host = GroupHost(groups, resources, folder)
-    groups.watch.remote()
+    host = GroupHost(actor, resources, folder)
+    actor.watch.remote()
     host.start()
     try:
-        yield Desk(groups, host)
+        yield Pool(actor, host)
     finally:
-        with suppress(ray.exceptions.RayActorError):  # a test has killed them
+        with suppress(ray.exceptions.RayActorError):  # a test has killed it
             assert host.close(20)
-            ray.kill(groups)
+            ray.kill(actor)
 
 
-def losses(ended: dict[str, Any]) -> list[tuple[float, float, float]]:
+def losses(ended: Ended) -> list[tuple[float, float, float]]:
     """What training has computed, epoch by epoch, to the bit."""
-    return [(epoch["train_loss"], epoch["test_loss"], epoch["test_accuracy"]) for epoch in ended["epochs"]]
+    return [(epoch.train_loss, epoch.test_loss, epoch.test_metric) for epoch in ended.epochs]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:

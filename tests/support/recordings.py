@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Running
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.orchestration.tracking.mlflow_store import Operations
+from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.writer import Cursor
+from scalestudy.training.records import EpochRecord
 from tests.support.synthetic_studies import study_of
 
 SPEC = """
@@ -22,42 +22,47 @@ targets: {accuracy: [0.3, 0.99]}
 """
 
 
-class FakeTracker:
-    """Keeps what it is told."""
+class FakeWriter:
+    """Keeps the journal's entries that it is told."""
 
     def __init__(self):
-        self.told, self.numbers = [], []
+        self.entries = []
 
-    def tell(self, number, operations):
-        self.numbers.append(number)
-        for each in operations:
-            facts = json.loads(json.dumps(each, allow_nan=False))
-            self.told.append((facts.pop("op"), facts))
+    def tell(self, entry):
+        self.entries.append(entry)
 
-    def of(self, operation):
-        return [facts for name, facts in self.told if name == operation]
+    @property
+    def told(self):
+        """The types of the entries; a study's own by its state."""
+        return [entry.event["state"] if entry.type == "study" else entry.type for entry in self.entries]
+
+    @property
+    def numbers(self):
+        return [entry.number for entry in self.entries]
 
 
 def recorded(tmp_path, text):
-    """A recorder with nothing recorded, its folder and tracker, and the trials to record."""
+    """A recorder with nothing recorded, its folder and writer, and the trials to record."""
     spec, plan, trials = study_of(text)
     folder = StudyFolder(tmp_path / "tiny-20260131")
     folder.create()
     folder.write_plan(plan, "tiny-20260131", spec.to_yaml())
-    tracker = FakeTracker()
-    return recorder_of(spec, plan, folder, tracker, History()), folder, tracker, trials
+    study = TrackedStudy(
+        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, "data")
+    )
+    writer = FakeWriter()
+    return Recorder(study, writer, History()), folder, writer, [whole(trial) for trial in trials]
 
 
-def recorder_of(spec, plan, folder, tracker, history):
-    planned = {trial.trial_id: trial for trial in plan.trials}
-    operations = Operations(spec, folder, planned, lambda trial: train_config(trial, "data"))
-    return Recorder(folder, operations, tracker, history)
+def whole(trial):
+    """A synthetic trial with every key that a training's epochs have."""
+    return {**trial, "epochs": [EpochRecord.from_dict(epoch).to_dict() for epoch in trial["epochs"]]}
 
 
 def again(recorder, folder):
-    """What a driver that was killed leaves to the next one: a new recorder and tracker, from the folder alone."""
-    tracker, history = FakeTracker(), History.of(Journal(folder.journal_folder).entries())
-    return Recorder(folder, recorder._operations, tracker, history), tracker
+    """What a driver that was killed leaves to the next one: a new recorder and writer, from the folder alone."""
+    writer, history = FakeWriter(), History.of(Journal(folder.journal_folder).entries())
+    return Recorder(recorder._study, writer, history), writer
 
 
 def begin(recorder, folder, state="started"):
@@ -66,12 +71,8 @@ def begin(recorder, folder, state="started"):
 
 def events_of(trial):
     """A synthetic trial as the engine tells it."""
-    facts = {key: value for key, value in trial.items() if key not in ("trial_id", "kind", "params")}
-    return [
-        {"type": "running", "attempt": 1, "world": trial["world"]},
-        *({"type": "epoch", "epoch": epoch} for epoch in trial["epochs"]),
-        {"type": "ended", **facts},
-    ]
+    ended = Ended.from_facts(trial)
+    return [Running(attempt=1, world=ended.world), *(EpochDone(record=record) for record in ended.epochs), ended]
 
 
 def play(recorder, trial):
@@ -79,4 +80,4 @@ def play(recorder, trial):
     model.parent.mkdir(parents=True)
     model.touch()
     for event in events_of(trial):
-        assert recorder.take(trial["trial_id"], event) == [event]
+        assert recorder.take(trial["trial_id"], event) == event

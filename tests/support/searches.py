@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Running, Status, Suggested
+from scalestudy.orchestration.sweep.search import Past, search_for
+from tests.support.epochs import epoch_of
+from tests.support.fake_pool import ended
 
 TPE = """
 name: x
@@ -24,38 +26,34 @@ def curve_of(trial: TrialPlan) -> list[float]:
     return [0.9 * peak, peak]
 
 
-def epoch_event(number: int, value: float | None) -> dict[str, Any]:
-    """An `epoch` event as far as a search looks at it."""
-    return {"type": "epoch", "epoch": {"epoch": number, "test_accuracy": value, "train_seconds": 1.0}}
+def epoch_event(number: int, value: float | None) -> EpochDone:
+    """An epoch with this accuracy."""
+    return EpochDone(record=epoch_of(number, value))
 
 
-def ended_event(values: Sequence[float | None], status: str = "finished") -> dict[str, Any]:
-    """An `ended` event as far as a search looks at it."""
-    epochs = [epoch_event(number, value)["epoch"] for number, value in enumerate(values, start=1)]
-    return {"type": "ended", "status": status, "epochs": epochs, "error": None}
-
-
-def suggested_event(trial: TrialPlan, point: int) -> dict[str, Any]:
-    """A `suggested` event."""
-    return {"type": "suggested", "trial": trial.to_dict(), "point": point}
+def ended_event(values: Sequence[float | None], status: Status = "finished") -> Ended:
+    """The end of a trial with these accuracies."""
+    return ended([epoch_of(number, value) for number, value in enumerate(values, start=1)], status)
 
 
 def at_once(
-    spec: StudySpec,
-    past: Sequence[tuple[str, dict[str, Any]]] = (),
-    status_of: Callable[[TrialPlan], str] = lambda trial: "finished",
-) -> list[tuple[str, dict[str, Any]]]:
+    spec: StudySpec, past: Past = (), status_of: Callable[[TrialPlan], Status] = lambda trial: "finished"
+) -> list[tuple[str, JournalEvent]]:
     """Runs what a search has left after these events, one trial at a time; returns the events of this run."""
     search = search_for(spec, make_plan(spec), past)
-    journal: list[tuple[str, dict[str, Any]]] = []
+    journal: list[tuple[str, JournalEvent]] = []
     while (suggestion := search.next()) is not None:
         trial, point = suggestion
-        events = [] if point is None else [suggested_event(trial, point)]
         values = curve_of(trial)
-        events += [{"type": "running", "attempt": 1}]
-        events += [epoch_event(number, value) for number, value in enumerate(values, start=1)]
-        events += [ended_event(values, status_of(trial))]
+        events: list[JournalEvent] = [] if point is None else [Suggested(trial=trial, point=point)]
+        events += [Running(attempt=1), *(epoch_event(number, value) for number, value in enumerate(values, start=1))]
+        events.append(ended_event(values, status_of(trial)))
         for event in events:
             journal.append((trial.trial_id, event))
             search.take(trial.trial_id, event)
     return journal
+
+
+def suggestions(journal: Past) -> list[Suggested]:
+    """What a search has suggested, in order."""
+    return [event for _, event in journal if isinstance(event, Suggested)]

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
-from tests.support.groups import Desk, losses, worker_groups
+from scalestudy.orchestration.groups.events import EpochDone
+from tests.support.groups import Pool, group_pool, losses
 from tests.support.raylets import kill, raylets
 
 SLOTS = 2
@@ -50,38 +52,36 @@ def three_raylets() -> Iterator[list[Any]]:
 
 
 def has_epoch(number: int) -> Any:
-    return lambda event: event["type"] == "epoch" and event["epoch"]["epoch"] == number
+    return lambda event: isinstance(event, EpochDone) and event.record.epoch == number
 
 
-def kill_a_node_of(desk: Desk, trial_id: str, others: list[Any]) -> None:
+def kill_a_node_of(pool: Pool, trial_id: str, others: list[Any]) -> None:
     """SIGKILL for the raylet of a node that has workers of the trial."""
-    running = desk.events(trial_id, until=has_epoch(3))[0]
-    used = {worker["node"] for worker in running["world"]["workers"]}
+    running = pool.events(trial_id, until=has_epoch(3))[0]
+    used = {worker.node for worker in running.world.workers}
     victim = next(node for node in others if node.node_id in used)
     kill(victim)
 
 
-def node_loss(desk: Desk, others: list[Any], folder: Path) -> dict[str, Any]:
+def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     """A trial of three workers loses a node; one of five has no room any more; one of two still runs."""
-    plain = desk.train(3, **{**TRIAL, "model_args": {"seconds": 0.0}})
-    hit = desk.lease(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.1}})
-    kill_a_node_of(desk, hit, others)
+    plain = pool.train(3, **{**TRIAL, "model_args": {"seconds": 0.0}})
+    hit = pool.request(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.1}})
+    kill_a_node_of(pool, hit, others)
     killed_at = time.monotonic()
-    large = desk.lease(5, **TRIAL)
-    ended = desk.events(hit)[-1]
+    large = pool.request(5, **TRIAL)
+    ended = pool.end_of(hit)
     seconds = time.monotonic() - killed_at
-    desk.release(hit)
-    small = desk.train(2, epochs=1)
-    refused = desk.events(large)[-1]
-    desk.release(large)
+    small = pool.train(2, epochs=1)
+    refused = pool.end_of(large)
     return {
-        "plain": {"world": plain["world"], "status": plain["status"]},
-        "hit": ended,
+        "plain": plain.to_facts(),
+        "hit": ended.to_facts(),
         "same": losses(ended) == losses(plain),
         "seconds": seconds,
-        "small": small,
-        "refused": refused,
-        "books": desk.look(),
+        "small": small.to_facts(),
+        "refused": refused.to_facts(),
+        "pool": asdict(pool.look()),
     }
 
 
@@ -92,8 +92,8 @@ def main() -> None:
         nodes = alive_nodes()
         same = [node for node in nodes if node.node_id != others[1].node_id]
         versions = {"all": refusal(nodes), "same": refusal(same), "other": others[1].node_id}
-        with worker_groups(Path(folder), stalled_seconds=20.0, timeout_seconds=20.0) as desk:
-            found = node_loss(desk, others, Path(folder))
+        with group_pool(Path(folder), stalled_seconds=20.0, timeout_seconds=20.0) as pool:
+            found = node_loss(pool, others, Path(folder))
             found["versions"] = versions
             ended_at = time.monotonic()
         print(json.dumps({**found, "closing_seconds": time.monotonic() - ended_at}), flush=True)

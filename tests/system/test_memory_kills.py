@@ -7,8 +7,8 @@ from pathlib import Path
 import ray
 
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.groups.failures import WORDS
-from tests.support.groups import worker_groups
+from scalestudy.orchestration.groups.failures import KERNEL_KILL
+from tests.support.groups import group_pool
 from tests.support.studies import scalestudy, write_spec
 
 EATS = "tests.support.faulty_models:EatsMemory"
@@ -34,21 +34,21 @@ def small_memory(pid, limit_bytes):
 
 
 def test_a_worker_that_the_kernel_kills_has_run_out_of_memory(ray_session, tmp_path):
-    with worker_groups(tmp_path) as desk:
-        assert desk.train(2, epochs=1)["status"] == "finished"
-        members = ray.get(desk.groups.__ray_call__.remote(lambda books: pids_of(books)))
+    with group_pool(tmp_path) as pool:
+        assert pool.train(2, epochs=1).status == "finished"
+        members = ray.get(pool.actor.__ray_call__.remote(lambda actor: pids_of(actor)))
         with small_memory(members[1], 512 * MB):
-            ended = desk.train(2, model=EATS, model_args={"megabytes": 2_000}, epochs=2)
-        assert (ended["status"], ended["attempts"]) == ("out_of_memory", 1)
-        assert (ended["error"]["kind"], ended["error"]["rank"]) == ("out_of_memory", 1)
-        assert ended["error"]["message"].startswith(WORDS)
-        assert desk.train(2, epochs=1)["status"] == "finished", "the group serves again"
+            ended = pool.train(2, model=EATS, model_args={"megabytes": 2_000}, epochs=2)
+        assert (ended.status, ended.attempts) == ("out_of_memory", 1)
+        assert (ended.error.kind, ended.error.rank) == ("out_of_memory", 1)
+        assert ended.error.message.startswith(KERNEL_KILL)
+        assert pool.train(2, epochs=1).status == "finished", "the group serves again"
 
 
-def pids_of(books):
+def pids_of(actor):
     """rank → process, of the only group."""
-    (group,) = books._ledger.groups.values()
-    return {rank: member["pid"] for rank, member in group.members.items()}
+    (group,) = actor._pool.groups.values()
+    return {rank: member.pid for rank, member in group.members.items()}
 
 
 def test_a_worker_that_ray_kills_has_run_out_of_memory(tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from scalestudy.orchestration.base.errors import StudyError
-from scalestudy.orchestration.study.ready import check_writable
+from scalestudy.orchestration.study.opening import check_writable
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.studies import scalestudy, write_spec

@@ -161,7 +161,7 @@ def test_a_database_that_is_down_at_the_start(server, places):
         server.must("start", "postgres")
     done = scalestudy("sync", "out", cwd=place, seconds=240)
     assert done.returncode == 0, done.stderr
-    assert scalestudy("sync", "out", cwd=place).stdout.startswith("0 operations")
+    assert scalestudy("sync", "out", cwd=place).stdout.startswith("0 events")
     assert_recorded_once(folder, server.uri, 2)
 
 

@@ -64,7 +64,7 @@ def test_text_that_is_no_text(journal):
 
 def test_what_a_killed_writer_left_aside_is_nothing(journal, tmp_path):
     journal.append("abc", {"type": "x"})
-    (tmp_path / "journal" / "00000002.part").write_text("{", encoding="utf-8")
+    (tmp_path / "journal" / ".00000002.json.0a1b").write_text("{", encoding="utf-8")
     later = Journal(tmp_path / "journal")
     assert len(list(later.entries())) == 1
     assert later.append("abc", {"type": "x"}).number == 2

@@ -1,0 +1,333 @@
+"""Every event between worker, pool, sweep and study, typed; and as the plain data that the journal holds.
+
+A worker posts a `WorkerPost` to the pool. The pool makes a `TrialEvent` of it, which goes through Tune to the sweep and
+into the journal. Events become plain data at two borders only: in the journal, and in the text that Tune reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from scalestudy.training.records import EpochRecord
+
+if TYPE_CHECKING:
+    from scalestudy.experiments.plan.plan import TrialPlan
+
+
+Status = Literal["finished", "stopped", "diverged", "failed", "out_of_memory"]
+"""How a trial can end."""
+TrainingStatus = Literal["finished", "stopped", "diverged"]
+"""How a training can end that no fault has broken."""
+FaultKind = Literal["exception", "out_of_memory", "collective"]
+"""What a rank met: the user's own exception, too little memory, or a collective that lost a peer."""
+STUDY_STOPPED = "stopped"
+"""Kind of the error of a trial that ended because the study did."""
+
+
+def utc_text(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC, with milliseconds and a Z."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- facts that events carry --------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class TrialError:
+    """Why a trial or an attempt ended. rank: whose error it was; None: no single one's."""
+
+    kind: str
+    message: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A lost attempt, as a trial's record keeps it."""
+
+    attempt: int
+    kind: str
+    message: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """What a rank says of itself when it is ready. cores: of its host. device: `cpu`, or `cuda:0`."""
+
+    rank: int
+    node: str
+    host: str
+    pid: int
+    cores: int
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlace:
+    """Where a rank of a trial runs, as trials.jsonl keeps it."""
+
+    rank: int
+    node: str
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The workers that train a trial. device: `cpu` or `cuda`; None: the trial has had no workers."""
+
+    device: str | None = None
+    nodes: int = 0
+    workers: tuple[WorkerPlace, ...] = ()
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> World:
+        """The world of a group's members."""
+        kinds = {member.device.split(":")[0] for member in members}
+        workers = sorted(members, key=lambda member: member.rank)
+        return cls(
+            device="+".join(sorted(kinds)),
+            nodes=len({member.node for member in members}),
+            workers=tuple(
+                WorkerPlace(rank=each.rank, node=each.node, device=each.device, threads=each.threads)
+                for each in workers
+            ),
+        )
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any] | None) -> World:
+        """The world behind the plain data of a journal; `None` and an empty mapping mean no workers."""
+        if not plain:
+            return cls()
+        workers = tuple(WorkerPlace(**worker) for worker in plain.get("workers", ()))
+        return cls(device=plain["device"], nodes=plain.get("nodes", 0), workers=workers)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data in the key order of trials.jsonl."""
+        return {"device": self.device, "nodes": self.nodes, "workers": [asdict(worker) for worker in self.workers]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillCount:
+    """How many processes the kernel has killed for want of memory. file: where the node's system counts them."""
+
+    node: str
+    file: str
+    kills: int
+
+
+# --- what a trial goes through ------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Suggested:
+    """A search has made a trial. point: the number of its point, from 1; None: no search counts it."""
+
+    trial: TrialPlan
+    point: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A group has taken the trial."""
+
+    attempt: int
+    world: World = World()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDone:
+    """An epoch is trained and evaluated. flags: of the trial, as far as the pool knows them."""
+
+    record: EpochRecord
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retried:
+    """An attempt is lost, and another follows."""
+
+    attempt: int
+    error: TrialError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A trial's last event: everything that its line of trials.jsonl says beyond the plan.
+
+    Times in seconds; started_at and ended_at as `utc_text`. details: what training picked by itself, plain data.
+    """
+
+    status: Status
+    attempts: int
+    started_at: str
+    ended_at: str
+    wall_seconds: float
+    train_seconds: float
+    startup_seconds: float | None
+    world: World = World()
+    flags: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    epochs: tuple[EpochRecord, ...] = ()
+    error: TrialError | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """False where the trial ended because the study did: a later run takes it up."""
+        return self.error is None or self.error.kind != STUDY_STOPPED
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Ended:
+        """The end that a line of trials.jsonl tells. Other keys, such as the plan's, are left out."""
+        return cls(
+            status=facts["status"],
+            attempts=facts["attempts"],
+            started_at=facts["started_at"],
+            ended_at=facts["ended_at"],
+            wall_seconds=facts["wall_seconds"],
+            train_seconds=facts["train_seconds"],
+            startup_seconds=facts["startup_seconds"],
+            world=World.from_plain(facts["world"]),
+            flags=tuple(facts["flags"]),
+            details=dict(facts.get("details") or {}),
+            failures=tuple(Failure(**failure) for failure in facts.get("failures") or ()),
+            epochs=tuple(EpochRecord.from_dict(epoch) for epoch in facts["epochs"]),
+            error=None if facts["error"] is None else TrialError(**facts["error"]),
+        )
+
+    def to_facts(self) -> dict[str, Any]:
+        """What a line of trials.jsonl says beyond the plan, in the order of its keys."""
+        return {
+            "status": self.status,
+            "attempts": self.attempts,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "wall_seconds": self.wall_seconds,
+            "train_seconds": self.train_seconds,
+            "startup_seconds": self.startup_seconds,
+            "world": self.world.to_plain(),
+            "flags": list(self.flags),
+            **({"details": dict(self.details)} if self.details else {}),
+            **({"failures": [asdict(failure) for failure in self.failures]} if self.failures else {}),
+            "epochs": [epoch.to_dict() for epoch in self.epochs],
+            "error": None if self.error is None else asdict(self.error),
+        }
+
+    def to_line(self, trial: TrialPlan) -> dict[str, Any]:
+        """The trial's line of trials.jsonl."""
+        return {"trial_id": trial.trial_id, "kind": trial.kind, "params": dict(trial.params), **self.to_facts()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """The trial can't tell its end itself: the recorder makes an `Ended` of what it knows.
+
+    last_epoch: the last one that counts; None: all count.
+    """
+
+    status: Status = "failed"
+    error: TrialError | None = None
+    last_epoch: int | None = None
+
+
+TrialEvent = Suggested | Running | EpochDone | Retried | Ended | Lost
+"""What the study hears of a trial."""
+JournalEvent = Suggested | Running | EpochDone | Retried | Ended
+"""What the journal holds of a trial; never `Lost`."""
+
+
+def to_plain(event: JournalEvent) -> dict[str, Any]:
+    """An event as plain data for JSON, in the journal's format. The journal adds the plan to an end (`to_line`)."""
+    match event:
+        case Suggested():
+            return {"type": "suggested", "trial": event.trial.to_dict(), "point": event.point}
+        case Running():
+            return {"type": "running", "attempt": event.attempt, "world": event.world.to_plain()}
+        case EpochDone():
+            flags = {"flags": list(event.flags)} if event.flags else {}
+            return {"type": "epoch", "epoch": event.record.to_dict(), **flags}
+        case Retried():
+            return {"type": "retry", "attempt": event.attempt, "error": asdict(event.error)}
+        case Ended():
+            return {"type": "ended", **event.to_facts()}
+
+
+def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
+    """The event behind `to_plain`'s data. Raises ValueError for a type that it does not know.
+
+    It leaves out keys that it does not know. Of an end those are the plan's, which the study has.
+    """
+    match plain["type"]:
+        case "suggested":
+            from scalestudy.experiments.plan.plan import TrialPlan
+
+            return Suggested(trial=TrialPlan(**plain["trial"]), point=plain["point"])
+        case "running":
+            return Running(attempt=plain["attempt"], world=World.from_plain(plain.get("world")))
+        case "epoch":
+            record = EpochRecord.from_dict(plain["epoch"])
+            return EpochDone(record=record, flags=tuple(plain.get("flags") or ()))
+        case "retry":
+            return Retried(attempt=plain["attempt"], error=TrialError(**plain["error"]))
+        case "ended":
+            return Ended.from_facts(plain)
+    raise ValueError(
+        f"event type {plain['type']!r}: no trial has such an event; a newer scalestudy may have written it"
+    )
+
+
+# --- what a rank says of the trial in its hands -------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """The rank has taken the trial; its node's kernel has killed so many processes before."""
+
+    kernel_kills: KillCount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """Rank 0 is about to take the first step. resumed: from a checkpoint."""
+
+    resumed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """Rank 0 has finished steps since it last said so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingEnded:
+    """Rank 0's last word on a training that no fault has broken.
+
+    score: the last epoch's metric, turned so that more is better; None where it is not finite. lost_seconds: training
+    time of the epoch that was broken off. message: where and how it diverged. details: as in `Ended`.
+    """
+
+    status: TrainingStatus
+    score: float | None
+    lost_seconds: float
+    message: str | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """The ranks have left the trial with a checkpoint, as they were asked to. message: where."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFailed:
+    """The rank has met an exception. log: the file with its traceback; "": there is none."""
+
+    kind: FaultKind
+    message: str
+    log: str = ""
+
+
+WorkerPost = Begun | Started | Stepped | EpochDone | TrainingEnded | Left | RankFailed
+"""What a rank tells the pool. Its `EpochDone` has no flags."""

@@ -1,0 +1,289 @@
+"""A study in miniature around the pool's actor: its clock, a fake Ray Train, trials that follow their events.
+
+The actor waits in long polls and ticks by the second; tests set `actor.POLL_SECONDS` and `TICK_SECONDS` to 0 (the
+fixture `no_waiting`), so that every call answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups import actor
+from scalestudy.orchestration.groups.actor import GroupPoolActor
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, JournalEvent, Running, World
+from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, TrialOrder
+from scalestudy.orchestration.groups.pool import PoolSettings
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.training.config import TrainConfig
+from tests.support.epochs import epoch_of
+from tests.support.fake_ray_train import FakeClock, FakeRayTrain
+
+STALLED, TRIAL_SECONDS = 100.0, 1_000.0
+HISTORY = TrialRecord(
+    epochs={1: epoch_of(1)},
+    attempts=2,
+    started_at=500.0,
+    earlier_seconds=40.0,
+    startup_seconds=7.5,
+    flags={"shared_node"},
+    failures=[Failure(attempt=1, kind="worker_lost", message="m")],
+    world=World(device="cpu", nodes=1),
+)
+ENGINES_LOST = TrialRecord(
+    attempts=2, failures=[Failure(attempt=number, kind="engine_lost", message=f"m{number}") for number in (1, 2)]
+)
+CHECKPOINTS = CheckpointPlace(store="s", every_epochs=1)
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Long polls answer at once; the watch looks each time that it is its turn."""
+    monkeypatch.setattr(actor, "POLL_SECONDS", 0)
+    monkeypatch.setattr(actor, "TICK_SECONDS", 0)
+
+
+def order_of(trial_id, num_workers=1, *, epochs=10, checkpoints=None, so_far=None):
+    """An order whose config says nothing but its epochs: the fake ranks train two, whatever it says."""
+    config = TrainConfig(model="mlp", data="digits", batch_size=32, learning_rate=0.1, epochs=epochs)
+    return TrialOrder(
+        trial_id=trial_id,
+        num_workers=num_workers,
+        config=config,
+        checkpoints=checkpoints,
+        so_far=so_far or TrialRecord(),
+    )
+
+
+class FakeHands:
+    """What Ray would do: it kills fakes, and notes the tags of groups whose workers were removed."""
+
+    def __init__(self):
+        self.removed: list[int] = []
+
+    def kill(self, actor):
+        FakeRayTrain.kill(actor)
+
+    def remove_workers(self, tag):
+        self.removed.append(tag)
+
+
+@dataclass
+class Study:
+    """The pool's actor, its clock, a fake Ray Train, and trials that follow their events as the Tune trainable does."""
+
+    slots: dict[str, int]
+    hosts: dict[str, str] = field(default_factory=dict)  # of raylets that share a machine
+    exclusive: bool = False
+    failures: int = 2
+    trials_per_group: int = 200
+    logs: str = ""
+    clock: FakeClock = field(default_factory=FakeClock)
+    hands: FakeHands = field(default_factory=FakeHands)
+    events: dict[str, list[JournalEvent]] = field(default_factory=dict)  # of every trial that was requested
+    released: set[str] = field(default_factory=set)  # before their end
+    open: list[str] = field(default_factory=list)
+    orders: dict[str, TrialOrder] = field(default_factory=dict)
+
+    def __post_init__(self):
+        limits = GroupLimits(
+            trial_seconds=TRIAL_SECONDS,
+            stalled_seconds=STALLED,
+            failures_per_trial=self.failures,
+            trials_per_group=self.trials_per_group,
+        )
+        self.hosts |= {node: self.hosts.get(node, node) for node in self.slots}
+        settings = PoolSettings(limits=limits, exclusive=self.exclusive, logs=self.logs)
+        self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=self.clock)
+        self.pool = self.actor._pool
+        self.ray = FakeRayTrain(self.actor, self.slots, self.hosts)
+        self.watching = asyncio.ensure_future(self.actor.watch())
+
+    def nodes(self, **slots):
+        """A cluster's nodes with their room."""
+        return [Node(node_id=node, slots=count, host=self.hosts[node]) for node, count in slots.items()]
+
+    async def request(self, trial_id, num_workers=1, fate="finished", **order):
+        """A trial asks for workers. fate: what becomes of its training, see `FakeRayTrain`."""
+        self.events[trial_id] = []
+        self.open.append(trial_id)
+        self.orders[trial_id] = order_of(trial_id, num_workers, **order)
+        self.ray.fates[trial_id] = fate
+        await self.actor.request(self.orders[trial_id])
+
+    async def follow(self, trial_id):
+        seen = self.events[trial_id]
+        seen.extend(await self.actor.events(trial_id, len(seen)))
+        if seen and isinstance(seen[-1], Ended):
+            self.open.remove(trial_id)
+            await self.actor.release(trial_id)
+
+    async def release(self, trial_id):
+        """The trial's Tune process goes before its time."""
+        self.open.remove(trial_id)
+        self.released.add(trial_id)
+        await self.actor.release(trial_id)
+
+    async def stop(self, trial_id, epoch):
+        """A scheduler ends the trial after an epoch."""
+        self.open.remove(trial_id)
+        ended = await self.actor.stop(trial_id, epoch)
+        before = [event for event in self.events[trial_id] if not isinstance(event, Ended)]
+        self.events[trial_id] = [*before, ended]
+        await self.actor.release(trial_id)
+        return ended
+
+    async def follow_anew(self, trial_id):
+        """The trial's Tune process has died, and another takes its place."""
+        self.events[trial_id] = []
+        await self.actor.request(replace(self.orders[trial_id], so_far=TrialRecord()))
+
+    async def tick(self):
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def settle(self, rounds=400):
+        """Everything that can happen without a fault, fairly, until every trial has ended."""
+        for _ in range(rounds):
+            if not self.open:
+                return
+            for action in self.ray.actions():
+                await action()
+            for trial_id in list(self.open):
+                await self.follow(trial_id)
+            self.clock.now += 0.5
+            await self.tick()
+
+    def ended(self, trial_id):
+        (event,) = [event for event in self.events[trial_id] if isinstance(event, Ended)]
+        return event
+
+    def kinds(self, trial_id):
+        """The names of the events that a trial's follower has heard."""
+        return [type(event).__name__ for event in self.events[trial_id]]
+
+    def of_type(self, trial_id, kind):
+        return [event for event in self.events[trial_id] if isinstance(event, kind)]
+
+
+def run(scenario):
+    """Runs an async scenario to its end."""
+
+    async def main():
+        try:
+            return await asyncio.wait_for(scenario(), timeout=60)
+        finally:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    return asyncio.run(main())
+
+
+def study_run(prepare=None, then=None, **settings):
+    """A study that is filled with trials by `prepare`, settles, and is looked at by `then`."""
+
+    async def scenario():
+        study = Study(**settings)
+        await prepare(study)
+        await study.settle()
+        if then:
+            await then(study)
+        return study
+
+    return run(scenario)
+
+
+def trials(*sizes, fate="finished"):
+    async def prepare(study):
+        for number, size in enumerate(sizes):
+            await study.request(f"t{number}", size, fate)
+
+    return prepare
+
+
+async def until_training(study, trial_id):
+    while study.ray.training().get(trial_id) is None:
+        for action in study.ray.actions():
+            await action()
+
+
+async def until_epoch(study, trial_id, number):
+    """Follows a trial until it has told an epoch."""
+    while not any(event.record.epoch == number for event in study.of_type(trial_id, EpochDone)):
+        for action in study.ray.actions():
+            await action()
+        await study.follow(trial_id)
+
+
+def numbers(ended):
+    """The epochs of an end."""
+    return [record.epoch for record in ended.epochs]
+
+
+def lost(ended):
+    """Attempt and kind of every lost attempt."""
+    return [(failure.attempt, failure.kind) for failure in ended.failures]
+
+
+def check(study):
+    """What must hold at every moment."""
+    assert not study.ray.overbooked, study.ray.overbooked
+    for trial_id, groups in study.ray.training().items():
+        assert len(groups) == 1, f"{trial_id} is in {groups}"
+    if study.exclusive:
+        for host in study.hosts.values():
+            busy, starting = study.ray.busy(host), study.ray.starting(host)
+            assert len(busy) + len(starting) <= 1, f"on {host}: {busy} beside {starting}"
+
+
+async def everybody_acts(study):
+    """Twenty rounds of everything that can happen, while nobody follows the trials."""
+    for _ in range(20):
+        for action in study.ray.actions():
+            await action()
+
+
+async def lose_controller(study):
+    (fit,) = study.ray.fits.values()
+    await study.ray.give_up(fit, "ActorDiedError", "controller_lost")
+
+
+def kill(rank):
+    """The rank's process dies, of the newest life of the only group."""
+
+    async def step(study):
+        (fit,) = study.ray.fits.values()
+        fit.workers[rank].alive = False
+
+    return step
+
+
+def check_records(study):
+    """What a fold of the told events knows of each trial is what its end says: the pool and the journal agree."""
+    for trial_id, events in study.events.items():
+        if trial_id in study.released or not events:
+            continue
+        so_far = study.orders[trial_id].so_far
+        record = fold(events, so_far)
+        assert record.ended == events[-1], trial_id
+        assert sorted(record.epochs) == numbers(record.ended), trial_id
+        assert record.world == record.ended.world, trial_id
+        known = {(failure.attempt, failure.kind) for failure in record.failures}
+        assert known <= set(lost(record.ended)), trial_id
+        assert len(lost(record.ended)) - len(known) <= 1, "only the last loss may be told by the end alone"
+        if any(isinstance(event, Running) for event in events):
+            assert record.attempts <= record.ended.attempts, trial_id
+        assert record.flags <= set(record.ended.flags) | {"warm_up_included"}, trial_id
+
+
+def fold(events, so_far):
+    """A record of the events that are news, as a study keeps it."""
+    record = deepcopy(so_far)
+    for moment, event in enumerate(events):
+        if record.is_news(event):
+            record.apply(event, float(moment))
+    return record

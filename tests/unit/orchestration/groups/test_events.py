@@ -1,0 +1,160 @@
+"""Typed events and the journal's plain data: what one version writes, every later one reads and writes the same."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalestudy.experiments.plan.plan import TrialPlan
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    Failure,
+    Member,
+    Retried,
+    Running,
+    Suggested,
+    TrialError,
+    WorkerPlace,
+    World,
+    from_plain,
+    to_plain,
+    utc_text,
+)
+from scalestudy.training.records import EpochRecord
+from tests.support.epochs import epoch_of
+
+JOURNALS = Path(__file__).parents[1] / "support" / "journals"
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def journal_lines():
+    """Trials' events in the journals of real studies of version 0.1, each as the text that it is."""
+    for file in sorted(JOURNALS.glob("*/journal/*.json")):
+        entry = json.loads(file.read_text("utf-8"))
+        if entry["event"]["type"] != "study":
+            yield file, entry["event"]
+
+
+def written_again(event):
+    """What this version writes of the event that a journal holds."""
+    read = from_plain(event)
+    if not isinstance(read, Ended):
+        return to_plain(read)
+    trial = TrialPlan(trial_id=event["trial_id"], kind=event["kind"], params=event["params"], workload={}, train={})
+    return {"type": "ended", **read.to_line(trial)}
+
+
+def test_journals_of_the_first_version_are_read_and_written_byte_for_byte():
+    lines = list(journal_lines())
+    for file, event in lines:
+        assert json.dumps(written_again(event)) == json.dumps(event), file
+    assert {event["type"] for _, event in lines} == {"running", "epoch", "retry", "ended", "suggested"}
+    assert any("flags" in event for _, event in lines if event["type"] == "epoch")
+    assert any("failures" in event for _, event in lines if event["type"] == "ended")
+
+
+def test_keys_of_another_version_are_left_out():
+    plain = {"type": "running", "attempt": 2, "world": {"device": None, "nodes": 0, "workers": []}}
+    assert to_plain(from_plain({**plain, "since": 3.0})) == plain
+    assert from_plain({"type": "running", "attempt": 2}) == Running(attempt=2)
+
+
+def test_an_unknown_type_is_refused():
+    with pytest.raises(ValueError, match="event type 'paused'"):
+        from_plain({"type": "paused"})
+
+
+@pytest.mark.parametrize("name", ["accuracy", "loss", "loss_scaled", "mse"])
+def test_the_record_s_metric_is_the_one_beside_the_loss(name):
+    record = epoch_of(1, 0.25, metric=name)
+    assert from_plain(to_plain(EpochDone(record=record))) == EpochDone(record=record)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_null_in_the_journal(value):
+    plain = to_plain(EpochDone(record=epoch_of(1, value)))
+    assert plain["epoch"]["test_accuracy"] is None
+    json.dumps(plain, allow_nan=False)
+    assert math.isnan(from_plain(plain).record.test_metric)
+
+
+def test_a_world_is_that_of_its_members():
+    def member(rank, node, device="cpu"):
+        return Member(rank=rank, node=node, host=node, pid=7, cores=2, device=device, threads=1)
+
+    world = World.of([member(1, "b", "cuda:0"), member(0, "a", "cuda:0")])
+    assert (world.device, world.nodes) == ("cuda", 2)
+    assert world.workers[0] == WorkerPlace(rank=0, node="a", device="cuda:0", threads=1)
+    assert World.from_plain(world.to_plain()) == world
+    assert World().to_plain() == {"device": None, "nodes": 0, "workers": []}
+    assert World.from_plain(None) == World()
+
+
+def test_utc_text():
+    assert utc_text(0) == "1970-01-01T00:00:00.000Z"
+    assert utc_text(1_700_000_000.1234) == "2023-11-14T22:13:20.123Z"
+
+
+places = st.builds(
+    WorkerPlace, rank=st.integers(0, 9), node=st.text(), device=st.sampled_from(["cpu", "cuda:0"]), threads=st.just(1)
+)
+worlds = st.builds(World, device=st.sampled_from([None, "cpu", "cuda"]), workers=st.lists(places).map(tuple))
+errors = st.builds(TrialError, kind=st.text(), message=st.text(), rank=st.none() | st.integers(0, 9))
+failures = st.builds(Failure, attempt=st.integers(1, 9), kind=st.text(), message=st.text())
+flags = st.lists(st.text(), max_size=3).map(tuple)
+records = st.builds(
+    EpochRecord,
+    epoch=st.integers(1, 9),
+    at=st.text(),
+    steps=st.integers(1, 9),
+    train_loss=FINITE,
+    test_loss=FINITE,
+    metric=st.sampled_from(["accuracy", "mse", "loss_like"]),
+    test_metric=FINITE,
+    train_seconds=FINITE,
+    eval_seconds=FINITE,
+    samples=st.integers(1, 9),
+    samples_per_second=st.none() | FINITE,
+    phases=st.dictionaries(st.text(), st.none() | FINITE, max_size=3),
+    peak_memory_bytes=st.integers(0, 2**40),
+    replica_max_diff=FINITE,
+    sync_bytes=st.integers(0, 2**40),
+    learning_rate=FINITE,
+    **{name: st.none() | FINITE for name in ("grad_sq_norm", "grad_trace_cov", "straggler_ratio", "gpu_share")},
+)
+plans = st.builds(
+    TrialPlan, trial_id=st.text(), params=st.dictionaries(st.text(), FINITE), workload=st.just({}), train=st.just({})
+)
+events = st.one_of(
+    st.builds(Suggested, trial=plans, point=st.none() | st.integers(1, 9)),
+    st.builds(Running, attempt=st.integers(1, 9), world=worlds),
+    st.builds(EpochDone, record=records, flags=flags),
+    st.builds(Retried, attempt=st.integers(1, 9), error=errors),
+    st.builds(
+        Ended,
+        status=st.sampled_from(["finished", "failed"]),
+        attempts=st.integers(1, 9),
+        started_at=st.text(),
+        ended_at=st.text(),
+        wall_seconds=FINITE,
+        train_seconds=FINITE,
+        startup_seconds=st.none() | FINITE,
+        world=worlds,
+        flags=flags,
+        details=st.dictionaries(st.text(), st.none() | st.booleans() | FINITE, max_size=2),
+        failures=st.lists(failures, max_size=2).map(tuple),
+        epochs=st.lists(records, max_size=2).map(tuple),
+        error=st.none() | errors,
+    ),
+)
+
+
+@given(events)
+def test_every_event_survives_its_text(event):
+    text = json.dumps(to_plain(event), allow_nan=False)
+    assert from_plain(json.loads(text)) == event
+    assert json.dumps(to_plain(from_plain(json.loads(text)))) == text

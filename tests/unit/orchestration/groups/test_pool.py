@@ -1,0 +1,681 @@
+"""The pool of warm groups, through its actor: every order of events, one thing at a time, beside a fake Ray Train."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from scalestudy.orchestration.groups import actor
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, Retried
+from scalestudy.orchestration.groups.model import CheckpointPlace, EndGroup
+from scalestudy.orchestration.groups.pool import CLOSING_SECONDS
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from tests.support.pool_study import (
+    CHECKPOINTS,
+    ENGINES_LOST,
+    HISTORY,
+    STALLED,
+    Study,
+    check,
+    check_records,
+    everybody_acts,
+    kill,
+    lose_controller,
+    lost,
+    no_waiting,
+    numbers,
+    order_of,
+    run,
+    study_run,
+    trials,
+    until_epoch,
+    until_training,
+)
+
+__all__ = ["no_waiting"]
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
+
+# --- a table: what happens, and what the trials come to -----------------------------------------------------------
+
+
+def request(trial_id="t0", size=1, fate="finished", **order):
+    """A trial asks for workers."""
+    return lambda study: study.request(trial_id, size, fate, **order)
+
+
+def training(trial_id="t0"):
+    """Goes on until all ranks of the trial train."""
+    return lambda study: until_training(study, trial_id)
+
+
+def epoch(number=1, trial_id="t0"):
+    """Goes on until the trial has told that epoch."""
+    return lambda study: until_epoch(study, trial_id, number)
+
+
+def drain(node):
+    return lambda study: study.ray.drain_node(node)
+
+
+def lose(node):
+    return lambda study: study.ray.lose_node(node)
+
+
+def release(trial_id):
+    return lambda study: study.release(trial_id)
+
+
+def follow_anew(trial_id="t0"):
+    return lambda study: study.follow_anew(trial_id)
+
+
+def prepare(*sizes):
+    return lambda study: study.actor.prepare(*sizes)
+
+
+async def settle(study):
+    await study.settle()
+
+
+async def close(study):
+    await study.actor.close()
+
+
+async def leave(study):
+    """Goes on until no trial is in the ranks' hands."""
+    while study.ray.training():
+        for action in study.ray.actions():
+            await action()
+
+
+def freeze(*ranks):
+    """The ranks hang, and the pool's clock passes the limit of stalled trials: they are killed."""
+
+    async def step(study):
+        (fit,) = study.ray.fits.values()
+        for rank in ranks:
+            fit.workers[rank].frozen = True
+        study.clock.now += STALLED + 1
+        await study.tick()
+        assert not any(worker.alive for worker in fit.workers)
+
+    return step
+
+
+def unstartable(size):
+    async def step(study):
+        study.ray.unstartable.add(size)
+
+    return step
+
+
+def until_told(count):
+    """Rank 0's steps, until it has told so many posts of its first trial."""
+
+    async def step(study):
+        (fit,) = study.ray.fits.values()
+        while study.ray.progress.get((fit.workers[0].incarnation, 1), 0) < count:
+            for worker in fit.workers:
+                await study.ray.step(worker)
+
+    return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """What a trial comes to; None: not looked at."""
+
+    status: str = "finished"
+    attempts: int | None = 1
+    error: str | None = None  # its kind
+    rank: int | None = None  # whose error it is
+    lost: tuple[tuple[int, str], ...] = ()
+    kinds: str | None = None  # of its events
+    nodes: str | None = None  # where it was trained at last
+    epochs: tuple[int, ...] | None = None
+    flags: tuple[str, ...] | None = None
+
+    def of(self, study, trial_id):
+        """The trial's end, as far as this one says something."""
+        ended = study.ended(trial_id)
+        facts = {
+            "status": ended.status,
+            "attempts": ended.attempts,
+            "error": ended.error.kind if ended.error else None,
+            "rank": ended.error.rank if ended.error else None,
+            "lost": tuple(lost(ended)),
+            "kinds": " ".join(study.kinds(trial_id)),
+            "nodes": "".join(sorted({worker.node for worker in ended.world.workers})),
+            "epochs": tuple(numbers(ended)),
+            "flags": ended.flags,
+        }
+        always = ("error", "rank")
+        return End(**{name: fact for name, fact in facts.items() if name in always or getattr(self, name) is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A story of the pool. ends: of its trials. served: trials of each worker that ever was, or how many took each."""
+
+    story: str
+    slots: dict[str, int]
+    steps: list[Any]
+    ends: dict[str, End] = field(default_factory=dict)
+    served: list[int] | None = None
+    nodes: str | None = None  # where workers were started
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+FINISHED = End()
+PREEMPTED = ((1, "preempted"), (2, "preempted"), (3, "preempted"))
+LEFT_TWICE = TrialRecord(
+    attempts=2, failures=[Failure(attempt=number, kind="preempted", message="m") for number in (1, 2)]
+)
+TABLE = [
+    # --- trials that nothing disturbs
+    Row(
+        story="a trial is trained and ended",
+        slots={"a": 2},
+        steps=[request(size=2)],
+        ends={"t0": End(kinds="Running EpochDone EpochDone Ended", epochs=(1, 2))},
+    ),
+    Row(
+        story="trials of one size share one group",
+        slots={"a": 2},
+        steps=[trials(2, 2, 2)],
+        ends=dict.fromkeys(["t0", "t1", "t2"], FINISHED),
+        served=[3, 3],
+    ),
+    Row(
+        story="another size takes the place of an idle group",
+        slots={"a": 2},
+        steps=[trials(1, 2, 1)],
+        ends=dict.fromkeys(["t0", "t1", "t2"], FINISHED),
+    ),
+    Row(
+        story="a group is replaced after its number of trials",
+        slots={"a": 1},
+        steps=[trials(1, 1, 1, 1, 1)],
+        served=[2, 2, 1],
+        settings={"trials_per_group": 2},
+    ),
+    Row(
+        story="two trials at a time on one host are flagged",
+        slots={"a": 2},
+        steps=[trials(1, 1)],
+        ends=dict.fromkeys(["t0", "t1"], End(flags=("shared_node",))),
+    ),
+    Row(
+        story="undisturbed trials are not flagged",
+        slots={"a": 2},
+        steps=[trials(1, 1)],
+        ends=dict.fromkeys(["t0", "t1"], End(flags=())),
+        settings={"exclusive": True},
+    ),
+    Row(
+        story="a diverged trial leaves the group warm",
+        slots={"a": 1},
+        steps=[request(fate="diverged"), request("t1")],
+        ends={"t0": End(status="diverged"), "t1": FINISHED},
+        served=[2],
+    ),
+    # --- attempts that break
+    Row(
+        story="an exception is final and costs the group only",
+        slots={"a": 2},
+        steps=[request(size=2, fate="exception"), request("t1", 2)],
+        ends={"t0": End(status="failed", error="exception", rank=1), "t1": FINISHED},
+        served=[1, 1, 1, 1],
+    ),
+    Row(
+        story="out of memory is final and costs the group only",
+        slots={"a": 2},
+        steps=[request(size=2, fate="out_of_memory"), request("t1", 2)],
+        ends={"t0": End(status="out_of_memory", error="out_of_memory", rank=1), "t1": FINISHED},
+        served=[1, 1, 1, 1],
+    ),
+    Row(
+        story="a lost worker means another attempt without doubled epochs",
+        slots={"a": 2},
+        steps=[request(size=2), training(), until_told(2), kill(1)],
+        ends={
+            "t0": End(
+                attempts=2,
+                lost=((1, "worker_lost"),),
+                kinds="Running EpochDone Retried Running EpochDone Ended",
+                epochs=(1, 2),
+            )
+        },
+    ),
+    *(
+        Row(
+            story=f"a trial may lose {failures} attempts to one cause",
+            slots={"a": 1},
+            steps=[request(), *[training(), kill(0)] * (failures + 1)],
+            ends={
+                "t0": End(
+                    status="failed",
+                    attempts=failures + 1,
+                    error="worker_lost",
+                    lost=tuple((number, "worker_lost") for number in range(1, failures + 2)),
+                )
+            },
+            settings={"failures": failures},
+        )
+        for failures in (0, 1, 2)
+    ),
+    Row(
+        story="every cause has a budget of its own",
+        slots={"a": 1},
+        steps=[request(), *[training(), kill(0), training(), freeze(0), training(), lose_controller] * 2],
+        ends={"t0": End(attempts=7, lost=tuple(enumerate(["worker_lost", "stalled", "controller_lost"] * 2, start=1)))},
+    ),
+    Row(
+        story="a frozen worker is found and its trial tried again",
+        slots={"a": 2},
+        steps=[request(size=2), training(), freeze(1)],
+        ends={"t0": End(attempts=2, lost=((1, "stalled"),))},
+    ),
+    Row(
+        story="a released trial that its ranks do not leave is broken off as stalled",
+        slots={"a": 2},
+        steps=[request(size=2), training(), release("t0"), request("t1", 2), freeze(0, 1)],
+        ends={"t1": FINISHED},
+    ),
+    Row(
+        story="a group that never starts fails the trials of its size only",
+        slots={"a": 2},
+        steps=[unstartable(2), trials(2, 2, 1)],
+        ends={
+            **dict.fromkeys(["t0", "t1"], End(status="failed", error="group_start", epochs=())),
+            "t2": FINISHED,
+        },
+    ),
+    # --- trials that are given back, and Tune processes that vanish
+    Row(
+        story="a waiting trial can be released",
+        slots={"a": 1},
+        steps=[request(fate="hangs"), request("t1"), release("t1"), release("t0"), request("t2")],
+        ends={"t2": FINISHED},
+        served=[1],
+    ),
+    Row(
+        story="a trial whose follower died trains on and is told again",
+        slots={"a": 1},
+        steps=[request(), epoch(1), follow_anew()],
+        ends={
+            "t0": End(
+                attempts=2,
+                lost=((1, "tune_trial"),),
+                kinds="Running EpochDone Retried Running EpochDone Ended",
+                flags=(),
+            )
+        },
+        served=[1],
+    ),
+    Row(
+        story="followers have a budget too",
+        slots={"a": 1},
+        steps=[request(fate="hangs"), training(), follow_anew(), follow_anew()],
+        ends={"t0": End(status="failed", attempts=2, error="tune_trial", lost=((1, "tune_trial"), (2, "tune_trial")))},
+        settings={"failures": 1},
+    ),
+    Row(
+        story="a follower that comes after the end hears all of it",
+        slots={"a": 1},
+        steps=[request(), everybody_acts, follow_anew()],
+        ends={"t0": End(kinds="Running EpochDone EpochDone Ended")},
+    ),
+    # --- nodes that go
+    Row(
+        story="a lost node costs an attempt and its group",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2), training(), lose("a")],
+        ends={"t0": End(attempts=2, lost=((1, "node_lost"),), nodes="b")},
+    ),
+    Row(
+        story="nothing is placed on a node that drains",
+        slots={"a": 4, "b": 3},
+        steps=[drain("a"), trials(1, 2, 1, 3)],
+        ends=dict.fromkeys(["t0", "t1", "t2", "t3"], FINISHED),
+        nodes="b",
+    ),
+    Row(
+        story="a group on other nodes stays warm",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2), settle, drain("b"), request("t1", 2)],
+        ends={"t1": FINISHED},
+        served=[2, 2],
+    ),
+    Row(
+        story="leaving a node is on no budget",
+        slots=dict.fromkeys("abcd", 1),
+        steps=[
+            request(checkpoints=CHECKPOINTS),
+            *(step for node in "abc" for step in (training(), drain(node), leave)),
+        ],
+        ends={"t0": End(attempts=4, lost=PREEMPTED, nodes="d")},
+        settings={"failures": 0},
+    ),
+    Row(
+        story="attempts that earlier engines left are on no budget either",
+        slots={"a": 1},
+        steps=[request(so_far=LEFT_TWICE)],
+        ends={"t0": End(attempts=3, lost=PREEMPTED[:2])},
+        settings={"failures": 0},
+    ),
+    *(
+        Row(
+            story=f"a trial with {place} trains on, and its group ends after it",
+            slots={"a": 1, "b": 1},
+            steps=[request(checkpoints=place), training(), drain("a"), request("t1")],
+            ends={"t0": End(nodes="a"), "t1": End(nodes="b")},
+        )
+        for place in (None, CheckpointPlace(store="s", every_epochs=0))
+    ),
+    Row(
+        story="a node that goes before the trial has left is a lost one",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2, checkpoints=CHECKPOINTS), training(), drain("a"), lose("a")],
+        ends={"t0": End(attempts=2, lost=((1, "node_lost"),))},
+    ),
+    Row(
+        story="a group that breaks on a node that drains is not started again",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2), training(), drain("a"), kill(1)],
+        ends={"t0": End(attempts=2, lost=((1, "worker_lost"),), nodes="b")},
+    ),
+    # --- what earlier engines have left
+    Row(
+        story="failures of earlier engines count",
+        slots={"a": 1},
+        steps=[request(so_far=HISTORY), training(), kill(0)],
+        ends={
+            "t0": End(
+                status="failed",
+                attempts=3,
+                error="worker_lost",
+                lost=((1, "worker_lost"), (3, "worker_lost")),
+                flags=("shared_node",),
+            )
+        },
+        settings={"failures": 1},
+    ),
+    Row(
+        story="a trial that has lost too many engines is not tried again",
+        slots={"a": 1},
+        steps=[request(so_far=ENGINES_LOST)],
+        ends={
+            "t0": End(
+                status="failed",
+                attempts=2,
+                error="engine_lost",
+                lost=((1, "engine_lost"), (2, "engine_lost")),
+                kinds="Ended",
+            )
+        },
+        served=[],
+        settings={"failures": 1},
+    ),
+    # --- the end of the study
+    Row(
+        story="a trial that comes after close is refused and no group starts",
+        slots={"a": 1},
+        steps=[close, request(), prepare(1)],
+        ends={"t0": End(status="failed", error="stopped")},
+        served=[],
+    ),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.story)
+def test_the_pool(row):
+    async def story(study):
+        for step in row.steps:
+            await step(study)
+
+    study = study_run(story, slots=row.slots, **row.settings)
+    assert {trial_id: end.of(study, trial_id) for trial_id, end in row.ends.items()} == row.ends
+    if row.served is not None:
+        assert [worker.served and len(worker.taken) for worker in study.ray.history] == row.served
+    if row.nodes is not None:
+        assert {worker.node for worker in study.ray.history} == set(row.nodes)
+    check(study)
+    check_records(study)
+
+
+# --- closing ------------------------------------------------------------------------------------------------------
+
+
+def test_close_answers_everybody_at_once(monkeypatch):
+    monkeypatch.setattr(actor, "POLL_SECONDS", 1_000)
+
+    async def scenario():
+        study = Study(slots={"a": 1})
+        await study.request("t0")
+        await study.ray.driver()
+        (fit,) = study.ray.fits.values()
+        await study.ray.step(fit.workers[0])
+        rank = asyncio.ensure_future(study.actor.next_trial(fit.group_id, fit.workers[0].incarnation, 1))
+        await study.actor.events("t0", 0)
+        running = asyncio.ensure_future(study.actor.events("t0", 1))
+        await study.actor.request(order_of("t1"))
+        waiting = asyncio.ensure_future(study.actor.events("t1", 0))
+        driver = asyncio.ensure_future(study.actor.next_orders())
+        await driver  # how long the start took
+        driver = asyncio.ensure_future(study.actor.next_orders())
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in (rank, running, waiting, driver))
+        await study.actor.close()
+        for task in (running, waiting):
+            (ended,) = await asyncio.wait_for(task, 5)
+            assert isinstance(ended, Ended)
+            assert ended.error.kind == "stopped"
+            assert not ended.is_final
+        assert await asyncio.wait_for(rank, 5) == EndGroup()
+        assert await asyncio.wait_for(driver, 5) is None
+
+    run(scenario)
+
+
+def test_nothing_is_recorded_after_the_end_that_close_gave():
+    async def story(study):
+        await study.request("t0")
+        await until_training(study, "t0")
+        (worker,) = study.ray.history
+        await study.actor.close()
+        for _ in range(10):
+            await study.ray.step(worker)
+            if worker.given is None:
+                break
+
+    study = study_run(story, slots={"a": 1})
+    assert study.kinds("t0") == ["Running", "Ended"]
+
+
+def test_close_kills_what_does_not_end_within_seconds():
+    async def story(study):
+        await study.request("t0")
+        await until_training(study, "t0")
+        (worker,) = study.ray.history
+        worker.frozen = True
+        await study.actor.close()
+        study.clock.now += CLOSING_SECONDS - 1
+        await study.tick()
+        assert worker.alive
+        study.clock.now += 2
+        await study.tick()
+        assert not worker.alive
+        (fit,) = study.ray.fits.values()
+        await study.ray.restart(fit)
+        assert not study.ray.fits, "the controller does not start it again"
+
+    study_run(story, slots={"a": 1})
+
+
+# --- every order of events ----------------------------------------------------------------------------------------
+
+FATES = ["finished"] * 6 + ["diverged", "exception", "out_of_memory"]
+
+
+def check_end(study):
+    """What must hold of every trial and of every group's ranks."""
+    assert not study.open, f"never ended: {study.open}"
+    for trial_id, events in study.events.items():
+        kinds = study.kinds(trial_id)
+        assert kinds.count("Ended") == (trial_id not in study.released), f"{trial_id}: {kinds}"
+        assert trial_id in study.released or kinds[-1] == "Ended"
+        epochs = [event.record.epoch for event in events if isinstance(event, EpochDone)]
+        assert len(epochs) == len(set(epochs))
+        retries = study.of_type(trial_id, Retried)
+        assert [event.attempt for event in retries] == list(range(1, 1 + len(retries)))
+        causes = Counter(event.error.kind for event in retries)
+        assert max((causes[kind] for kind in causes if kind != "preempted"), default=0) <= study.failures
+    check_records(study)
+    for _, workers in itertools.groupby(study.ray.history, key=lambda worker: worker.incarnation):
+        taken = sorted((worker.taken for worker in workers), key=len)
+        assert all(shorter == taken[-1][: len(shorter)] for shorter in taken)
+
+
+async def fault(study, chance):
+    """Something that goes wrong, or that somebody does."""
+    nodes, fits = list(study.ray.slots), list(study.ray.fits.values())
+    kinds = ["worker", "worker", "release", "come back", "stop", "tune process", "controller", "node", "drain"]
+    kind = chance.choice(kinds)
+    if kind == "worker":
+        study.ray.harm(chance)
+    elif kind == "release" and study.open:
+        await study.release(chance.choice(study.open))
+    elif kind == "come back" and study.open:
+        trial_id = chance.choice(study.open)
+        size = study.orders[trial_id].num_workers
+        await study.release(trial_id)
+        study.released.discard(trial_id)
+        await study.request(trial_id, size)
+    elif kind == "stop" and study.open:
+        await stop_after_what_was_seen(study, chance.choice(study.open))
+    elif kind == "tune process" and study.open:
+        await study.follow_anew(chance.choice(study.open))
+    elif kind == "controller" and fits:
+        await study.ray.give_up(chance.choice(fits), "ActorDiedError", "controller_lost")
+    elif kind == "node" and len(nodes) > 1 and chance.random() < 0.2:
+        await study.ray.lose_node(chance.choice(nodes))
+    elif kind == "drain" and len(nodes) > 1 and chance.random() < 0.4:
+        await study.ray.drain_node(chance.choice(nodes))
+
+
+async def stop_after_what_was_seen(study, trial_id):
+    """As a scheduler does, at the last epoch that it has heard of; before the first it has nothing to say."""
+    epochs = [event.record.epoch for event in study.of_type(trial_id, EpochDone)]
+    if epochs:
+        ended = await study.stop(trial_id, epochs[-1])
+        assert ended.status in ("stopped", "finished")
+        assert numbers(ended) == epochs
+
+
+async def explore(seed):
+    """A random study: its cluster, trials, faults and the order of everything come from the seed."""
+    chance = random.Random(seed)
+    slots = {name: chance.randint(1, 3) for name in "abc"[: chance.randint(1, 3)]}
+    study = Study(
+        slots=slots,
+        hosts=chance.choice([{}, dict.fromkeys("ab", "one machine")]),
+        exclusive=chance.random() < 0.5,
+        failures=chance.randint(0, 2),
+        trials_per_group=chance.choice([1, 3, 200]),
+    )
+    faults, at_a_time = chance.choice([0, 0.01, 0.05]), chance.randint(1, 5)
+    planned = [(f"t{n}", chance.randint(1, sum(slots.values())), chance.choice(FATES)) for n in range(12)]
+    if chance.random() < 0.5:
+        planned.sort(key=lambda trial: trial[1])
+    if chance.random() < 0.1:
+        study.ray.unstartable.add(planned[0][1])
+    if chance.random() < 0.5:
+        await study.actor.prepare(planned[0][1])
+    while planned or study.open:
+        roll = chance.random()
+        if planned and len(study.open) < at_a_time and roll < 0.2:
+            place = CheckpointPlace(store="s", every_epochs=chance.randint(0, 1))
+            await study.request(*planned.pop(0), checkpoints=place)
+        elif study.open and roll < 0.4:
+            await study.follow(chance.choice(study.open))
+        elif roll > 1 - 3 * faults:
+            await fault(study, chance)
+        elif chance.random() < 0.002:
+            study.clock.now += STALLED + 1
+            await study.tick()
+        else:
+            await chance.choice(study.ray.actions())()
+        study.clock.now += 0.001
+        check(study)
+        if not planned and chance.random() < 0.01:
+            break
+    if faults:
+        study.clock.now += STALLED + 1  # what is frozen is found
+        await study.tick()
+    await study.settle()
+    check_end(study)
+    await study.actor.close()
+    for _ in range(20):
+        for action in study.ray.actions():
+            await action()
+        study.clock.now += STALLED / 4
+        await study.tick()
+    assert study.ray.closed
+    assert not study.ray.fits, "a group did not end"
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_any_order_of_events(block):
+    for seed in range(25 * block, 25 * (block + 1)):
+        try:
+            run(lambda seed=seed: explore(seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_large_trial_is_not_starved_by_small_ones_that_keep_coming(exclusive):
+    async def scenario():
+        study = Study(slots={"a": 2, "b": 2}, exclusive=exclusive)
+        for number in range(4):
+            await study.request(f"small{number}")
+        await study.request("large", 4)
+        for number in range(4, 200):
+            while len(study.open) < 5:
+                await study.request(f"small{number}-{len(study.open)}-{len(study.events)}")
+            for action in study.ray.actions():
+                await action()
+            for trial_id in list(study.open):
+                await study.follow(trial_id)
+            study.clock.now += 0.1
+            if "large" not in study.open:
+                break
+        assert study.ended("large").status == "finished"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_closing_at_any_moment_ends_every_trial_and_group(seed):
+    async def scenario():
+        chance = random.Random(seed)
+        study = Study(slots={"a": 2, "b": 1}, exclusive=chance.random() < 0.5)
+        for number in range(4):
+            await study.request(f"t{number}", chance.randint(1, 3))
+        for _ in range(chance.randint(0, 120)):
+            await chance.choice(study.ray.actions())()
+            if chance.random() < 0.02:
+                study.ray.harm(chance)
+        await study.actor.close()
+        study.clock.now += STALLED + 1
+        await study.tick()
+        await study.settle()
+        check_end(study)
+
+    run(scenario)

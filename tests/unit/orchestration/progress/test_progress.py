@@ -1,0 +1,116 @@
+"""The state of a study as its events tell it."""
+
+import pytest
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, TrialError
+from scalestudy.orchestration.progress.progress import StudyProgress, clock, sparkline
+from tests.support.epochs import epoch_of
+from tests.support.synthetic_studies import study_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 3}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1]}
+"""
+
+
+@pytest.fixture
+def progress():
+    _, plan, _ = study_of(SPEC)
+    return StudyProgress(plan.by_id())
+
+
+@pytest.fixture
+def first(progress):
+    return next(iter(progress.trials))
+
+
+def epoch(number, accuracy=0.5, rate=100.0):
+    return EpochDone(record=epoch_of(number, accuracy, samples_per_second=rate))
+
+
+def ended(status="finished", message=None, epochs=()):
+    error = TrialError(kind="exception", message=message) if message else None
+    return Ended(
+        status=status,
+        attempts=1,
+        started_at="",
+        ended_at="",
+        wall_seconds=2.0,
+        train_seconds=1.0,
+        startup_seconds=None,
+        epochs=tuple(epochs),
+        error=error,
+    )
+
+
+def take(progress, trial_id, *events):
+    for event in events:
+        progress.take(trial_id, event)
+
+
+def test_sparkline():
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([-1.0, 2.0, None]) == "▁█ "
+    assert sparkline([0.0] * 20 + [1.0], width=3) == "▁▁█"
+    assert sparkline([]) == ""
+
+
+def test_a_sparkline_of_what_is_no_share_fills_its_height():
+    assert sparkline([30.0, 20.0, None, 10.0], share=False) == "█▅ ▁"
+    assert sparkline([7.0, 7.0], share=False) == "▅▅"
+    assert sparkline([None], share=False) == " "
+    assert sparkline([900.0, 2.0, 1.0], width=2, share=False) == "█▁"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (65, "1:05"), (3_599, "59:59"), (7_384, "2:03:04")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_a_running_trial(progress, first):
+    take(progress, first, Running(attempt=1), epoch(1, 0.4), epoch(2, None, None))
+    trial = progress.running[first]
+    assert trial.values == [0.4, None]
+    assert trial.samples_per_second == 100.0
+    assert progress.best == (0.4, progress.trials[first])
+
+
+def test_a_second_attempt_keeps_the_epochs_that_are_not_told_again(progress, first):
+    take(progress, first, Running(attempt=1), epoch(1, 0.4), Running(attempt=2), epoch(2, 0.6))
+    assert progress.running[first].attempt == 2
+    assert progress.running[first].values == [0.4, 0.6]
+
+
+def test_a_trial_of_an_earlier_run_rests_until_it_is_taken_up(progress, first):
+    progress.catch_up([(first, Running(attempt=1)), (first, epoch(1, 0.4)), ("of-another-plan", Running(attempt=1))])
+    assert (list(progress.running), list(progress.resting)) == ([], [first])
+    take(progress, first, Running(attempt=2), epoch(2, 0.6))
+    assert (list(progress.resting), progress.running[first].values) == ([], [0.4, 0.6])
+
+
+def test_the_line(progress, first):
+    assert progress.remaining_seconds is None
+    assert progress.line().startswith("0/2 trials · 0:00 elapsed")
+    progress.started -= 10
+    take(progress, first, Running(attempt=1), epoch(1, 0.4), ended("out_of_memory"))
+    assert first not in progress.running
+    assert progress.remaining_seconds == pytest.approx(10, abs=0.5)
+    text = progress.line()
+    assert "about 0:10 left" in text
+    assert "1 out of memory" in text
+    assert f"best so far 0.4000 ({progress.trials[first].run_name})" in text
+
+
+def test_a_study_of_an_error_is_watched_by_its_error(progress, first):
+    progress.metric = StudyMetric(name="mse", mode="min", share=False)
+    take(progress, first, Running(attempt=1))
+    for number, value in enumerate((0.5, 0.01234, 0.02, None), start=1):
+        take(progress, first, EpochDone(record=epoch_of(number, value, metric="mse")))
+    assert progress.running[first].values == [0.5, 0.01234, 0.02, None]
+    assert progress.best == (0.01234, progress.trials[first])
+    assert f"best so far 0.01234 test mse ({progress.trials[first].run_name})" in progress.line()

@@ -1,0 +1,226 @@
+"""A study that goes on, or grows: what is taken over from its folder, and what is refused with nothing changed."""
+
+import json
+
+import pytest
+
+from scalestudy.experiments.plan.plan import point_trials
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.training.registry import DATASETS, MODELS
+from tests.support.synthetic_studies import study_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 2}
+sweep: {num_gpus: [1], batch_size: [32], learning_rate: [0.1, 0.2]}
+"""
+
+
+def spec_of(text=SPEC):
+    return parse_study(text, "study.yaml", models=MODELS, datasets=DATASETS)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A study of which one trial has ended, and one has begun."""
+    opened = open_new(spec_of(), tmp_path / "out")
+    opened.write()
+    _, _, trials = study_of(SPEC)
+    journal = Journal(opened.folder.journal_folder)
+    journal.append("", {"type": "study", "state": "started"})
+    journal.append(trials[0]["trial_id"], {"type": "ended", **trials[0]})
+    journal.append(trials[1]["trial_id"], {"type": "running", "attempt": 1})
+    opened.folder.append_trial(trials[0])
+    return opened.folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.path.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def unchanged(folder):
+    """Whatever is refused changes nothing."""
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
+def test_a_study_goes_on_with_what_it_has(folder):
+    opened = open_resumed(folder.path)
+    assert opened.study_id == folder.study_id != folder.path.name
+    assert len(opened.trials) == 2
+    assert len(opened.history.ended) == 1
+    assert len(opened.history.open) == 1
+
+
+def test_trials_that_only_trials_jsonl_has_count_as_ended(folder):
+    for file in folder.journal_folder.glob("*"):
+        file.unlink()
+    assert len(open_resumed(folder.path).history.ended) == 1
+
+
+def test_a_torn_last_line_of_trials_jsonl_does_no_harm(folder):
+    with folder.trials_file.open("ab") as stream:
+        stream.write(b'{"trial_id": "0123')
+    assert len(open_resumed(folder.path).history.ended) == 1
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_folder_that_is_no_study(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "nothing", folder.spec_file):
+        with pytest.raises(RequestError, match=r"DIR: .* is not a study's folder"):
+            open_resumed(path)
+
+
+def test_a_spec_that_was_edited(folder):
+    before = folder.spec_file.read_text()
+    folder.spec_file.write_text(before.replace("epochs: 2", "epochs: 3"))
+    with pytest.raises(RequestError, match=r"spec.yaml: was edited .* --extend") as refused:
+        open_resumed(folder.path)
+    assert refused.value.exit_code == 2
+    folder.spec_file.write_text(before)
+    open_resumed(folder.path)
+
+
+def test_a_broken_line_in_the_middle_of_trials_jsonl(folder):
+    folder.trials_file.write_bytes(b"{oops}\n" + folder.trials_file.read_bytes())
+    with pytest.raises(RequestError, match=r"trials.jsonl:1: is not the record of a trial"):
+        open_resumed(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        ("learning_rate: [0.1, 0.2]", "learning_rate: [0.1, 0.2, 0.4]", 3),
+        ("num_gpus: [1]", "num_gpus: [1, 2]", 4),
+        ("[0.1, 0.2]}", "[0.2, 0.1], seed: [0, 1]}", 4),
+    ],
+)
+def test_a_study_grows(folder, old, new, count):
+    opened = open_extended(spec_of(SPEC.replace(old, new)), folder.path)
+    assert len(opened.trials) == count
+    assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
+    assert opened.study_id == folder.study_id
+    opened.write()
+    again = open_resumed(folder.path)
+    assert again.trials == opened.trials
+
+
+def test_what_may_change_beside_the_points(folder):
+    text = SPEC + "targets: {accuracy: [0.9]}\nlimits: {failures_per_trial: 5}\ndescription: more\n"
+    opened = open_extended(spec_of(text), folder.path)
+    assert opened.spec.limits.failures_per_trial == 5
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epochs: 2", "epochs: 3", r"2 of the trials that have run are not in the spec \(gpus=1 batch=32 lr=0.1"),
+        ("[0.1, 0.2]", "[0.1, 0.4]", r"1 of the trials that have run are not in the spec \(gpus=1 batch=32 lr=0.2"),
+        ("name: tiny", "name: other", "is the study tiny, not other"),
+        ("train:", "search: {method: random, samples: 2}\ntrain:", "search: is another one"),
+        ("train:", "search: {scheduler: asha}\ntrain:", "search: is another one"),
+    ],
+)
+def test_what_has_run_does_not_change(folder, old, new, message):
+    with pytest.raises(RequestError, match=message) as refused:
+        open_extended(spec_of(SPEC.replace(old, new)), folder.path)
+    assert refused.value.exit_code == 2
+
+
+TPE = """
+name: searched
+workload: {model: lenet, data: digits}
+train: {epochs: 2}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: {log_uniform: [0.01, 1.0]}}
+search: {method: tpe, samples: 5}
+"""
+
+
+@pytest.fixture
+def searched(tmp_path):
+    """A study of which a search has suggested one trial."""
+    opened = open_new(spec_of(TPE), tmp_path / "out")
+    opened.write()
+    trial = point_trials(opened.spec, {"num_gpus": 1, "batch_size": 32, "learning_rate": 0.1})[0]
+    journal = Journal(opened.folder.journal_folder)
+    journal.append("", {"type": "study", "state": "started"})
+    journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": 1})
+    journal.append(trial.trial_id, {"type": "running", "attempt": 1})
+    return opened.folder
+
+
+def test_a_search_gets_more_samples(searched):
+    opened = open_extended(spec_of(TPE.replace("samples: 5", "samples: 9")), searched.path)
+    assert (len(opened.trials), opened.plan.expected_trials) == (1, 9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("epochs: 2", "epochs: 3"), ("[0.01, 1.0]", "[0.01, 2.0]"), ("[32]", "[32], seed: [0, 1]"), ("[1, 2]", "[1]")],
+)
+def test_the_space_of_a_search_does_not_change(searched, old, new):
+    with pytest.raises(RequestError, match=r"one of them is another one; leave all but search.samples"):
+        open_extended(spec_of(TPE.replace(old, new)), searched.path)
+
+
+def test_a_value_that_has_not_run_may_go(folder):
+    journal = sorted(folder.journal_folder.glob("*"))
+    journal[-1].unlink()  # the second trial has not begun
+    assert len(open_extended(spec_of(SPEC.replace("[0.1, 0.2]", "[0.1]")), folder.path).trials) == 1
+
+
+def test_the_folder_of_a_new_study_goes_again_when_it_can_not_start(tmp_path):
+    opened = open_new(spec_of(), tmp_path / "a" / "b" / "out")
+    made = opened.write()
+    assert StudyFolder(tmp_path / "a" / "b" / "out").read_plan() == opened.plan
+    opened.discard(made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_resumed_study_stays_whatever_happens(folder):
+    opened = open_resumed(folder.path)
+    before = contents(folder)
+    opened.discard(opened.write())
+    assert contents(folder) == before
+
+
+def test_the_plan_says_what_spec_it_is_of(folder):
+    assert [len(mark) for mark in json.loads(folder.plan_file.read_text())["spec_sha256"]] == [64]
+    assert folder.is_spec_unchanged()
+
+
+def test_a_plan_written_anew_does_not_take_an_edited_spec_for_its_own(folder):
+    folder.spec_file.write_text(folder.spec_file.read_text().replace("epochs: 2", "epochs: 3"))
+    folder.update_plan(folder.read_plan())
+    with pytest.raises(RequestError, match="was edited"):
+        open_resumed(folder.path)
+
+
+def test_a_driver_killed_in_the_middle_of_an_extension_has_lost_nothing(folder, monkeypatch):
+    text = SPEC.replace("learning_rate: [0.1, 0.2]", "learning_rate: [0.1, 0.2, 0.4]")
+    opened = open_extended(spec_of(text), folder.path)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            StudyFolder,
+            "write_text",
+            lambda self, file, content: (
+                killed() if file.name == "spec.yaml" else self.write_bytes(file, content.encode())
+            ),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            opened.write()
+    assert len(open_resumed(folder.path).trials) == 3
+    assert len(open_extended(spec_of(text), folder.path).trials) == 3

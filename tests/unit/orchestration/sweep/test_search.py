@@ -1,0 +1,161 @@
+"""Stage 3: planned trials and suggested points, and where a search stands after an interrupted run."""
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.groups.events import Ended, Running, Suggested, TrialError, from_plain, to_plain
+from scalestudy.orchestration.sweep.search import Search, search_for
+from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
+from tests.support.synthetic_studies import spec_of
+
+GRID = "name: x\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], seed: [0, 1]}"
+
+
+def test_a_plan_s_trials_come_in_its_order_without_those_that_have_ended():
+    plan = make_plan(spec_of(GRID))
+    ids = [trial.trial_id for trial in plan.trials]
+    past = [(ids[2], ended_event([0.5])), (ids[0], Running(attempt=1))]
+    search = search_for(spec_of(GRID), plan, past)
+    given = [search.next() for _ in range(7)]
+    assert [each.trial.trial_id for each in given] == [ids[n] for n in (0, 1, 3, 4, 5, 6, 7)]
+    assert {each.point for each in given} == {None}
+    assert search.next() is None
+
+
+def test_a_trial_that_was_ended_because_the_study_stopped_is_given_again():
+    plan = make_plan(spec_of(GRID))
+    first = plan.trials[0].trial_id
+    failed = ended_event([0.5], "failed")
+    stopped = replace(failed, error=TrialError(kind="stopped", message=""))
+    assert search_for(spec_of(GRID), plan, [(first, stopped)]).next().trial.trial_id == first
+    lost = replace(failed, error=TrialError(kind="tune_trial", message=""))
+    assert search_for(spec_of(GRID), plan, [(first, lost)]).next().trial.trial_id != first
+
+
+def test_tpe_gives_each_point_all_its_seeds_and_then_the_next():
+    journal = at_once(spec_of(TPE))
+    suggested = suggestions(journal)
+    params = [event.trial.params for event in suggested]
+    points = [event.point for event in suggested]
+    assert points == sorted(points)
+    assert len(suggested) == 2 * len(set(points))
+    for first, second in zip(params[::2], params[1::2], strict=True):
+        assert (first["seed"], second["seed"]) == (0, 1)
+        assert {**first, "seed": 1} == second
+    assert len({json.dumps(each) for each in params}) == len(params), "no trial twice"
+    assert all(0.001 <= each["learning_rate"] <= 1 for each in params)
+
+
+def test_tpe_finds_the_better_half_more_often_than_chance():
+    """The accuracy peaks at a rate of 0.1; what is learnt after the random start must show."""
+    journal = at_once(spec_of(TPE, "search.samples=40"))
+    rates = [event.trial.learning_rate for event in suggestions(journal)][::2]
+    near = [0.03 < rate < 0.3 for rate in rates]
+    assert sum(near[-15:]) >= 11, rates  # by chance a third of them: P(11 of 15 or more) < 0.002
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(seed):
+    """Cut after every single event; what is in the journal by then is all that the next run knows."""
+    spec = spec_of(TPE, f"search.seed={seed}")
+    undisturbed = at_once(spec)
+    assert len(undisturbed) > 60
+    for cut in range(len(undisturbed) + 1):
+        past = [(trial_id, again(event)) for trial_id, event in undisturbed[:cut]]
+        resumed = at_once(spec, past)
+        assert suggestions([*past, *resumed]) == suggestions(undisturbed), cut
+
+
+def again(event):
+    """An event as it comes out of the journal."""
+    return from_plain(json.loads(json.dumps(to_plain(event))))
+
+
+def test_another_seed_is_another_search():
+    one, two = (at_once(spec_of(TPE, f"search.seed={seed}")) for seed in (0, 1))
+    assert suggested(one) != suggested(two)
+
+
+def suggested(journal):
+    return [event.trial.trial_id for event in suggestions(journal)]
+
+
+def test_a_trial_that_was_running_is_given_first_and_not_suggested_again():
+    spec = spec_of(TPE)
+    journal = at_once(spec)
+    third = [n for n, (_, event) in enumerate(journal) if isinstance(event, Suggested)][2]
+    search = search_for(spec, make_plan(spec), journal[: third + 1])
+    given = search.next()
+    assert (given.trial.trial_id, given.point) == (journal[third][0], None)
+    assert search.next().point == 2, "its other seed was not told before the cut"
+
+
+def test_a_point_that_is_suggested_again_is_not_run_again():
+    text = "name: x\nsweep: {learning_rate: [0.01, 0.1, 1], seed: [0]}\nsearch: {method: tpe, samples: 12}"
+    journal = at_once(spec_of(text))
+    given = suggested(journal)
+    assert len(given) == len(set(given)) <= 3
+    assert suggestions(journal)[0].point == 1
+    for cut in range(len(journal) + 1):
+        assert suggested(journal[:cut]) + suggested(at_once(spec_of(text), journal[:cut])) == given
+
+
+def test_more_samples_go_on_with_the_same_sequence():
+    short, long = (at_once(spec_of(TPE, f"search.samples={samples}")) for samples in (12, 16))
+    extended = at_once(spec_of(TPE, "search.samples=16"), short)
+    assert suggested(short) + suggested(extended) == suggested(long)
+
+
+def test_points_of_an_earlier_run_that_the_search_would_not_suggest_are_taken_in(caplog):
+    """As after an update of Optuna: the study goes on, told of both."""
+    other = at_once(spec_of(TPE, "search.seed=9"))
+    cut = [n for n, (_, event) in enumerate(other) if isinstance(event, Suggested)][8]
+    past = other[: cut + 1]
+    with caplog.at_level(logging.WARNING):
+        rest = at_once(spec_of(TPE), past)
+    assert "another Optuna" in caplog.text
+    ended = [trial_id for trial_id, event in [*past, *rest] if isinstance(event, Ended)]
+    assert len(ended) == len(set(ended)) == 2 * 14
+    assert set(suggested(past)) < set(ended)
+
+
+@pytest.mark.parametrize("status", ["diverged", "out_of_memory", "failed"])
+def test_tpe_avoids_where_trials_give_no_result(status):
+    """By chance half of the last fifteen points have two workers; left out of the model, fourteen or more would."""
+    spec = spec_of(TPE, "search.samples=40")
+    journal = at_once(spec, status_of=lambda trial: status if trial.num_gpus == 2 else "finished")
+    sizes = [event.trial.num_gpus for event in suggestions(journal)][::2]
+    assert len(sizes) > 35, "a point that is suggested again is not run again"
+    assert sizes[:10].count(2) >= 3
+    assert sizes[-15:].count(2) <= 5, sizes
+
+
+ASHA = "name: x\ntrain: {epochs: 9}\nsweep: {learning_rate: [0.1, 0.2, 0.3, 0.4]}\nsearch: {scheduler: asha}"
+
+
+def test_a_trial_that_was_to_stop_when_the_study_was_cut_off_is_ended_and_not_run():
+    spec = spec_of(ASHA)
+    plan = make_plan(spec)
+    one, two = plan.trials[0].trial_id, plan.trials[1].trial_id
+    past = [(one, epoch_event(1, 0.9)), (two, epoch_event(1, 0.1))]
+    search = search_for(spec, plan, past)
+    assert search.cut_short() == {two: 1}
+    search.take(two, ended_event([0.1], "stopped"))
+    assert search.cut_short() == {}
+    assert [search.next().trial.trial_id for _ in range(3)] == [one, plan.trials[2].trial_id, plan.trials[3].trial_id]
+
+
+def test_a_trial_that_was_stopped_and_ended_is_not_ended_twice():
+    spec = spec_of(ASHA)
+    plan = make_plan(spec)
+    one, two = plan.trials[0].trial_id, plan.trials[1].trial_id
+    past = [(one, epoch_event(1, 0.9)), (two, epoch_event(1, 0.1)), (two, ended_event([0.1], "stopped"))]
+    assert search_for(spec, plan, past).cut_short() == {}
+
+
+def test_without_a_scheduler_no_trial_stops():
+    assert Search.of_plan(make_plan(spec_of(GRID))).asha is None

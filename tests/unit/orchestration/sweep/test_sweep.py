@@ -1,0 +1,296 @@
+"""Searches through real Tune, with a pool that trains nothing; and in which order an event is delivered."""
+
+import pytest
+
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    JournalEvent,
+    Lost,
+    Retried,
+    Running,
+    Suggested,
+    TrialError,
+)
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.sweep import Sweep
+from tests.support.epochs import epoch_of
+from tests.support.fake_pool import FakePool, ended, order_by
+from tests.support.searches import at_once, curve_of, suggestions
+from tests.support.synthetic_studies import spec_of
+
+GRID = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2, 0.3]}"
+TPE = """
+name: x
+train: {epochs: 2}
+sweep: {num_gpus: [1, 2], learning_rate: {log_uniform: [0.001, 1]}}
+search: {method: tpe, samples: 13}
+"""
+ASHA = """
+name: x
+train: {epochs: 9}
+sweep: {learning_rate: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}
+search: {scheduler: asha, reduction: 3}
+"""
+
+
+@pytest.fixture
+def pool(ray_session):
+    import ray
+
+    actor = ray.remote(FakePool).options(num_cpus=0).remote()
+    yield actor
+    ray.kill(actor)
+
+
+class Run:
+    """One sweep of a spec on a fake pool, and its journal."""
+
+    def __init__(self, pool, folder, text, *, past=(), order_of=None, concurrency=1, ends=None):
+        spec = spec_of(text)
+        self.journal = []
+        self._records = {}
+        search = search_for(spec, make_plan(spec), past)
+        Sweep(search, pool=pool, order_of=order_of or order_by(curve_of), record=self.write).run(
+            concurrency=concurrency,
+            folder=folder,
+            should_stop=lambda: ends is not None and len(self.ended) >= ends,
+        )
+
+    def write(self, trial_id, event):
+        """Writes what is news, as a recorder does."""
+        record = self._records.setdefault(trial_id, TrialRecord())
+        if not record.is_news(event):
+            return None
+        record.apply(event, 0.0)
+        self.journal.append((trial_id, event))
+        return event
+
+    def of(self, kind):
+        """The trials that were told events of a kind, in that order."""
+        return [trial_id for trial_id, event in self.journal if isinstance(event, kind)]
+
+    @property
+    def ended(self):
+        """Status by trial, in the order of their ends."""
+        return {trial_id: event.status for trial_id, event in self.journal if isinstance(event, Ended)}
+
+    def epochs_of(self, trial_id):
+        return [e.record.epoch for each, e in self.journal if each == trial_id and isinstance(e, EpochDone)]
+
+
+def test_a_grid_runs_in_the_plan_s_order_one_at_a_time(pool, tmp_path):
+    import ray
+
+    run = Run(pool, tmp_path, GRID)
+    planned = [trial.trial_id for trial in make_plan(spec_of(GRID)).trials]
+    assert list(run.ended) == planned
+    kinds = [(trial_id, type(event).__name__) for trial_id, event in run.journal]
+    assert kinds == [(each, kind) for each in planned for kind in ("Running", "EpochDone", "EpochDone", "Ended")]
+    calls = ray.get(pool.told.remote())
+    assert [trial_id for call, trial_id in calls if call == "request"] == planned
+    assert {trial_id for call, trial_id in calls if call == "release"} == set(planned)
+    assert not [call for call in calls if call[0] == "stop"]
+
+
+def test_what_has_ended_is_not_run_again_and_several_run_at_a_time(pool, tmp_path):
+    first = Run(pool, tmp_path / "1", GRID, ends=2)
+    assert 2 <= len(first.ended) < 6
+    rest = Run(pool, tmp_path / "2", GRID, past=first.journal, concurrency=3)
+    assert not first.ended.keys() & rest.ended.keys()
+    assert len(first.ended) + len(rest.ended) == 6
+    assert not Run(pool, tmp_path / "3", GRID, past=first.journal + rest.journal).journal
+
+
+def test_a_trial_that_has_no_order_fails_alone(pool, tmp_path):
+    inner = order_by(curve_of)
+
+    def order_of(trial):
+        if trial.learning_rate == 0.2:
+            raise RequestError("batch_size: 1", "use more") if trial.num_gpus == 2 else ValueError("no such rate")
+        return inner(trial)
+
+    run = Run(pool, tmp_path, GRID, order_of=order_of)
+    assert sorted(run.ended.values()) == ["failed"] * 2 + ["finished"] * 4
+    errors = [event.error for _, event in run.journal if isinstance(event, Ended) and event.error]
+    assert [each.kind for each in errors] == ["config", "config"]
+    assert [each.message for each in errors] == ["no such rate", "batch_size: 1; use more"]
+
+
+def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):
+    run = Run(pool, tmp_path, TPE)
+    assert run.of(Suggested) == [event.trial.trial_id for event in suggestions(at_once(spec_of(TPE)))]
+    assert list(run.ended) == run.of(Suggested)
+    for trial_id in run.ended:
+        kinds = [type(event).__name__ for each, event in run.journal if each == trial_id]
+        assert kinds == ["Suggested", "Running", "EpochDone", "EpochDone", "Ended"]
+
+
+@pytest.mark.parametrize("ends", [3, 11])
+def test_tpe_that_was_cut_off_goes_on_with_its_sequence(pool, tmp_path, ends):
+    undisturbed = [event.trial.trial_id for event in suggestions(at_once(spec_of(TPE)))]
+    first = Run(pool, tmp_path / "1", TPE, ends=ends)
+    assert ends <= len(first.ended) <= ends + 1
+    rest = Run(pool, tmp_path / "2", TPE, past=first.journal)
+    assert first.of(Suggested) + rest.of(Suggested) == undisturbed
+    assert list(first.ended) + list(rest.ended) == undisturbed
+
+
+def test_tpe_with_several_trials_at_a_time_runs_each_point_once(pool, tmp_path):
+    run = Run(pool, tmp_path, TPE, concurrency=2)
+    assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 13
+
+
+def rising(trial):
+    """The accuracy of a trial rises over its epochs, and with its learning rate the faster."""
+    return [trial.learning_rate * (1 + epoch / 10) for epoch in range(9)]
+
+
+def falling(trial):
+    """The first trials are the best: all later ones stop at the first rung where there are enough."""
+    return [(1 - trial.learning_rate) * (1 + epoch / 10) for epoch in range(9)]
+
+
+def test_asha_stops_trials_at_their_rung_and_nothing_of_them_is_told_after_it(pool, tmp_path):
+    import ray
+
+    run = Run(pool, tmp_path, ASHA, order_of=order_by(falling))
+    planned = [trial.trial_id for trial in make_plan(spec_of(ASHA)).trials]
+    # rates 0.1 … 0.8: at epoch 1 each later trial is below the 2/3 quantile of those before it
+    assert run.ended == {planned[0]: "finished", **dict.fromkeys(planned[1:], "stopped")}
+    assert run.epochs_of(planned[0]) == list(range(1, 10))
+    for trial_id in planned[1:]:
+        assert run.epochs_of(trial_id) == [1]
+        last = [event for each, event in run.journal if each == trial_id][-1]
+        assert isinstance(last, Ended)
+        assert [record.epoch for record in last.epochs] == [1]
+    stops = [trial_id for call, trial_id in ray.get(pool.told.remote()) if call == "stop"]
+    assert stops == planned[1:]
+
+
+def test_asha_lets_trials_that_improve_finish_in_their_last_epoch(pool, tmp_path):
+    run = Run(pool, tmp_path, ASHA, order_of=order_by(rising))
+    assert set(run.ended.values()) == {"finished"}
+    assert all(run.epochs_of(trial_id) == list(range(1, 10)) for trial_id in run.ended)
+
+
+def test_asha_s_rungs_outlive_the_run(pool, tmp_path):
+    """Cut off and gone on with: the same trials stop at the same rungs as undisturbed, by rates in no order."""
+    order = {0.1: 0.5, 0.2: 0.3, 0.3: 0.7, 0.4: 0.1, 0.5: 0.4, 0.6: 0.9, 0.7: 0.65, 0.8: 0.95}
+
+    def curve(trial):
+        return [order[trial.learning_rate] * (1 + epoch / 10) for epoch in range(9)]
+
+    whole = Run(pool, tmp_path / "0", ASHA, order_of=order_by(curve))
+    assert set(whole.ended.values()) == {"finished", "stopped"}
+    first = Run(pool, tmp_path / "1", ASHA, order_of=order_by(curve), ends=4)
+    rest = Run(pool, tmp_path / "2", ASHA, past=first.journal, order_of=order_by(curve))
+    assert {**first.ended, **rest.ended} == whole.ended
+    forgotten = Run(pool, tmp_path / "3", ASHA, order_of=order_by(curve), past=ends_of(first.journal))
+    assert {**first.ended, **forgotten.ended} != whole.ended, "without its past a later rung decides otherwise"
+
+
+def ends_of(journal):
+    return [(trial_id, event) for trial_id, event in journal if isinstance(event, Ended)]
+
+
+# --- in which order an event is delivered ---------------------------------------------------------------------------
+
+
+class Noted:
+    """Recorder, search and ASHA in one, which note who was asked, in which order."""
+
+    def __init__(self, *, writes=True, stops=False):
+        self.calls: list[tuple[str, str]] = []
+        self.asha = self
+        self._writes, self._stops = writes, stops
+
+    def record(self, _trial_id, event) -> JournalEvent | None:
+        self.calls.append(("journal", type(event).__name__))
+        if isinstance(event, Lost):
+            event = TrialRecord().end_of_lost(event, 1.0)
+        return event if self._writes else None
+
+    def take(self, _trial_id, event):
+        self.calls.append(("search", type(event).__name__))
+
+    def stops(self, _trial_id, record):
+        self.calls.append(("asha", f"epoch {record.epoch}"))
+        return self._stops
+
+    def cut_short(self):
+        return {"t": 1}
+
+    def deliver(self, event, pool=None):
+        return Sweep(self, pool=pool, order_of=None, record=self.record).deliver("t", event)
+
+
+EPOCH = EpochDone(record=epoch_of(1))
+GONE = TrialError(kind="tune_trial", message="gone")
+
+
+@pytest.mark.parametrize(
+    "event", [Suggested(trial=None, point=1), Running(attempt=1), Retried(attempt=1, error=GONE), ended([], "finished")]
+)
+def test_the_journal_comes_first_and_then_the_search(event):
+    noted = Noted()
+    assert not noted.deliver(event)
+    assert noted.calls == [("journal", type(event).__name__), ("search", type(event).__name__)]
+
+
+def test_an_epoch_is_in_the_journal_before_the_search_and_asha_see_it():
+    noted = Noted()
+    assert not noted.deliver(EPOCH)
+    assert noted.calls == [("journal", "EpochDone"), ("search", "EpochDone"), ("asha", "epoch 1")]
+
+
+def test_what_is_no_news_goes_no_further():
+    noted = Noted(writes=False, stops=True)
+    assert not noted.deliver(EPOCH)
+    assert noted.calls == [("journal", "EpochDone")]
+
+
+def test_the_search_learns_of_a_lost_trial_what_the_journal_says():
+    noted = Noted()
+    noted.deliver(Lost(error=GONE))
+    assert noted.calls == [("journal", "Lost"), ("search", "Ended")]
+
+
+class Stopped:
+    """A pool whose trial is stopped, or was released before."""
+
+    def __init__(self, *, released):
+        self.stop = self
+        self._released = released
+
+    def remote(self, _trial_id, epoch):
+        import ray
+
+        return ray.put(None if self._released else ended([epoch_of(epoch)], "stopped"))
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_trial_that_asha_stops_ends_at_once(ray_session, released):
+    noted = Noted(stops=True)
+    assert noted.deliver(EPOCH, Stopped(released=released))
+    assert noted.calls == [
+        ("journal", "EpochDone"),
+        ("search", "EpochDone"),
+        ("asha", "epoch 1"),
+        ("journal", "Lost" if released else "Ended"),
+        ("search", "Ended"),
+    ]
+
+
+def test_a_pool_that_is_gone_leaves_the_end_to_the_next_sweep(ray_session):
+    import ray
+
+    actor = ray.remote(FakePool).options(num_cpus=0).remote()
+    ray.get(actor.told.remote())
+    ray.kill(actor)
+    noted = Noted(stops=True)
+    assert noted.deliver(EPOCH, actor), "the trial stops"
+    assert [who for who, _ in noted.calls] == ["journal", "search", "asha"]

@@ -1,0 +1,428 @@
+"""A study's journal in a real MLflow store on sqlite."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.groups.events import to_plain
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking import mlflow_model
+from scalestudy.orchestration.tracking.mlflow_store import (
+    METRICS_A_BATCH,
+    NOTE,
+    NOTE_LIMIT,
+    MlflowStore,
+    TrackedStudy,
+    final_metrics,
+    flat_params,
+    milliseconds,
+    note,
+    trial_tags,
+)
+from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
+from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
+from scalestudy.training.records import epoch_metrics, find_metric
+from tests.support.recordings import SPEC, events_of, whole
+from tests.support.synthetic_studies import study_of, summary_of
+
+BEGAN = 1_769_860_800.125  # 2026-01-31T12:00:00.125Z
+STUDY_ID = "tiny-20260131"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """One database for the module: MLflow takes seconds to lay out a new one."""
+    return resolve_address(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
+
+
+def tracked(path, experiment, study_id=STUDY_ID, *, text=SPEC, **spec_facts):
+    """A study with a folder, and its synthetic trials."""
+    spec, plan, trials = study_of(text)
+    tracking = spec.tracking.model_copy(update={"experiment": experiment})
+    spec = spec.model_copy(update={"tracking": tracking, **spec_facts})
+    folder = StudyFolder(path / "study")
+    folder.create()
+    folder.write_plan(plan, study_id, spec.to_yaml())
+    (folder.figures / "curve.png").write_bytes(b"png")
+    folder.report_file.write_text("<p>report</p>")
+    study = TrackedStudy(
+        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, "data")
+    )
+    return study, [whole(trial) for trial in trials]
+
+
+def entries_of(trials, *, last="finished", **facts):
+    """The journal of a study with these trials, an entry a second."""
+    ended = {"type": "study", "state": last, "wall_seconds": 12.5, "best": None, "open": [], **facts}
+    told = [("", {"type": "study", "state": "started"})]
+    for trial in trials:
+        *others, _ = events_of(trial)
+        plain = [*(to_plain(event) for event in others), {"type": "ended", **trial}]
+        told += [(trial["trial_id"], event) for event in plain]
+    return numbered([*told, ("", ended)])
+
+
+def numbered(told):
+    return [
+        Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event)
+        for number, (trial_id, event) in enumerate(told, start=1)
+    ]
+
+
+@pytest.fixture
+def told(tmp_path, request):
+    """A study of one trial, and its journal."""
+    study, trials = tracked(tmp_path, request.node.name)
+    return study, trials[0], entries_of(trials[:1])
+
+
+@pytest.fixture
+def store(address, told):
+    return MlflowStore(address, told[0])
+
+
+def runs_of(store):
+    found = store.client.search_runs([store.experiment_id])
+    return {run.data.tags["scalestudy.role"]: run for run in found}, len(found)
+
+
+def history(store, run, name):
+    points = store.client.get_metric_history(run.info.run_id, name)
+    return [(metric.step, metric.timestamp, metric.value) for metric in points]
+
+
+def test_the_layout(store, told):
+    _, record, entries = told
+    store.write(entries)
+    runs, count = runs_of(store)
+    assert count == 2
+    study, trial = runs["study"], runs["trial"]
+    assert study.info.run_name == STUDY_ID
+    assert study.data.params["sweep.num_gpus"] == "[1]"
+    assert study.data.tags[NOTE] == "**A small one**"
+    assert study.data.metrics == {"wall_seconds": 12.5}
+    assert trial.info.run_name == "gpus=1 batch=32 lr=0.1 seed=0"
+    assert trial.data.params["num_gpus"] == "1"
+    assert trial.data.params["train.optimizer.name"] == "sgd"
+    assert trial.data.tags["mlflow.parentRunId"] == study.info.run_id
+    assert trial.data.tags["scalestudy.trial_id"] == record["trial_id"]
+    assert trial.data.tags["scalestudy.kind"] == "training"
+    assert trial.data.tags["scalestudy.attempts"] == "1"
+    for run in (study, trial):
+        assert run.data.tags["scalestudy.study_id"] == STUDY_ID
+        assert run.data.tags["scalestudy.status"] == "finished"
+        assert run.info.status == "FINISHED"
+        assert [find_metric(name).name for name in run.data.metrics]
+    assert (study.info.start_time, trial.info.start_time) == (1_769_860_800_125, 1_769_860_801_125)
+    assert trial.info.end_time == milliseconds(record["ended_at"])
+    names = [file.path for file in store.client.list_artifacts(study.info.run_id)]
+    assert names == ["figures", "plan.json", "report.html", "spec.yaml"]
+    assert [file.path for file in store.client.list_artifacts(study.info.run_id, "figures")] == ["figures/curve.png"]
+
+
+def test_points_are_what_the_journal_says_exactly(store, told):
+    _, record, entries = told
+    store.write(entries)
+    trial = runs_of(store)[0]["trial"]
+    for name in epoch_metrics(record["epochs"][0]):
+        expected = [(e["epoch"], milliseconds(e["at"]), epoch_metrics(e)[name]) for e in record["epochs"]]
+        assert history(store, trial, name) == expected
+    best = max(epoch["test_accuracy"] for epoch in record["epochs"])
+    assert history(store, trial, "best_test_accuracy") == [(2, milliseconds(record["ended_at"]), best)]
+    assert "grad_sq_norm" not in trial.data.metrics
+
+
+def test_writing_twice_changes_nothing(store, address, told):
+    study, _, entries = told
+    store.write(entries)
+    runs, _ = runs_of(store)
+    before = {role: run.to_dictionary() for role, run in runs.items()}
+    store.write(entries)
+    again = MlflowStore(address, study)  # another process: nothing in memory
+    again.write(entries)
+    runs, count = runs_of(again)
+    assert count == 2
+    assert {role: run.to_dictionary() for role, run in runs.items()} == before
+    assert len(history(again, runs["trial"], "test_accuracy")) == 2
+    assert len(history(again, runs["study"], "wall_seconds")) == 1
+
+
+def test_a_second_attempt_goes_on_in_the_same_run(store, told):
+    _, record, entries = told
+    lost = {"type": "retry", "attempt": 1, "error": {"kind": "worker_lost", "message": "died", "rank": 0}}
+    again = {"type": "running", "attempt": 2, "world": record["world"]}
+    store.write([*entries[:3], *numbered([(record["trial_id"], lost), (record["trial_id"], again)]), *entries[3:]])
+    runs, count = runs_of(store)
+    assert count == 2
+    assert [step for step, _, _ in history(store, runs["trial"], "test_accuracy")] == [1, 2]
+
+
+def test_an_interrupted_study_ends_its_open_trials_until_they_go_on(store, told):
+    _, record, entries = told
+    open_trials = [record["trial_id"], "made-by-a-search"]
+    store.write([*entries[:3], *entries_of([], last="stopped", open=open_trials)[1:]])
+    runs, _ = runs_of(store)
+    for run in runs.values():
+        assert (run.data.tags["scalestudy.status"], run.info.status) == ("interrupted", "KILLED")
+    store.write([replace(entries[0], event={"type": "study", "state": "resumed"}), entries[1]])
+    runs, _ = runs_of(store)
+    for run in runs.values():
+        assert (run.data.tags["scalestudy.status"], run.info.status) == ("running", "RUNNING")
+
+
+def test_a_run_whose_making_was_not_answered_is_found(store, told, monkeypatch):
+    entries, make = told[2], store.client.create_run
+
+    def made_without_an_answer(*args, **kwargs):
+        make(*args, **kwargs)
+        raise ConnectionError("the answer was lost")
+
+    monkeypatch.setattr(store.client, "create_run", made_without_an_answer)
+    for count in (1, 2):  # the study's run, then the trial's
+        with pytest.raises(ConnectionError):
+            store.write(entries)
+        assert runs_of(store)[1] == count
+    store.write(entries)
+    assert runs_of(store)[1] == 2
+
+
+def test_studies_of_one_experiment_do_not_share_runs(store, address, told, tmp_path, request):
+    _, record, entries = told
+    store.write(entries)
+    study, _ = tracked(tmp_path / "other", request.node.name, "tiny-20260201")
+    other = MlflowStore(address, study)
+    other.write(entries)
+    assert runs_of(other)[1] == 4
+    assert other.runs[record["trial_id"]] != store.runs[record["trial_id"]]
+
+
+def test_a_description_as_long_as_a_page_is_cut(address, tmp_path, request):
+    study, trials = tracked(tmp_path, request.node.name, description="é" * 20_000)
+    store = MlflowStore(address, study)
+    for entry in entries_of(trials[:1]):
+        store.write([entry])
+        assert len(runs_of(store)[0]["study"].data.tags[NOTE]) == NOTE_LIMIT < 8_000
+
+
+def test_the_note_is_the_answer(store, told):
+    study, _, entries = told
+    summary = summary_of(SPEC)
+    study.folder.write_json(study.folder.summary_file, summary)
+    store.write(entries)
+    run = runs_of(store)[0]["study"]
+    assert run.data.tags[NOTE] == note(study.spec, json.loads(study.folder.summary_file.read_text()))
+    assert "summary.json" in [file.path for file in store.client.list_artifacts(run.info.run_id)]
+
+
+def test_the_best_model_comes_last(store, told, monkeypatch):
+    study, record, _ = told
+    logged = []
+
+    def keep(client, run_id, config, path):
+        logged.append((run_id, runs_of(store)[0]["study"].info.status, config["learning_rate"], path))
+
+    monkeypatch.setattr(mlflow_model, "log_best_model", keep)
+    store.write(entries_of([record], best=record["trial_id"]))
+    path = str(study.folder.model_file(record["trial_id"]))
+    assert logged == [(store.runs[record["trial_id"]], "FINISHED", 0.1, path)]
+
+
+@pytest.mark.parametrize("study_id", ["bob's study", 'the "best" one', "a`b", "50% of it", "naïve"])
+def test_a_study_may_have_any_id(address, tmp_path, study_id):
+    study, trials = tracked(tmp_path, "any name", study_id)
+    for _ in range(2):
+        store = MlflowStore(address, study)
+        store.write(entries_of(trials[:1]))
+    assert store.runs[trials[0]["trial_id"]]
+    found = store.client.search_runs([store.experiment_id])
+    assert len([run for run in found if run.data.tags["scalestudy.study_id"] == study_id]) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("finished", "FINISHED"),
+        ("stopped", "KILLED"),
+        ("failed", "FAILED"),
+        ("diverged", "FAILED"),
+        ("out_of_memory", "FAILED"),
+    ],
+)
+def test_statuses_are_mapped(store, told, status, words):
+    entries = told[2]
+    ended = replace(entries[-2], event={**entries[-2].event, "status": status})
+    store.write([*entries[:-2], ended])
+    run = runs_of(store)[0]["trial"]
+    assert (run.data.tags["scalestudy.status"], run.info.status) == (status, words)
+
+
+def test_neighbouring_epochs_go_in_one_request_of_the_size_that_mlflow_takes(store, told, monkeypatch):
+    _, record, entries = told
+    first = record["epochs"][0]
+    epochs = [(record["trial_id"], {"type": "epoch", "epoch": {**first, "epoch": n}}) for n in range(1, 301)]
+    sizes, log = [], store.client.log_batch
+
+    def counted(run, metrics=(), **rest):
+        sizes.append(len(metrics))
+        log(run, metrics=metrics, **rest)
+
+    store.write(entries[:2])
+    monkeypatch.setattr(store.client, "log_batch", counted)
+    store.write(numbered(epochs))
+    points = 300 * len(epoch_metrics(first))
+    assert points > 2 * METRICS_A_BATCH
+    assert (sum(sizes), max(sizes)) == (points, METRICS_A_BATCH)
+    assert len(sizes) == -(-points // METRICS_A_BATCH)
+    assert len(history(store, runs_of(store)[0]["trial"], "test_accuracy")) == 300
+
+
+def test_many_parameters_are_split_into_requests(address, tmp_path, request):
+    study, trials = tracked(tmp_path, request.node.name)
+    many = {f"p{number}": number for number in range(250)}
+    trial_id = trials[0]["trial_id"]
+    study = replace(study, trials={trial_id: replace(study.trials[trial_id], params=many)})
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials[:1])[:2])
+    params = store.client.get_run(store.runs[trial_id]).data.params
+    assert {name: params[name] for name in many} == {name: str(number) for name, number in many.items()}
+
+
+def test_an_extended_study_adds_parameters_and_changes_none(store, told):
+    entries = told[2]
+    store.write(entries)
+    before = runs_of(store)[0]["study"].data.params
+    store.write([replace(entries[0], event={"type": "study", "state": "extended"})])
+    assert runs_of(store)[0]["study"].data.params == before
+
+
+def test_an_experiment_that_was_deleted_is_taken_up_again(store, address, told):
+    study, _, entries = told
+    store.client.delete_experiment(store.experiment_id)
+    again = MlflowStore(address, study)
+    assert again.experiment_id == store.experiment_id
+    again.write(entries)
+
+
+@pytest.mark.parametrize("name", ["with space", "a#b", "a?b", "50%25"])
+def test_artifacts_of_an_experiment_of_any_name_are_found_again(address, tmp_path, name):
+    study, trials = tracked(tmp_path, name)
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials)[:1])
+    assert [file.path for file in store.client.list_artifacts(store.runs[STUDY_ID])] == ["spec.yaml"]
+
+
+def test_what_has_no_study_is_skipped_and_holds_up_nothing(store, told):
+    _, record, entries = told
+    store.write(entries[2:3])
+    assert runs_of(store)[1] == 0
+    store.write([*entries[2:3], *entries[:1]])
+    assert runs_of(store)[1] == 1
+    store.write(entries[2:3])  # now that the study is there, its epochs make the trial's run
+    assert store.runs[record["trial_id"]]
+
+
+def test_a_file_that_is_gone_is_skipped_and_the_rest_is_written(store, told, caplog):
+    study, record, entries = told
+    study.folder.spec_file.unlink()
+    store.write(entries)
+    runs, count = runs_of(store)
+    assert count == 2
+    assert runs["trial"].data.tags["scalestudy.trial_id"] == record["trial_id"]
+    assert runs["study"].info.status == "FINISHED"
+    assert "MLflow refused the study's start" in caplog.text
+
+
+def test_events_of_a_trial_that_nobody_knows_are_skipped(store, told):
+    entries = told[2]
+    unknown = [replace(entry, trial_id="nobody") for entry in entries[1:-1]]
+    store.write([entries[0], *unknown])
+    assert runs_of(store)[1] == 1
+
+
+def test_a_writer_and_catching_up_after_it_write_everything_once(store, address, told, tmp_path):
+    study, record, entries = told
+    cursor = Cursor(tmp_path / "spool" / "written")
+    writer = TrackingWriter(lambda: MlflowStore(address, study), cursor)
+    for entry in entries[:4]:
+        writer.tell(entry)
+    assert writer.close() == 0
+    assert catch_up(store, entries[cursor.read() - 1 :], cursor) == len(entries) - 3  # one of them once more
+    trial = runs_of(store)[0]["trial"]
+    values = [epoch["test_accuracy"] for epoch in record["epochs"]]
+    assert [value for _, _, value in history(store, trial, "test_accuracy")] == values
+
+
+def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "new"))
+    found = resolve_address(None)
+    assert found.uri == f"sqlite:///{home()}/mlflow.db"
+    check_reachable(found)
+    assert not (tmp_path / "new").exists()
+    MlflowStore(found, tracked(tmp_path, "first")[0])
+    assert (tmp_path / "new" / "mlflow.db").exists()
+
+
+# --- what is read from records ------------------------------------------------------------------------------------
+
+
+def test_metrics_at_the_end():
+    _, _, trials = study_of(SPEC)
+    found = final_metrics(trials[0], (0.3, 0.99), ACCURACY)
+    assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
+    assert "time_to_accuracy_0.3" in found
+    assert "time_to_accuracy_0.99" not in found  # not reached
+    assert [find_metric(name).name for name in found]
+    broken = {**trials[0], "epochs": [], "startup_seconds": None}
+    assert final_metrics(broken, (0.3,), ACCURACY).keys() == {"train_seconds", "wall_seconds"}
+
+
+def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
+    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("0.99", "0.001")
+    study, trials = tracked(tmp_path, request.node.name, text=text.replace("0.3", "0.8"))
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials[:1]))
+    found = runs_of(store)[0]["trial"].data.metrics
+    assert found["best_test_mse"] == min(epoch["test_mse"] for epoch in trials[0]["epochs"])
+    assert "time_to_mse_0.8" in found
+    assert "time_to_mse_0.001" not in found  # not reached
+    assert not any("accuracy" in name for name in found)
+    assert [find_metric(name).name for name in found]
+
+
+def test_tags_at_the_end():
+    assert trial_tags({"attempts": 2, "flags": [], "error": None}) == {"scalestudy.attempts": "2"}
+    tags = trial_tags({"attempts": 1, "flags": ["a", "b"], "error": {"message": "x" * 9_999}})
+    assert tags["scalestudy.flags"] == "a, b"
+    assert len(tags["scalestudy.error"]) == 1_000
+
+
+def test_what_training_chose_by_itself_is_among_the_tags():
+    chosen = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
+    assert trial_tags({"attempts": 1, "flags": [], "error": None, "details": chosen}) == {
+        "scalestudy.shards": "[0.6, 0.4]",
+        "scalestudy.channels_last": "true",
+        "scalestudy.fused": "false",
+        "scalestudy.compressed_steps": "120",
+        "scalestudy.kind": "amx",
+        "scalestudy.attempts": "1",
+    }
+
+
+def test_dotted_names():
+    tree = {"train": {"epochs": 2, "optimizer": {"name": "sgd"}, "args": {}}, "other": 1}
+    assert flat_params(tree, ("train",)) == {"train.epochs": 2, "train.optimizer.name": "sgd", "train.args": {}}
+
+
+def test_the_note_is_the_answer_in_markdown():
+    spec, _, _ = study_of(SPEC)
+    lines = note(spec, summary_of(SPEC)).splitlines()
+    assert lines[0] == "**A small one**"
+    assert sum(line.startswith("- ") for line in lines) >= 1
+    assert "report.html" in lines[-1]

@@ -77,6 +77,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "orchestration.base",
         "orchestration.cluster",
         "orchestration.storage",
+        "experiments.plan",
         "experiments.study",
         "training",
         *TRAINING_ROOMS - {"training.chapter"},
@@ -87,6 +88,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "experiments.spec",
         "experiments.plan",
         "experiments.analysis",
+        "training.records",
         *ANALYSIS_ROOMS,
     },
     "orchestration.tracking": {
@@ -99,6 +101,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "orchestration.groups",
         "experiments.plan",
         "experiments.analysis.measures",
+        "training.records",
     },
     "orchestration.study": {
         *ANY_ORCHESTRATION - {"orchestration.commands"},

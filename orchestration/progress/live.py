@@ -22,9 +22,6 @@ from scalestudy.orchestration.progress.progress import StudyProgress, clock, fin
 
 logger = logging.getLogger(__name__)
 
-OURS = ("orchestration", "training", "experiments")
-"""Packages whose log records become lines of `log.jsonl`."""
-
 
 class View(Protocol):
     """What the study tells whoever watches it."""
@@ -174,19 +171,17 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
 
 @contextmanager
 def study_log(file: Path, study_id: str) -> Iterator[None]:
-    """Makes everything that these packages log a line of `log.jsonl` while it is open."""
+    """Makes everything that this package logs a line of `log.jsonl` while it is open."""
     handler = _LogFile(file, study_id)
-    loggers = [logging.getLogger(name) for name in OURS]
-    levels = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.INFO)
-        each.addHandler(handler)
+    ours = logging.getLogger("scalestudy")
+    level = ours.level
+    ours.setLevel(logging.INFO)
+    ours.addHandler(handler)
     try:
         yield
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.removeHandler(handler)
-            each.setLevel(level)
+        ours.removeHandler(handler)
+        ours.setLevel(level)
 
 
 class _LogFile(logging.Handler):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,8 +25,9 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
+from tests.support.project_files import REPOSITORY
 
-JOURNALS = Path(__file__).parents[1] / "support" / "journals"
+JOURNALS = REPOSITORY / "tests" / "support" / "journals"
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 

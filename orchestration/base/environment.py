@@ -1,4 +1,4 @@
-"""What Ray and MLflow read from the process: defaults of their variables, folders, and where their output goes."""
+"""What this process sets for Ray and MLflow: defaults of their variables, where output goes, and what it hides."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from scalestudy.experiments.spec.addresses import redacted, secrets_in
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the books see to it that groups leave a node that drains
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # our pool makes groups leave a node that drains
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed; 2 s as shipped
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_worker_niceness": "0",  # Ray's 15 lets every other process take the cores from a training that is timed
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a user's code mean what they mean on the command line
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files beside our records
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # we handle Ctrl-C
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",  # a study is resumed from its own journal, not from what Tune would save
-    "RAY_AIR_NEW_OUTPUT": "0",  # the live table is ours
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives its study must not reach for another cluster
+    "RAY_AIR_NEW_OUTPUT": "0",  # we show a live table of our own
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives its study must not join another cluster
     "RAY_DEDUP_LOGS": "0",  # driver.log holds every line
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # `ui` judges no language models: no queues beside its server
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # `ui` needs no job queues: it judges no language models
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # `sync --json` prints JSON and nothing else
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer thread tries again by itself
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer thread retries by itself
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 
 
 def prepare_environment() -> None:
-    """Sets what must stand before Ray and MLflow are imported; what the user's environment says wins."""
+    """Sets the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
 def without_secrets(text: str) -> str:
-    """A text without passwords in URIs, and without what this process's environment holds as secrets."""
+    """Hides passwords in URIs, and the secrets of this process's environment."""
     return redacted(text, secrets_in(os.environ))
 
 
 class Redacting:
-    """A text stream that writes what it gets without secrets; all else is the stream's own."""
+    """A text stream that hides secrets in what it writes; the rest is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As of any text stream."""
+        """Writes the text without secrets; returns the length of what it was given."""
         self._stream.write(without_secrets(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """As of any text stream."""
+        """Writes each line without secrets."""
         for line in lines:
             self.write(line)
 
@@ -67,16 +67,19 @@ class Redacting:
 
 
 def redacting(stream: TextIO) -> TextIO:
-    """The stream, so wrapped that no secret is written to it."""
+    """Wraps a stream so that no secret is written to it."""
     return cast(TextIO, Redacting(stream))
 
 
 def _redacting_records(make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
-    """Log records without secrets, whatever stream their handler has kept from before."""
+    """Wraps a factory of log records so that its records hold no secrets.
+
+    A handler may have kept a stream from before, so hiding secrets in our streams is not enough.
+    """
 
     def record(*arguments: Any, **more: Any) -> logging.LogRecord:
         made = make(*arguments, **more)
-        with suppress(Exception):  # a message that does not fit its arguments: logging says so itself
+        with suppress(Exception):  # if message and arguments do not match, logging reports it
             made.msg, made.args = without_secrets(made.getMessage()), ()
         if made.exc_info and made.exc_info[0]:
             made.exc_text = without_secrets(logging.Formatter().formatException(made.exc_info))
@@ -86,11 +89,11 @@ def _redacting_records(make: Callable[..., logging.LogRecord]) -> Callable[..., 
 
 
 class Output:
-    """Sends everything that this process prints, C++ and Ray's forwarded worker lines included, to a file.
+    """Sends everything that this process prints to a file, with C++ output and the worker lines that Ray forwards.
 
-    Until `keep_in` names the log's place, it is held in a temporary file, so that a command that fails at the start
-    leaves nothing behind. `screen` still writes to where standard output went before. What Python
-    writes, log records included, is written without secrets.
+    A temporary file holds it until `keep_in` names the log, so a command that fails at the start leaves nothing behind.
+    `screen` still writes to where standard output went before. Python's output and log records are written without
+    secrets.
     """
 
     def __init__(self) -> None:
@@ -113,7 +116,7 @@ class Output:
         return self
 
     def keep_in(self, path: Path) -> None:
-        """From now on, and for what was held so far, the log is this file."""
+        """Makes this file the log, and moves what was held so far into it."""
         sys.stdout.flush()
         sys.stderr.flush()
         with path.open("ab") as log:

@@ -1,4 +1,4 @@
-"""The ways in which a command can end, and the errors that carry them to the command line."""
+"""How a command can end, and the errors that carry that to the command line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class ExitCode(IntEnum):
 
     DONE = 0  # diverged and out-of-memory trials are results
     SOME_FAILED = 1  # some trials failed; for `doctor`: something is broken
-    BAD_REQUEST = 2  # bad command, spec or data not there, or a request that the cluster can never meet
+    BAD_REQUEST = 2  # bad command, bad spec, missing data, or a request that the cluster can never meet
     UNREACHABLE = 3  # cluster, storage or tracking out of reach
     INTERRUPTED = 130  # stopped by Ctrl-C
     TERMINATED = 143  # stopped by SIGTERM
 
 
 class StudyError(Exception):
-    """A study that can't go on: what is wrong with which field or place, and what to do about it; without secrets.
+    """A study that can't go on. The problem names a field or place, the remedy says what to do; secrets are hidden.
 
     Attributes:
         exit_code: the command's exit status.
@@ -38,7 +38,7 @@ class StudyError(Exception):
 
 
 class RequestError(StudyError):
-    """The request can't be met, now or ever: exit 2."""
+    """The request can never be met: exit 2."""
 
 
 class UnreachableError(StudyError):
@@ -48,7 +48,7 @@ class UnreachableError(StudyError):
 
 
 class RefusedError(UnreachableError):
-    """It answers, and refuses who asks: waiting, or spooling, will not help. Exit 3."""
+    """A service answers but refuses us, so waiting or spooling will not help: exit 3."""
 
 
 def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:

@@ -10,27 +10,27 @@ from scalestudy.orchestration.base.errors import RequestError
 
 
 def inside_ray_job() -> bool:
-    """Whether this process is the entry point of `ray job submit`, whose current folder is a temporary copy."""
+    """Says whether `ray job submit` started this process. Its current folder is then a temporary copy."""
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def home() -> Path:
-    """`$SCALESTUDY_HOME`, by default `~/scalestudy`."""
+    """Returns `$SCALESTUDY_HOME`, by default `~/scalestudy`."""
     return Path(os.environ.get("SCALESTUDY_HOME") or Path.home() / "scalestudy").expanduser().absolute()
 
 
 def base_folder() -> Path:
-    """Where relative paths of a study begin: the current folder, or `home()` inside a Ray job."""
+    """Returns where a study's relative paths begin: the current folder, or `home()` inside a Ray job."""
     return home() if inside_ray_job() else Path.cwd()
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists; in a folder that may not be entered nothing does, where `Path.exists` would raise."""
+    """Says whether a path exists. In a folder that we may not enter nothing exists; `Path.exists` would raise."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def nearest(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that is there. path: absolute."""
+    """Returns an absolute path if it exists, else the nearest folder above it that does."""
     return next(each for each in (path, *path.parents) if is_there(each))
 
 
@@ -42,9 +42,9 @@ ROOT = PACKAGE.parent
 
 
 def check_not_hidden(folder: Path) -> None:
-    """Raises RequestError where the current folder, in which Ray's workers look first, has a module of our name.
+    """Raises RequestError if the current folder has a module of our name, since Ray's workers look there first.
 
-    A folder without `__init__.py`, of data or results, may have any name: Python prefers a package.
+    A folder without `__init__.py`, such as one of data, may have our name: Python prefers a package.
     """
     if folder.resolve() == ROOT.resolve():
         return
@@ -56,11 +56,11 @@ def check_not_hidden(folder: Path) -> None:
 
 
 FROM_A_FOLDER = "0+unknown"
-"""The version where the package is not installed but lies in a folder, as on a cluster where a job took it."""
+"""The version of a package that is not installed but lies in a folder, such as one that a job brought along."""
 
 
 def version() -> str:
-    """The version of the installed package, or FROM_A_FOLDER."""
+    """Returns the version of the installed package, or FROM_A_FOLDER."""
     try:
         return metadata.version("scalestudy")
     except metadata.PackageNotFoundError:

@@ -148,6 +148,14 @@ def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> 
     _show_end(resume_study(folder, address=address, view=None if as_json else _view), as_json)
 
 
+def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
+    """Shows a running study: a live table on a terminal, else lines."""
+    from scalestudy.orchestration.progress.live import Lines, LiveTable
+
+    console = Console(file=screen)
+    return LiveTable(board, console, waiting) if console.is_terminal else Lines(board, screen)
+
+
 def _show_end(result: StudyResult, as_json: bool) -> None:
     if as_json:
         print(json.dumps(show.result_data(result), indent=1))
@@ -180,13 +188,6 @@ def submit(
     from scalestudy.orchestration.commands.submit import submit_study
 
     raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
-
-
-def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
-    from scalestudy.orchestration.progress.live import Lines, LiveTable
-
-    console = Console(file=screen)
-    return LiveTable(progress, console, waiting) if console.is_terminal else Lines(progress, screen)
 
 
 @app.command()
@@ -313,12 +314,12 @@ def fetch(
 
 
 def main() -> None:
-    """The console script. Every error that a user can mend is one message and a documented exit status."""
-    sys.stderr = redacting(sys.stderr)  # of an error that nobody foresaw, the traceback too
+    """Runs the command line. An error that the user can mend becomes one message and a documented exit status."""
+    sys.stderr = redacting(sys.stderr)  # hides secrets in the traceback of an unforeseen error too
     try:
         check_not_hidden(Path.cwd())
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))  # a user's own model lies there, as for `python -m`
+            sys.path.insert(0, str(Path.cwd()))  # finds the user's own model there, as `python -m` does
         app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))

@@ -1,4 +1,4 @@
-"""What commands print on a terminal: tables and closing words, by Rich."""
+"""What commands print on a terminal, by Rich: tables and closing words."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from scalestudy.orchestration.commands.plan import forecast_lines
 
 if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
-    from scalestudy.experiments.plan.plan import Plan, TrialPlan
+    from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
     from scalestudy.orchestration.commands.doctor_checks import Finding
     from scalestudy.orchestration.commands.inspect import Variant
     from scalestudy.orchestration.commands.plan import Forecast
     from scalestudy.orchestration.study.running import StudyResult
-    from scalestudy.training.loop.memory_fit import ParameterRow
 
 
 TABLE_ROWS = 40
@@ -30,8 +29,18 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN",
 
 
 def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expected: Forecast | None = None) -> None:
-    """The trials in their order, what they cost, and when they are expected to run."""
-    columns(console, *(_planned(planned.trials) if planned.trials else _to_suggest(planned)))
+    """Prints the trials in their order, what they cost, and when they are expected to run."""
+    if planned.trials:
+        names = list(planned.trials[0].params)
+        header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
+        rows = []
+        for number, trial in enumerate(planned.trials, start=1):
+            values = (str(trial.params[name]) for name in names)
+            rows.append([str(number), *values, f"{trial.batch_size / trial.num_gpus:g}", trial.trial_id])
+        columns(console, header, rows)
+    else:  # what a search chooses from
+        space = planned.to_suggest.space if planned.to_suggest else {}
+        columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
     bound = "at most " if planned.to_suggest else ""
     totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
     console.print(Text(f"{spec.name}: {bound}{totals}"))
@@ -47,7 +56,7 @@ def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expec
 
 
 def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
-    """What a factorised study runs, in place of what."""
+    """Says what a factorised study runs, and in place of what."""
     parts, grid = planned.factorised, cost.grid
     if parts is None or grid is None:
         return []
@@ -60,31 +69,19 @@ def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
     return [f"factorised: {trainings}, {after}", whole]
 
 
-def _planned(trials: Sequence[TrialPlan]) -> tuple[list[str], list[list[str]]]:
-    names = list(trials[0].params)
-    header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
-    rows = [
-        [
-            str(number),
-            *(str(trial.params[name]) for name in names),
-            f"{trial.batch_size / trial.num_gpus:g}",
-            trial.trial_id,
-        ]
-        for number, trial in enumerate(trials, start=1)
-    ]
-    return header, rows
-
-
-def _to_suggest(planned: Plan) -> tuple[list[str], list[list[str]]]:
-    """What a search chooses from."""
-    space = planned.to_suggest.space if planned.to_suggest else {}
-    return ["parameter", "values"], [[name, values] for name, values in space.items()]
-
-
 def result(console: Console, done: StudyResult) -> None:
-    """The book's table, the answer, and where everything lies."""
+    """Prints the book's table, the answer, and where everything lies."""
     if done.summary is not None:
-        _answer(console, done.summary)
+        from scalestudy.experiments.analysis.text.answer import answer_lines
+
+        table_of(console, done.summary)
+        console.print()
+        for line in answer_lines(done.summary):
+            console.print(Text(line, style="bold"), soft_wrap=True)
+        console.print()
+        for failure in done.summary["failures"] or ():
+            console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
+        console.print(Text(cost_line(done.summary)), soft_wrap=True)
     places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
     for label, place in ((label, place) for label, place in places.items() if place):
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
@@ -92,21 +89,8 @@ def result(console: Console, done: StudyResult) -> None:
         console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
-def _answer(console: Console, summary: dict[str, Any]) -> None:
-    from scalestudy.experiments.analysis.text.answer import answer_lines
-
-    table_of(console, summary)
-    console.print()
-    for line in answer_lines(summary):
-        console.print(Text(line, style="bold"), soft_wrap=True)
-    console.print()
-    for failure in summary["failures"] or ():
-        console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
-    console.print(Text(cost_line(summary)), soft_wrap=True)
-
-
 def table_of(console: Console, summary: dict[str, Any]) -> None:
-    """The table in the book's form; of many cells, the best."""
+    """Prints the table in the book's form; of many cells, the best."""
     from scalestudy.experiments.analysis.text.advice import best_rows, book_table
 
     header, rows = book_table(summary)
@@ -116,17 +100,17 @@ def table_of(console: Console, summary: dict[str, Any]) -> None:
 
 
 def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
-    """Columns flush right, never cut to the width of the terminal."""
+    """Prints columns flush right, never cut to the width of the terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     aligned = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
     head, *lines = map(str.rstrip, aligned)
     console.print(Text(head, style="bold"), soft_wrap=True)
-    if lines:  # at once: line by line, a plan of 10,000 trials would take most of its time here
+    if lines:  # in one call: line by line, a plan of 10,000 trials spends most of its time here
         console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def comparison(console: Console, found: dict[str, Any]) -> None:
-    """Studies side by side; of many cells, those that differ most."""
+    """Prints studies side by side; of many cells, those that differ most."""
     from scalestudy.experiments.analysis.answers.comparison import comparison_lines, comparison_table
 
     columns(console, *comparison_table(found, TABLE_ROWS // 2))
@@ -139,7 +123,7 @@ def comparison(console: Console, found: dict[str, Any]) -> None:
 
 
 def cost_line(summary: dict[str, Any]) -> str:
-    """`overhead_ratio` and what it is made of, in one line."""
+    """Says `overhead_ratio` and its parts in one line."""
     cost = summary["cost"]
     wall, trained, ratio = cost["wall_seconds"], cost["train_seconds"], cost["overhead_ratio"]
     if isinstance(wall, int | float) and isinstance(ratio, int | float):
@@ -148,14 +132,14 @@ def cost_line(summary: dict[str, Any]) -> str:
 
 
 def failure_text(failure: dict[str, Any]) -> str:
-    """Trials that failed alike: which, how, on what rank, why."""
+    """Describes trials that failed alike: which, how, on what rank, why."""
     rank = "" if failure["rank"] is None else f" on rank {failure['rank']}"
     status = failure["status"].replace("_", " ")
     return f"{', '.join(failure['trials'])}: {status}{rank}: {failure['message'] or 'no message'}"
 
 
 def closing_lines(done: StudyResult) -> list[str]:
-    """What is left to do after an end that was not a clean one."""
+    """Says what is left to do when a study did not end cleanly."""
     lines, place = [], quote(done.address)
     if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         kept = "kept" if done.summary is None else "kept and in the report"
@@ -172,7 +156,7 @@ def closing_lines(done: StudyResult) -> list[str]:
 
 
 def result_data(done: StudyResult) -> dict[str, Any]:
-    """A study's end as plain data, for --json."""
+    """Returns a study's end as plain data, for --json."""
     return {
         "folder": str(done.folder),
         "address": done.address,
@@ -188,20 +172,25 @@ def result_data(done: StudyResult) -> dict[str, Any]:
 
 
 def variants(console: Console, found: Sequence[Variant]) -> None:
-    """Of each model that a study trains: the table of its parameters, and the memory that they take."""
+    """Prints, for each model that a study trains, the table of its parameters and the memory that they take."""
     for number, variant in enumerate(found):
         if number:
             console.print()
         if variant.params:
             console.print(Text(" ".join(f"{short_name(key)}={value}" for key, value in variant.params.items())))
         header = ["name", "shape", "count", "mean", "std", "shared with"]
-        columns(console, header, [_parameter(row) for row in variant.inspection.parameters])
+        rows = []
+        for row in variant.inspection.parameters:
+            shape = " × ".join(map(str, row.shape)) or "one number"
+            moments = ["–" if value is None else f"{value:.3g}" for value in (row.mean, row.std)]
+            rows.append([row.name, shape, f"{row.count:,}", *moments, ", ".join(row.shared_with) or "–"])
+        columns(console, header, rows)
         for line in inspection_lines(variant):
             console.print(Text(line), soft_wrap=True)
 
 
 def inspection_lines(variant: Variant) -> list[str]:
-    """What a model's parameters come to: numbers, and bytes on each worker."""
+    """Sums up a model's parameters: numbers, and bytes on each worker."""
     found, memory = variant.inspection, variant.inspection.memory
     trained = [row for row in found.parameters if row.trained]
     numbers = f"{found.trained_numbers:,} numbers to train in {len(trained)} tensors"
@@ -221,21 +210,15 @@ def inspection_lines(variant: Variant) -> list[str]:
 
 
 def bytes_text(size: int) -> str:
-    """A size in bytes, with three digits: `498 kB`, `1.99 MB`."""
+    """Writes a size in bytes with three digits: `498 kB`, `1.99 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.{3 - len(str(int(size / factor)))}f} {unit}"
     return f"{size} B"
 
 
-def _parameter(row: ParameterRow) -> list[str]:
-    shape = " × ".join(map(str, row.shape)) or "one number"
-    moments = ["–" if value is None else f"{value:.3g}" for value in (row.mean, row.std)]
-    return [row.name, shape, f"{row.count:,}", *moments, ", ".join(row.shared_with) or "–"]
-
-
 def findings(console: Console, found: Sequence[Finding]) -> None:
-    """The doctor's findings, the remedy under each that has one; a line is never cut, so that it can be copied."""
+    """Prints the doctor's findings, each with its remedy below. A line is never cut, so it can be copied."""
     width = max(len(finding.name) for finding in found)
     for finding in found:
         mark, style = MARKS[finding.state]

@@ -1,4 +1,4 @@
-"""`ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
+"""`scalestudy ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,13 +17,14 @@ from scalestudy.orchestration.tracking.server import check_reachable, resolve_ad
 
 HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
-"""Holds the store's address, which may contain a password: everybody on the machine can read a command line."""
+"""Passes the store's address. It may hold a password, and everybody on the machine can read a command line."""
 
 
 def serve_ui(uri: str | None, port: int) -> int:
     """Serves MLflow's pages until Ctrl-C; returns the server's exit status.
 
-    Raises RequestError for a port in use or a store that has its own server, UnreachableError for a store out of reach.
+    Raises RequestError if the port is in use or the store has a server of its own. Raises UnreachableError if the store
+    can't be reached.
     """
     prepare_environment()
     address = resolve_address(uri)
@@ -37,12 +37,8 @@ def serve_ui(uri: str | None, port: int) -> int:
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
-    return _run_until_stopped(command, {STORE_VARIABLE: address.uri})
-
-
-def _run_until_stopped(command: list[str], variables: Mapping[str, str]) -> int:
-    """Runs a server in a process group of its own, which Ctrl-C or SIGTERM ends as a whole: it starts others."""
-    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, **variables})
+    # the server starts other processes: in a session of their own, one signal ends them all
+    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, STORE_VARIABLE: address.uri})
     stopped = threading.Event()
 
     def stop(_number: int, _frame: Any) -> None:

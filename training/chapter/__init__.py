@@ -1,8 +1,7 @@
-"""The execution experiments of Dive into Deep Learning's "Computational Performance", by name.
+"""The execution experiments of *Dive into Deep Learning*, chapter "Computational Performance", by name.
 
-Each module has `run(device, *, quick=False) -> Experiment`. Nothing here imports torch, so that names can be listed.
-
-Imports the ground floor and models; nothing in training imports it.
+Each experiment's module has `run(device, *, quick=False) -> Experiment`. This file imports no torch, so the command
+line can list the names quickly. The room imports the ground floor and models; nothing in training imports it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EXPERIMENTS: Mapping[str, str] = MappingProxyType(
 
 
 def find_experiment(name: str) -> Callable[..., Any]:
-    """The `run` of that experiment. Raises ValueError if there is none of that name."""
+    """Returns the `run` of an experiment. Raises ValueError for an unknown name."""
     if name not in EXPERIMENTS:
         raise InputError(f"bench: {name!r} is not known", f"choose one of {', '.join(EXPERIMENTS)}")
     return importlib.import_module(EXPERIMENTS[name]).run

@@ -1,12 +1,13 @@
-"""`bench async`.
+"""`bench async`: when does an operation begin, and who waits for its end?
 
-The book's "Asynchronous Computation", with what PyTorch has: on CUDA each eager operation is queued on a stream; on a
-CPU an eager operation has ended when its call returns, and only collectives and threads of one's own are asynchronous.
+The book's "Asynchronous Computation", with what PyTorch has. On CUDA each eager operation is queued on a stream. On a
+CPU an eager operation has ended when its call returns; only collectives and threads of one's own are asynchronous.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import time
@@ -38,109 +39,23 @@ from scalestudy.training.chapter.queues import (
     Queue,
     StreamQueue,
     ThreadQueue,
+    do_nothing,
     memory_table,
     operation_costs,
 )
 from scalestudy.training.distributed import Worker, on_ranks, synchronise_device
 
-Work = Callable[[], torch.Tensor]
-Call = Callable[[torch.Tensor], object]
-
-
-def synchronising_calls(device: torch.device, work: Work, count: int) -> Table:
-    """Each call on the result of `count` queued operations: did it wait for them? A warm-up goes before each."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, call in _calls(device).items():
-        call(work())
-        spans = _time_call(device, work, count, call)
-        rows.append((name, *map(milliseconds, spans), did_wait(*spans)))
-    header = ("call on the result", "work handed over in (ms)", "the call (ms)", "left to do (ms)", "waits?")
-    return Table(f"Which calls synchronise on {device.type}, each after {count} products", header, tuple(rows))
-
-
-def _calls(device: torch.device) -> dict[str, Call]:
-    """The calls that the book asks about, and some that are thought to wait and don't."""
-    numpy: dict[str, Call] = (
-        {"x.numpy()": lambda x: x.numpy()} if device.type == "cpu" else {"x.cpu().numpy()": lambda x: x.cpu().numpy()}
-    )
-    return {
-        "print(x[0, 0])": _print_first,
-        "x[0, 0].item()": lambda x: x[0, 0].item(),
-        **numpy,
-        "x.cpu()": lambda x: x.cpu(),
-        "if x[0, 0] > 0": lambda x: bool(x[0, 0] > 0),
-        "synchronize()": lambda x: synchronise_device(x.device),
-        "x.to('cpu', non_blocking=True)": lambda x: x.to("cpu", non_blocking=True),
-        "x + 1": lambda x: x + 1,
-        "x.shape": lambda x: x.shape,
-    }
-
-
-def _print_first(x: torch.Tensor) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        print(x[0, 0])
-
-
-def _time_call(device: torch.device, work: Work, count: int, call: Call) -> tuple[float, float, float]:
-    """Seconds until the work is handed over, of the call, and until the device has nothing left to do."""
-    synchronise_device(device)
-    marks = [time.perf_counter()]
-    results = [work() for _ in range(count)]
-    marks.append(time.perf_counter())
-    call(results[-1])
-    marks.append(time.perf_counter())
-    synchronise_device(device)
-    marks.append(time.perf_counter())
-    queued, called, left = (later - earlier for earlier, later in itertools.pairwise(marks))
-    return queued, called, left
-
-
-def did_wait(queued: float, called: float, left: float) -> str:
-    """What the three spans, in one unit, say: in which of them did most of the work's time pass?"""
-    if queued > called + left:
-        return "nothing to wait for"
-    return "yes" if called > left else "no"
-
-
-def reduce_asynchronously(worker: Worker, numbers: int, repeats: int) -> dict[str, float]:
-    """On each rank: seconds until all_reduce(async_op=True) returns, of a read then, of work.wait(), and of all.
-
-    The median pass after one of warm-up. Raises RuntimeError if a sum is wrong.
-    """
-    passes = [_reduce_once(worker, numbers) for _ in range(repeats + 1)][1:]
-    finished, queued, read, waited = sorted(passes)[len(passes) // 2]
-    return {"queued": queued, "read": read, "waited": waited, "finished": finished}
-
-
-def _reduce_once(worker: Worker, numbers: int) -> tuple[float, float, float, float]:
-    tensor = torch.ones(numbers)
-    dist.barrier()
-    marks = [time.perf_counter()]
-    work: Any = dist.all_reduce(tensor, async_op=True)
-    marks.append(time.perf_counter())
-    tensor[0].item()
-    marks.append(time.perf_counter())
-    work.wait()
-    marks.append(time.perf_counter())
-    if not bool((tensor == worker.world_size).all()):
-        raise RuntimeError(f"all_reduce of ones over {worker.world_size} ranks gave {tensor.unique().tolist()}")
-    queued, read, waited = (later - earlier for earlier, later in itertools.pairwise(marks))
-    return marks[-1] - marks[0], queued, read, waited
-
-
-def collective_table(spans: dict[str, float]) -> Table:
-    """What each call of an asynchronous collective took, on the slower of two ranks."""
-    rows = (
-        ("work = all_reduce(x, async_op=True)", milliseconds(spans["queued"]), "no: a thread of gloo works on it"),
-        ("x[0].item()", milliseconds(spans["read"]), "no: it may read what is not summed yet"),
-        ("work.wait()", milliseconds(spans["waited"]), "yes"),
-    )
-    return Table("Asynchronous collectives on the CPU: 2 gloo ranks", ("call", "took (ms)", "waits?"), rows)
-
-
 QUESTION = "When does an operation begin, and who waits for its end?"
 BOOKS_PRODUCTS = 10  # matrix products in the book's first table
 LAUNCHES = 500  # CUDA's own launch queue is about twice as long; behind a full one t1 would be waiting
+
+Work = Callable[[], torch.Tensor]
+Call = Callable[[torch.Tensor], object]
+Times = dict[str, tuple[float, float]]
+"""Name -> seconds until the work was handed over, and until it was done."""
+
+Spans = Mapping[tuple[str, str], tuple[float, float]]
+"""(queue, operation) -> seconds waiting after each operation, and waiting once."""
 
 
 @dataclass(frozen=True)
@@ -158,94 +73,68 @@ class Sizes:
 FULL = Sizes(1000, 96, 1000, 4 * MEBIBYTE, Batches(count=60, rows=1024, columns=1024), 5)
 QUICK = Sizes(400, 64, 100, MEBIBYTE // 4, Batches(count=8, rows=256, columns=256), 2)
 
-Times = dict[str, tuple[float, float]]
-"""Name -> seconds until the work was handed over, and until it was done."""
-
-Spans = Mapping[tuple[str, str], tuple[float, float]]
-"""(queue, operation) -> seconds waiting after each operation, and waiting once."""
-
 
 def run(device: torch.device, *, quick: bool = False) -> Experiment:
-    """Queued against finished, loops, their costs, synchronising calls, collectives, memory; on a CPU some 10 s."""
+    """Measures queued against finished, loops, costs, synchronising calls, collectives, memory; on a CPU some 10 s."""
     sizes = QUICK if quick else FULL
     ranks = on_ranks(2, reduce_asynchronously, sizes.reduced, sizes.repeats)
     collective = {name: max(rank[name] for rank in ranks) for name in ranks[0]}
-    finished, memory, peaks = _streams_of_work(device, sizes)
-    loops, costs = _loops_and_costs(device, sizes)
+    streams: list[HeldQueue] = [StreamQueue(device)] if device.type == "cuda" else []
+    with ThreadQueue() as thread:
+        finished = queued_and_finished([*streams, EagerQueue(), thread], sizes)
+        memory, peaks = memory_table([*streams, thread], sizes.batches)
+    small = _product(torch.device("cpu"), sizes.small_product)
+    # threads take over the number of intra-operator threads that holds when they start, so these queues are new
+    with intra_op_threads(1), ThreadQueue() as thread, BusyFrontEnd(small) as busy:
+        held: list[HeldQueue] = [*streams, thread, busy]
+        loops = compare_loops([*held, EagerQueue()], sizes)
+        costs = measure_costs(held, sizes)
+    queue = held[0].name
+    largest = [key for key in costs if key[0] == queue][-1]
+    reduced = (collective["queued"], collective["finished"])
+    metrics = {
+        "queued_seconds": finished[queue][0],
+        "finished_seconds": finished[queue][1],
+        "allreduce_queued_seconds": reduced[0],
+        "allreduce_finished_seconds": reduced[1],
+        "loop_waiting_each_seconds": loops[largest][0],
+        "loop_waiting_once_seconds": loops[largest][1],
+        "t1_hand_over_seconds": costs[largest].hand_over,
+        "t2_carry_out_seconds": costs[largest].carry_out,
+        "t3_answer_seconds": costs[largest].answer,
+        **peaks,
+    }
     tables = (
-        finished_table({**finished, "all_reduce(async_op=True), 2 gloo ranks": _ends(collective)}, sizes),
+        finished_table({**finished, "all_reduce(async_op=True), 2 gloo ranks": reduced}, sizes),
         loop_table(loops, sizes.loop),
         cost_table(costs, loops, sizes.loop),
         synchronising_calls(device, _product(device, sizes.product), BOOKS_PRODUCTS),
         collective_table(collective),
         memory,
     )
-    queue = next(iter(costs))[0]
-    metrics = {
-        **_metrics("queued", "finished", finished[queue]),
-        **_metrics("allreduce_queued", "allreduce_finished", _ends(collective)),
-        **_loop_metrics(queue, loops, costs),
-        **peaks,
-    }
-    return Experiment("async", QUESTION, tables, (*_device_notes(device), *_notes(sizes.loop)), metrics)
+    return Experiment("async", QUESTION, tables, _notes(device, sizes.loop), metrics)
 
 
-def _streams_of_work(device: torch.device, sizes: Sizes) -> tuple[Times, Table, dict[str, float]]:
-    """What many large operations take, in time and in memory."""
-    with ThreadQueue() as thread:
-        held: list[HeldQueue] = [StreamQueue(device)] if device.type == "cuda" else []
-        finished = queued_and_finished([*held, EagerQueue(), thread], sizes)
-        memory, peaks = memory_table([*held, thread], sizes.batches)
-    return finished, memory, peaks
-
-
-def _loops_and_costs(device: torch.device, sizes: Sizes) -> tuple[Spans, dict[tuple[str, str], OperationCosts]]:
-    """With one intra-operator thread on the CPU: the threads of these queues are new, and take the number over."""
-    small = _product(torch.device("cpu"), sizes.small_product)
-    with intra_op_threads(1), ThreadQueue() as thread, BusyFrontEnd(small) as busy:
-        held: list[HeldQueue] = [*([StreamQueue(device)] if device.type == "cuda" else []), thread, busy]
-        return compare_loops([*held, EagerQueue()], sizes), measure_costs(held, sizes)
-
-
-def _ends(collective: dict[str, float]) -> tuple[float, float]:
-    return collective["queued"], collective["finished"]
-
-
-def _metrics(first: str, second: str, spans: tuple[float, float]) -> dict[str, float]:
-    return {f"{first}_seconds": spans[0], f"{second}_seconds": spans[1]}
-
-
-def _loop_metrics(queue: str, loops: Spans, costs: Mapping[tuple[str, str], OperationCosts]) -> dict[str, float]:
-    """Those of the queue's largest operation."""
-    key = [key for key in costs if key[0] == queue][-1]
-    return {
-        **_metrics("loop_waiting_each", "loop_waiting_once", loops[key]),
-        "t1_hand_over_seconds": costs[key].hand_over,
-        "t2_carry_out_seconds": costs[key].carry_out,
-        "t3_answer_seconds": costs[key].answer,
-    }
-
-
-def _device_notes(device: torch.device) -> tuple[str, ...]:
+def _notes(device: torch.device, count: int) -> tuple[str, ...]:
     if device.type == "cuda":
-        return (
+        on_this_device = [
             "Eager operations on CUDA are queued on a stream and the call returns; a value that Python needs (print, "
             ".item(), .cpu(), bool) waits for the stream, and so does synchronize.",
             "PyTorch gives a freed block to the next operation of the same stream without waiting, so the device's "
             "memory need not grow with what is queued; pinned memory of the host is held until it has been copied.",
-        )
+        ]
+    else:
+        on_this_device = [
+            "Eager operations on a CPU are synchronous: the call returns when the result is there, so that print, "
+            ".item(), .numpy(), .cpu() and synchronize have nothing to wait for, and a wait after each operation "
+            "changes nothing.",
+            "Asynchronous on a CPU are collectives with async_op=True (a thread of gloo works on them), DataLoader's "
+            "workers, and what a program gives to threads of its own, as in the rows of the queue to one thread.",
+            "That thread shares Python's interpreter with the front end, so that t1 and t2 of small operations add up "
+            "where the formula has them side by side. A queue that nobody waits for keeps all of its batches alive.",
+        ]
     return (
-        "Eager operations on a CPU are synchronous: the call returns when the result is there, so that print, .item(), "
-        ".numpy(), .cpu() and synchronize have nothing to wait for, and a wait after each operation changes nothing.",
-        "Asynchronous on a CPU are collectives with async_op=True (a thread of gloo works on them), DataLoader's "
-        "workers, and what a program gives to threads of its own, as in the rows of the queue to one thread.",
-        "That thread shares Python's interpreter with the front end, so that t1 and t2 of small operations add up "
-        "where the formula has them side by side. A queue that nobody waits for keeps all of its batches alive.",
-    )
-
-
-def _notes(count: int) -> tuple[str, ...]:
-    return (
+        *on_this_device,
         f"Why {count}·t2 > {count - 1}·t1 is asked: t1 + {count}·t2 + t3 takes the back end for busy all the time. "
         f"Handing {count} operations over takes the front end {count}·t1 whatever the back end does; were "
         f"t1 + {count}·t2 less than that, the formula would end before the last operation has been handed over. In "
@@ -256,69 +145,72 @@ def _notes(count: int) -> tuple[str, ...]:
 
 
 def queued_and_finished(queues: Sequence[Queue], sizes: Sizes) -> Times:
-    """Seconds until ten products are handed over, and until they are done: NumPy, then each queue."""
+    """Measures seconds until ten products are handed over, and until they are done: NumPy, then each queue.
+
+    The median pass counts, by the time to finish, after one pass of warm-up.
+    """
     array = np.random.default_rng(0).standard_normal((sizes.product, sizes.product), dtype=np.float32)
-    times = {"NumPy": _queued_seconds(EagerQueue(), lambda: np.dot(array, array), sizes.repeats)}
-    for queue in queues:
-        times[queue.name] = _queued_seconds(queue, _product(queue.device, sizes.product), sizes.repeats)
+    ways: dict[str, tuple[Queue, Operation]] = {"NumPy": (EagerQueue(), lambda: np.dot(array, array))}
+    ways |= {queue.name: (queue, _product(queue.device, sizes.product)) for queue in queues}
+    times: Times = {}
+    for name, (queue, operation) in ways.items():
+        passes: list[tuple[float, float]] = []
+        for _ in range(sizes.repeats + 1):
+            queue.wait()
+            started = time.perf_counter()
+            for _ in range(BOOKS_PRODUCTS):
+                queue.queue(operation)
+            queued = time.perf_counter() - started
+            queue.wait()
+            passes.append((time.perf_counter() - started, queued))
+        finished, queued = sorted(passes[1:])[sizes.repeats // 2]
+        times[name] = (queued, finished)
     return times
 
 
-def _queued_seconds(queue: Queue, operation: Operation, repeats: int) -> tuple[float, float]:
-    """(handed over, finished) of the median pass after one of warm-up."""
-    passes = []
-    for _ in range(repeats + 1):
-        queue.wait()
-        started = time.perf_counter()
-        for _ in range(BOOKS_PRODUCTS):
-            queue.queue(operation)
-        queued = time.perf_counter() - started
-        queue.wait()
-        passes.append((time.perf_counter() - started, queued))
-    finished, queued = sorted(passes[1:])[repeats // 2]
-    return queued, finished
-
-
 def finished_table(times: Times, sizes: Sizes) -> Table:
-    """The book's first table."""
-    rows = tuple((name, milliseconds(queued), milliseconds(done), queued / done)
-                 for name, (queued, done) in times.items())  # fmt: skip
-    title = (f"Queued and finished: {BOOKS_PRODUCTS} products of {sizes.product} × {sizes.product} matrices; "
-             f"one all_reduce of {sizes.reduced * 4 / MEBIBYTE:g} MiB")  # fmt: skip
+    """Shows the book's first table."""
+    rows = tuple(
+        (name, milliseconds(queued), milliseconds(done), queued / done) for name, (queued, done) in times.items()
+    )
+    title = (
+        f"Queued and finished: {BOOKS_PRODUCTS} products of {sizes.product} × {sizes.product} matrices; "
+        f"one all_reduce of {sizes.reduced * 4 / MEBIBYTE:g} MiB"
+    )
     return Table(title, ("how", "queued (ms)", "finished (ms)", "queued ÷ finished"), rows)
 
 
 def compare_loops(queues: Sequence[Queue], sizes: Sizes) -> Spans:
-    """The loops with a wait after each operation and with one at the end."""
+    """Measures loops with a wait after each operation, and with one wait at the end."""
+
+    def loop(queue: Queue, operation: Operation, waits_each_time: bool) -> None:
+        for _ in range(sizes.loop):
+            queue.queue(operation)
+            if waits_each_time:
+                queue.wait()
+        queue.wait()
+
     times = {}
     for queue in queues:
         for name, operation in _operations(queue, sizes).items():
-            loops = {each: _loop(queue, operation, sizes.loop, each) for each in ("each", "once")}
+            loops = {
+                "each": functools.partial(loop, queue, operation, True),
+                "once": functools.partial(loop, queue, operation, False),
+            }
             medians = median_seconds(loops, queue.device, sizes.repeats)
             times[queue.name, name] = (medians["each"], medians["once"])
     return times
 
 
-def _loop(queue: Queue, operation: Operation, count: int, waiting: str) -> Callable[[], None]:
-    def run_loop() -> None:
-        for _ in range(count):
-            queue.queue(operation)
-            if waiting == "each":
-                queue.wait()
-        queue.wait()
-
-    return run_loop
-
-
 def loop_table(loops: Spans, count: int) -> Table:
-    """The synchronous and the asynchronous loop side by side."""
+    """Shows the synchronous and the asynchronous loop side by side."""
     rows = tuple((*key, milliseconds(each), milliseconds(once), each / once) for key, (each, once) in loops.items())
     header = ("how", "operation", "waiting after each (ms)", "waiting once (ms)", "each ÷ once")
     return Table(f"Loops over {count:,} operations, synchronous and asynchronous", header, rows)
 
 
 def measure_costs(queues: Sequence[HeldQueue], sizes: Sizes) -> dict[tuple[str, str], OperationCosts]:
-    """t1, t2 and t3 of each operation in each queue."""
+    """Measures t1, t2 and t3 of each operation in each queue."""
     return {
         (queue.name, name): operation_costs(queue, operation, min(sizes.loop, LAUNCHES), sizes.repeats)
         for queue in queues
@@ -327,43 +219,123 @@ def measure_costs(queues: Sequence[HeldQueue], sizes: Sizes) -> dict[tuple[str, 
 
 
 def cost_table(costs: Mapping[tuple[str, str], OperationCosts], loops: Spans, count: int) -> Table:
-    """t1, t2, t3 and what they say of the loops, beside the loops' times."""
+    """Shows t1, t2, t3 and what they say of the loops, beside the loops' times."""
+    rows: list[tuple[Cell, ...]] = []
+    for key, cost in costs.items():
+        each, once = loops[key]
+        rows.append(
+            (
+                *key,
+                microseconds(cost.hand_over),
+                microseconds(cost.carry_out),
+                microseconds(cost.answer),
+                "yes" if cost.books_condition(count) else "no",
+                milliseconds(cost.waiting_each_time(count)),
+                milliseconds(each),
+                milliseconds(cost.books_formula(count)),
+                milliseconds(cost.waiting_once(count)),
+                milliseconds(once),
+            )
+        )
     header = (
         *("how", "operation", "t1 (µs)", "t2 (µs)", "t3 (µs)", f"{count}·t2 > {count - 1}·t1"),
-        *(
-            "each: n(t1+t2+t3) (ms)",
-            "measured each (ms)",
-            "once: t1+n·t2+t3 (ms)",
-            "max(…)+t3 (ms)",
-            "measured once (ms)",
-        ),
+        *("each: n(t1+t2+t3) (ms)", "measured each (ms)"),
+        *("once: t1+n·t2+t3 (ms)", "max(…)+t3 (ms)", "measured once (ms)"),
     )
-    rows = tuple((*key, *_cost_cells(cost, loops[key], count)) for key, cost in costs.items())
-    return Table(f"Costs of one operation, and what they say of the loops over n = {count:,}", header, rows)
-
-
-def _cost_cells(cost: OperationCosts, measured: tuple[float, float], count: int) -> tuple[Cell, ...]:
-    each, once = measured
-    formulas = (cost.waiting_each_time(count), each, cost.books_formula(count), cost.waiting_once(count), once)
-    return (
-        *(microseconds(part) for part in (cost.hand_over, cost.carry_out, cost.answer)),
-        "yes" if cost.books_condition(count) else "no",
-        *map(milliseconds, formulas),
-    )
+    return Table(f"Costs of one operation, and what they say of the loops over n = {count:,}", header, tuple(rows))
 
 
 def _operations(queue: Queue, sizes: Sizes) -> dict[str, Operation]:
-    """Operations from too small for a queue to large; a device needs larger ones than a core."""
+    """Returns operations from too small for a queue to large; a device needs larger ones than a core."""
     large = sizes.product if isinstance(queue, StreamQueue) else sizes.small_product
     products: dict[str, Operation] = {f"{size} × {size} product": _product(queue.device, size) for size in (1, large)}
-    return products if isinstance(queue, StreamQueue) else {"an empty call": _nothing, **products}
+    return products if isinstance(queue, StreamQueue) else {"an empty call": do_nothing, **products}
 
 
-def _nothing() -> None:
-    """The least that can be handed over."""
-
-
-def _product(device: torch.device, size: int) -> Callable[[], torch.Tensor]:
-    """A product of two size × size matrices on the device."""
+def _product(device: torch.device, size: int) -> Work:
+    """Returns a function that multiplies two size × size matrices on the device."""
     matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(device)
     return lambda: torch.mm(matrix, matrix)
+
+
+def synchronising_calls(device: torch.device, work: Work, count: int) -> Table:
+    """Asks of each call on the result of `count` queued operations: did it wait for them? A warm-up goes before each.
+
+    The calls are those that the book asks about, and some that are thought to wait and don't.
+    """
+
+    def print_first(x: torch.Tensor) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            print(x[0, 0])
+
+    numpy: dict[str, Call] = (
+        {"x.numpy()": lambda x: x.numpy()} if device.type == "cpu" else {"x.cpu().numpy()": lambda x: x.cpu().numpy()}
+    )
+    calls: dict[str, Call] = {
+        "print(x[0, 0])": print_first,
+        "x[0, 0].item()": lambda x: x[0, 0].item(),
+        **numpy,
+        "x.cpu()": lambda x: x.cpu(),
+        "if x[0, 0] > 0": lambda x: bool(x[0, 0] > 0),
+        "synchronize()": lambda x: synchronise_device(x.device),
+        "x.to('cpu', non_blocking=True)": lambda x: x.to("cpu", non_blocking=True),
+        "x + 1": lambda x: x + 1,
+        "x.shape": lambda x: x.shape,
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for name, call in calls.items():
+        call(work())
+        synchronise_device(device)
+        marks = [time.perf_counter()]
+        results = [work() for _ in range(count)]
+        marks.append(time.perf_counter())
+        call(results[-1])
+        marks.append(time.perf_counter())
+        synchronise_device(device)
+        marks.append(time.perf_counter())
+        queued, called, left = (later - earlier for earlier, later in itertools.pairwise(marks))
+        spans = (milliseconds(queued), milliseconds(called), milliseconds(left))
+        rows.append((name, *spans, did_wait(queued, called, left)))
+    header = ("call on the result", "work handed over in (ms)", "the call (ms)", "left to do (ms)", "waits?")
+    return Table(f"Which calls synchronise on {device.type}, each after {count} products", header, tuple(rows))
+
+
+def did_wait(queued: float, called: float, left: float) -> str:
+    """Says from three spans, in one unit, whether the call waited: in which span did most of the work's time pass?"""
+    if queued > called + left:
+        return "nothing to wait for"
+    return "yes" if called > left else "no"
+
+
+def reduce_asynchronously(worker: Worker, numbers: int, repeats: int) -> dict[str, float]:
+    """Measures on each rank the seconds until all_reduce(async_op=True) returns, of a read, of work.wait(), and of all.
+
+    The median pass counts, after one pass of warm-up. Raises RuntimeError if a sum is wrong.
+    """
+    passes: list[tuple[float, float, float, float]] = []
+    for _ in range(repeats + 1):
+        tensor = torch.ones(numbers)
+        dist.barrier()
+        marks = [time.perf_counter()]
+        work: Any = dist.all_reduce(tensor, async_op=True)
+        marks.append(time.perf_counter())
+        tensor[0].item()
+        marks.append(time.perf_counter())
+        work.wait()
+        marks.append(time.perf_counter())
+        if not bool((tensor == worker.world_size).all()):
+            raise RuntimeError(f"all_reduce of ones over {worker.world_size} ranks gave {tensor.unique().tolist()}")
+        queued, read, waited = (later - earlier for earlier, later in itertools.pairwise(marks))
+        passes.append((marks[-1] - marks[0], queued, read, waited))
+    finished, queued, read, waited = sorted(passes[1:])[repeats // 2]
+    return {"queued": queued, "read": read, "waited": waited, "finished": finished}
+
+
+def collective_table(spans: dict[str, float]) -> Table:
+    """Shows what each call of an asynchronous collective took, on the slower of two ranks."""
+    rows = (
+        ("work = all_reduce(x, async_op=True)", milliseconds(spans["queued"]), "no: a thread of gloo works on it"),
+        ("x[0].item()", milliseconds(spans["read"]), "no: it may read what is not summed yet"),
+        ("work.wait()", milliseconds(spans["waited"]), "yes"),
+    )
+    return Table("Asynchronous collectives on the CPU: 2 gloo ranks", ("call", "took (ms)", "waits?"), rows)

@@ -1,7 +1,7 @@
-"""Stage 5, training loop: `bench export` – a model as a program that needs no Python source.
+"""`bench export`: can the model leave Python as a program, and is it the same one elsewhere?
 
-torch.export in the place of the book's hybridized network and its exported symbols: LeNet, with the number of examples
-left open. Shapes: inputs (N, 1, 28, 28), N from 2, outputs (N, 10).
+torch.export takes the place of the book's hybridized network and its exported symbols. The model is LeNet, with the
+number of examples left open. Shapes: inputs (N, 1, 28, 28) with N from 2, outputs (N, 10).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +23,7 @@ from scalestudy.training.models import build_model
 from scalestudy.training.seeding import seed_parameters
 
 QUESTION = "Can the model leave Python as a program, and is it the same one elsewhere?"
+KIBIBYTE = 1024
 ELSEWHERE_SECONDS = 120.0
 
 READER = """
@@ -38,8 +38,76 @@ torch.save(outputs, sys.argv[3])
 ours = sorted(name for name in sys.modules if name.partition(".")[0] == "scalestudy")
 print(json.dumps({"load_seconds": loaded - started, "ours": ours, "threads": torch.get_num_threads()}))
 """
-"""Another process: no module of ours, the program's file, the inputs; writes the outputs. As many threads as here: with
-another number sums are rounded otherwise."""
+"""The other process. It reads the program and the inputs, writes the outputs, and has none of our modules. It takes as
+many threads as this process has: another number rounds sums differently."""
+
+
+def run(device: torch.device, *, quick: bool = False) -> Experiment:
+    """Exports LeNet, prints its graph, saves it, runs it in another process; on a CPU some 10 s."""
+    seed_parameters(0)
+    model = build_model("lenet", 10, 1, {}).eval().to(device)
+    inputs = [
+        torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(count)).to(device) for count in (2, 5, 64)
+    ]
+    started = time.perf_counter()
+    program = export(model, inputs[0])
+    export_seconds = time.perf_counter() - started
+    with tempfile.TemporaryDirectory(prefix="export-") as folder:
+        file = Path(folder) / "lenet.pt2"
+        torch.export.save(program, file)
+        file_bytes = file.stat().st_size
+        elsewhere = run_elsewhere(file, inputs)
+    module, largest_batch = program.module(), inputs[-1]
+    with torch.no_grad():
+        ways = {"eager": lambda: model(largest_batch), "program": lambda: module(largest_batch)}
+        seconds = median_seconds(ways, device, 3 if quick else 51)
+    compared, largest = compare(model, program, inputs, elsewhere.outputs)
+    parameter_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
+    figures: tuple[tuple[Cell, ...], ...] = (
+        ("exporting (ms)", milliseconds(export_seconds)),
+        ("loading elsewhere (ms)", milliseconds(elsewhere.load_seconds)),
+        ("a call of the eager model, 64 examples (ms)", milliseconds(seconds["eager"])),
+        ("a call of the program, 64 examples (ms)", milliseconds(seconds["program"])),
+        ("the file (KiB)", file_bytes / KIBIBYTE),
+        ("the parameters in it (KiB)", parameter_bytes / KIBIBYTE),
+    )
+    notes = (
+        f"The other process loaded {len(elsewhere.modules)} modules of this package: the program holds the model's "
+        "operations and parameters, not its Python source.",
+        "The number of examples is a symbol in every shape (s…): one program serves any batch of two or more. An "
+        "example of one row would have fixed it at 1.",
+        "The program's module runs the same kernels one by one: exporting frees a model from its source, and it is "
+        "torch.compile or AOTInductor, on top of it, that makes it faster.",
+    )
+    metrics = {
+        "export_seconds": export_seconds,
+        "load_seconds": elsewhere.load_seconds,
+        "output_difference": largest,
+        "file_bytes": float(file_bytes),
+        "parameter_bytes": float(parameter_bytes),
+        "eager_call_seconds": seconds["eager"],
+        "program_call_seconds": seconds["program"],
+    }
+    tables = (graph_table(program), Table("Time and memory", ("what", "value"), figures), compared)
+    return Experiment("export", QUESTION, tables, notes, metrics)
+
+
+def export(model: nn.Module, example: torch.Tensor) -> ExportedProgram:
+    """Exports the model for any number of examples. The example's own number, 2 or more, is not built in."""
+    with quiet_compiler(), torch.no_grad():
+        return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("examples", min=2)},))
+
+
+def graph_table(program: ExportedProgram) -> Table:
+    """Shows the symbolic program, an operation a row."""
+    rows: list[tuple[Cell, ...]] = []
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        shape = "(" + ", ".join(map(str, value.shape)) + ")" if isinstance(value, torch.Tensor) else None
+        arguments = ", ".join(map(str, node.args)) if node.op != "placeholder" else None
+        rows.append((node.name, node.op, str(node.target), arguments, shape))
+    title = f"The program: {len(rows)} nodes, as torch.export holds it"
+    return Table(title, ("name", "kind", "operation", "arguments", "shape"), tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -52,55 +120,10 @@ class Elsewhere:
     threads: int
 
 
-def run(device: torch.device, *, quick: bool = False) -> Experiment:
-    """Exports LeNet, prints its graph, saves it, runs it in another process; on a CPU some 10 s."""
-    seed_parameters(0)
-    model = build_model("lenet", 10, 1, {}).eval().to(device)
-    inputs = [_images(count, device) for count in (2, 5, 64)]
-    started = time.perf_counter()
-    program = export(model, inputs[0])
-    export_seconds = time.perf_counter() - started
-    with tempfile.TemporaryDirectory(prefix="export-") as folder:
-        file = Path(folder) / "lenet.pt2"
-        torch.export.save(program, file)
-        file_bytes = file.stat().st_size
-        elsewhere = run_elsewhere(file, inputs)
-    seconds = _call_seconds(model, program, inputs[-1], 3 if quick else 51)
-    compared, largest = compare(model, program, inputs, elsewhere.outputs)
-    parameter_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
-    metrics = {
-        **{"export_seconds": export_seconds, "load_seconds": elsewhere.load_seconds, "output_difference": largest},
-        **{"file_bytes": float(file_bytes), "parameter_bytes": float(parameter_bytes)},
-        **{f"{way}_call_seconds": value for way, value in seconds.items()},
-    }
-    tables = (graph_table(program), _figures(metrics), compared)
-    return Experiment("export", QUESTION, tables, _notes(elsewhere), metrics)
-
-
-def export(model: nn.Module, example: torch.Tensor) -> ExportedProgram:
-    """The model's program for any number of examples: the example's own number (2 or more) is not built in."""
-    with quiet_compiler(), torch.no_grad():
-        return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("examples", min=2)},))
-
-
-def graph_table(program: ExportedProgram) -> Table:
-    """The symbolic program, an operation a row."""
-    rows = tuple(_graph_row(node) for node in program.graph.nodes)
-    title = f"The program: {len(rows)} nodes, as torch.export holds it"
-    return Table(title, ("name", "kind", "operation", "arguments", "shape"), rows)
-
-
-def _graph_row(node: Any) -> tuple[Cell, ...]:
-    value = node.meta.get("val")
-    shape = "(" + ", ".join(map(str, value.shape)) + ")" if isinstance(value, torch.Tensor) else None
-    arguments = ", ".join(map(str, node.args)) if node.op != "placeholder" else None
-    return (node.name, node.op, str(node.target), arguments, shape)
-
-
 def run_elsewhere(file: Path, inputs: list[torch.Tensor]) -> Elsewhere:
-    """The program's outputs in a process that imports PyTorch alone and gets the files, nothing else of ours.
+    """Runs the program in a process that imports PyTorch alone and gets only the files.
 
-    Raises RuntimeError, with what it said, if that process fails.
+    Raises RuntimeError, with that process's error output, if it fails.
     """
     given, made = file.with_name("inputs.pt"), file.with_name("outputs.pt")
     torch.save(inputs, given)
@@ -117,7 +140,7 @@ def run_elsewhere(file: Path, inputs: list[torch.Tensor]) -> Elsewhere:
 def compare(
     model: nn.Module, program: ExportedProgram, inputs: list[torch.Tensor], elsewhere: list[torch.Tensor]
 ) -> tuple[Table, float]:
-    """Outputs of the model, of the program here, and of the program elsewhere; the largest difference of all."""
+    """Compares the model's outputs with the program's, here and elsewhere; returns the largest difference too."""
     rows: list[tuple[Cell, ...]] = []
     largest = 0.0
     with torch.no_grad():
@@ -128,37 +151,3 @@ def compare(
             rows.append((len(given), *differences, "yes" if torch.equal(there, here) else "no"))
     header = ("examples", "program here: max difference", "program elsewhere: max difference", "same bits as here")
     return Table("Outputs against the eager model's", header, tuple(rows)), largest
-
-
-def _call_seconds(model: nn.Module, program: ExportedProgram, given: torch.Tensor, repeats: int) -> dict[str, float]:
-    module = program.module()
-    with torch.no_grad():
-        return median_seconds({"eager": lambda: model(given), "program": lambda: module(given)}, given.device, repeats)
-
-
-def _figures(metrics: dict[str, float]) -> Table:
-    kibibyte = 1024
-    rows: tuple[tuple[Cell, ...], ...] = (
-        ("exporting (ms)", milliseconds(metrics["export_seconds"])),
-        ("loading elsewhere (ms)", milliseconds(metrics["load_seconds"])),
-        ("a call of the eager model, 64 examples (ms)", milliseconds(metrics["eager_call_seconds"])),
-        ("a call of the program, 64 examples (ms)", milliseconds(metrics["program_call_seconds"])),
-        ("the file (KiB)", metrics["file_bytes"] / kibibyte),
-        ("the parameters in it (KiB)", metrics["parameter_bytes"] / kibibyte),
-    )
-    return Table("Time and memory", ("what", "value"), rows)
-
-
-def _notes(elsewhere: Elsewhere) -> tuple[str, ...]:
-    return (
-        f"The other process loaded {len(elsewhere.modules)} modules of this package: the program holds the model's "
-        "operations and parameters, not its Python source.",
-        "The number of examples is a symbol in every shape (s…): one program serves any batch of two or more. An "
-        "example of one row would have fixed it at 1.",
-        "The program's module runs the same kernels one by one: exporting frees a model from its source, and it is "
-        "torch.compile or AOTInductor, on top of it, that makes it faster.",
-    )
-
-
-def _images(count: int, device: torch.device) -> torch.Tensor:
-    return torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(count)).to(device)

@@ -1,7 +1,8 @@
-"""Stage 5, training loop: `bench parallel` – operations that do not wait for each other, in turn and together.
+"""`bench parallel`: what is gained by running operations together that do not depend on each other?
 
-The book's "Automatic Parallelism". PyTorch parallelises within an operation by itself; between operations it leaves it
-to the program: threads on a CPU (operations release Python's lock), streams on CUDA. Rejected: torch.jit.fork, legacy.
+The book's "Automatic Parallelism". PyTorch parallelises within an operation. Between operations the program has to do
+it: by threads on a CPU, since operations release Python's lock, and by streams on CUDA. Rejected: torch.jit.fork, which
+is legacy.
 """
 
 from __future__ import annotations
@@ -30,14 +31,12 @@ from scalestudy.training.chapter.measuring import (
 QUESTION = "What is gained by running operations that do not depend on each other together?"
 
 Graph = Mapping[str, tuple[str, ...]]
-"""Operation -> those whose results it takes, all of them earlier in the mapping."""
+"""Operation -> the operations whose results it takes, all of them earlier in the mapping."""
 
 Operation = Callable[..., torch.Tensor]
 Results = dict[str, torch.Tensor]
 Ways = Mapping[str, Callable[[Mapping[str, Operation]], Results]]
 """Name -> a way of running the graph's operations."""
-
-Watch = Callable[[torch.Tensor], torch.Tensor]
 
 INDEPENDENT: Graph = MappingProxyType({f"op{number}": () for number in range(10)})
 DEPENDENT: Graph = MappingProxyType(
@@ -49,27 +48,20 @@ DEPENDENT: Graph = MappingProxyType(
 )
 
 
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
 @dataclass(frozen=True)
 class Work:
-    """A graph whose every operation is a few matrix products."""
+    """A graph in which every operation is a few matrix products."""
 
     graph: Graph
     size: int  # matrices are size × size
-    products: int  # a product after the other in one operation
+    products: int  # one after the other in an operation
 
-    def operations(self, device: torch.device, watch: Watch = _as_it_is) -> dict[str, Operation]:
-        """Each operation as a function of the results that it takes; `watch` sees every tensor that one makes."""
-        return {name: self._operation(number, device, watch) for number, name in enumerate(self.graph)}
+    def operations(
+        self, device: torch.device, watch: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+    ) -> dict[str, Operation]:
+        """Makes each operation a function of the results that it takes; `watch` sees every tensor that one makes."""
 
-    def _operation(self, number: int, device: torch.device, watch: Watch) -> Operation:
-        generator = torch.Generator().manual_seed(number)
-        matrix = (torch.randn(self.size, self.size, generator=generator) / self.size**0.5).to(device)
-
-        def operate(*inputs: torch.Tensor) -> torch.Tensor:
+        def operate(matrix: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
             result = matrix
             for other in inputs:
                 result = watch(result + other)
@@ -77,7 +69,12 @@ class Work:
                 result = watch(torch.mm(matrix, result))
             return result
 
-        return operate
+        operations: dict[str, Operation] = {}
+        for number, name in enumerate(self.graph):
+            generator = torch.Generator().manual_seed(number)
+            matrix = (torch.randn(self.size, self.size, generator=generator) / self.size**0.5).to(device)
+            operations[name] = functools.partial(operate, matrix)
+        return operations
 
 
 FULL = {
@@ -86,24 +83,59 @@ FULL = {
     "ten operations too small to gain": Work(INDEPENDENT, 8, 1),
 }
 QUICK = {name: Work(work.graph, min(work.size, 64), 1) for name, work in FULL.items()}
-ALL_THREADS = "in turn, all threads"
 WORDS = ("independent", "dependent", "small")  # of the metrics, in the order of FULL
+ALL_THREADS = "in turn, all threads"
 
 
 def run(device: torch.device, *, quick: bool = False) -> Experiment:
-    """Three graphs, each in turn and together, with equal results; on a CPU some seconds."""
-    workers = usable_cores()
-    repeats = 3 if quick else 15
+    """Runs three graphs in turn and together, and compares their results; on a CPU some seconds."""
+    on_cuda, workers = device.type == "cuda", usable_cores()
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float] = {}
     for word, (name, work) in zip(WORDS, (QUICK if quick else FULL).items(), strict=True):
-        compared = compare(work, device, workers, repeats)
-        rows.append(_row(name, work, device, workers, compared))
+        compared = compare(work, device, workers, 3 if quick else 15)
         in_turn, together = compared.seconds["in turn"], compared.seconds["together"]
+        wide = compared.seconds.get(ALL_THREADS)
+        count, chain = len(work.graph), longest_chain(work.graph)
+        rows.append(
+            (
+                name,
+                f"{work.size} × {work.size}",
+                count,
+                chain,
+                milliseconds(in_turn),
+                None if wide is None else milliseconds(wide),
+                milliseconds(together),
+                in_turn / together,
+                count / (chain if on_cuda else rounds(work.graph, workers)),
+                compared.peak_bytes["in turn"] / 1024,
+                compared.peak_bytes["together"] / 1024,
+                "yes" if compared.same else "no",
+            )
+        )
         metrics[f"{word}_in_turn_seconds"] = in_turn
         metrics[f"{word}_together_seconds"] = together
         metrics[f"{word}_gain_ratio"] = in_turn / together
-    return Experiment("parallel", QUESTION, (_table(device, workers, rows),), _notes(device, workers), metrics)
+    header = (
+        *("work", "matrices", "operations", "longest chain", "in turn (ms)", f"{ALL_THREADS} (ms)", "together (ms)"),
+        *("gain", "at best", "memory in turn (KiB)", "memory together (KiB)", "same results"),
+    )
+    how = "CUDA streams" if on_cuda else f"{workers} threads of one core each"
+    table = Table(f"In turn and together, on {how}", header, tuple(rows))
+    if on_cuda:
+        notes = (
+            "Streams let kernels run side by side only where one of them leaves parts of the device idle; `at best` is "
+            "operations ÷ longest chain, and a kernel that fills the device gains nothing.",
+            "Operations too small to gain are bound by their launches, and events between streams add to these.",
+        )
+    else:
+        notes = (
+            f"`gain` is in turn on one core ÷ together on {workers}; `at best` counts rounds of equal operations on "
+            f"{workers} workers. `in turn, all threads`: PyTorch's own parallelism within each operation, without a "
+            "thread of ours: the thing to beat.",
+            "Operations too small to gain: handing one to a thread takes longer than the operation itself.",
+        )
+    return Experiment("parallel", QUESTION, (table,), notes, metrics)
 
 
 @dataclass(frozen=True)
@@ -116,21 +148,18 @@ class Compared:
 
 
 def compare(work: Work, device: torch.device, workers: int, repeats: int) -> Compared:
-    """The ways that the device has, one after the other."""
+    """Measures the ways that the device has: streams on CUDA; on a CPU our threads, and PyTorch's own."""
+    in_turn = functools.partial(run_in_turn, work.graph)
     if device.type == "cuda":
-        return _measure(work, {"in turn": functools.partial(run_in_turn, work.graph),
-                               "together": functools.partial(run_on_streams, work.graph, device)},
-                        device, repeats)  # fmt: skip
+        on_streams = functools.partial(run_on_streams, work.graph, device)
+        return _measure(work, {"in turn": in_turn, "together": on_streams}, device, repeats)
     # threads take over the number of intra-operator threads that holds when they start
     with intra_op_threads(1), ThreadPoolExecutor(workers) as pool:
-        ways: Ways = {
-            "in turn": functools.partial(run_in_turn, work.graph),
-            "together": functools.partial(run_on_threads, work.graph, pool),
-        }
-        compared = _measure(work, ways, device, repeats)
+        on_threads = functools.partial(run_on_threads, work.graph, pool)
+        compared = _measure(work, {"in turn": in_turn, "together": on_threads}, device, repeats)
     with intra_op_threads(workers):
         operations = work.operations(device)
-        wide = median_seconds({ALL_THREADS: lambda: run_in_turn(work.graph, operations)}, device, repeats)
+        wide = median_seconds({ALL_THREADS: lambda: in_turn(operations)}, device, repeats)
     return dataclasses.replace(compared, seconds={**compared.seconds, **wide})
 
 
@@ -140,17 +169,16 @@ def _measure(work: Work, ways: Ways, device: torch.device, repeats: int) -> Comp
     seconds = median_seconds(calls, device, repeats)
     results = [call() for call in calls.values()]
     same = all(torch.equal(found[name], results[0][name]) for found in results for name in found)
-    return Compared(seconds, same, {name: _peak(work, way, device) for name, way in ways.items()})
-
-
-def _peak(work: Work, way: Callable[[Mapping[str, Operation]], Results], device: torch.device) -> int:
-    alive = Alive()
-    way(work.operations(device, alive.watch))
-    return alive.peak
+    peaks: dict[str, int] = {}
+    for name, way in ways.items():
+        alive = Alive()
+        way(work.operations(device, alive.watch))
+        peaks[name] = alive.peak
+    return Compared(seconds, same, peaks)
 
 
 def run_in_turn(graph: Graph, operations: Mapping[str, Operation]) -> Results:
-    """Every operation's result, one operation after the other."""
+    """Runs one operation after the other; returns every operation's result."""
     results: Results = {}
     for name, needed in graph.items():
         results[name] = operations[name](*(results[other] for other in needed))
@@ -158,25 +186,25 @@ def run_in_turn(graph: Graph, operations: Mapping[str, Operation]) -> Results:
 
 
 def run_on_threads(graph: Graph, pool: ThreadPoolExecutor, operations: Mapping[str, Operation]) -> Results:
-    """The same on the pool's threads. An operation waits in its thread for those it needs.
+    """Runs the operations on the pool's threads. An operation waits in its thread for those it needs.
 
-    They were handed over before it, and the pool begins in that order, so that even one thread comes to an end.
+    The pool begins operations in the order of the graph, the needed ones first. So even one thread comes to an end.
     """
+
+    def operate(operation: Operation, needed: list[Future[torch.Tensor]]) -> torch.Tensor:
+        return operation(*(future.result() for future in needed))
+
     futures: dict[str, Future[torch.Tensor]] = {}
     for name, needed in graph.items():
-        futures[name] = pool.submit(_after, operations[name], [futures[other] for other in needed])
+        futures[name] = pool.submit(operate, operations[name], [futures[other] for other in needed])
     return {name: future.result() for name, future in futures.items()}
 
 
-def _after(operation: Operation, needed: list[Future[torch.Tensor]]) -> torch.Tensor:
-    return operation(*(future.result() for future in needed))
-
-
 def run_on_streams(graph: Graph, device: torch.device, operations: Mapping[str, Operation]) -> Results:
-    """The same, each operation on a stream of its own that waits for the events of those it needs.
+    """Runs each operation on a stream of its own, which waits for the streams of those it needs.
 
-    Everything is handed over at once and the caller's stream waits for all of it. (torch.cpu has the same names, and
-    carries each call out at once.)
+    Everything is handed over at once, and the caller's stream waits for all of it. torch.cpu has the same names and
+    carries each call out at once.
     """
     streams: Any = torch.get_device_module(device)
     caller = streams.current_stream()
@@ -195,7 +223,7 @@ def run_on_streams(graph: Graph, device: torch.device, operations: Mapping[str, 
 
 
 def longest_chain(graph: Graph) -> int:
-    """Operations of which each needs the one before: no number of workers is faster than these."""
+    """Counts the operations of the longest chain, in which each needs the one before. No pool of workers is faster."""
     depth: dict[str, int] = {}
     for name, needed in graph.items():
         depth[name] = 1 + max((depth[other] for other in needed), default=0)
@@ -203,7 +231,7 @@ def longest_chain(graph: Graph) -> int:
 
 
 def rounds(graph: Graph, workers: int) -> int:
-    """Rounds of equally long operations in which so many workers finish, each taking the first that is ready."""
+    """Counts the rounds of equally long operations if each worker takes the first operation that is ready."""
     done: set[str] = set()
     count = 0
     while len(done) < len(graph):
@@ -211,40 +239,3 @@ def rounds(graph: Graph, workers: int) -> int:
         done.update(ready[:workers])
         count += 1
     return count
-
-
-def _row(name: str, work: Work, device: torch.device, workers: int, compared: Compared) -> tuple[Cell, ...]:
-    chain, count = longest_chain(work.graph), len(work.graph)
-    at_best = chain if device.type == "cuda" else rounds(work.graph, workers)
-    seconds, peaks = compared.seconds, compared.peak_bytes
-    wide = seconds.get(ALL_THREADS)
-    return (
-        *(name, f"{work.size} × {work.size}", count, chain),
-        *(milliseconds(seconds["in turn"]), None if wide is None else milliseconds(wide)),
-        *(milliseconds(seconds["together"]), seconds["in turn"] / seconds["together"], count / at_best),
-        *(peaks["in turn"] / 1024, peaks["together"] / 1024, "yes" if compared.same else "no"),
-    )
-
-
-def _table(device: torch.device, workers: int, rows: list[tuple[Cell, ...]]) -> Table:
-    how = "CUDA streams" if device.type == "cuda" else f"{workers} threads of one core each"
-    header = (
-        *("work", "matrices", "operations", "longest chain", "in turn (ms)", f"{ALL_THREADS} (ms)", "together (ms)"),
-        *("gain", "at best", "memory in turn (KiB)", "memory together (KiB)", "same results"),
-    )
-    return Table(f"In turn and together, on {how}", header, tuple(rows))
-
-
-def _notes(device: torch.device, workers: int) -> tuple[str, ...]:
-    if device.type == "cuda":
-        return (
-            "Streams let kernels run side by side only where one of them leaves parts of the device idle; `at best` is "
-            "operations ÷ longest chain, and a kernel that fills the device gains nothing.",
-            "Operations too small to gain are bound by their launches, and events between streams add to these.",
-        )
-    return (
-        f"`gain` is in turn on one core ÷ together on {workers}; `at best` counts rounds of equal operations on "
-        f"{workers} workers. `in turn, all threads`: PyTorch's own parallelism within each operation, without a thread "
-        "of ours: the thing to beat.",
-        "Operations too small to gain: handing one to a thread takes longer than the operation itself.",
-    )

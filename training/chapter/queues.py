@@ -1,7 +1,7 @@
-"""Three ways of an operation to its device.
+"""Three ways from an operation to its device: at once, through a thread's queue, through a CUDA stream.
 
-Words, as in the book's "Asynchronous Computation": the front end (Python) hands operations over, the back end carries
-them out. t1: handing one over; t2: carrying it out; t3: the answer coming back.
+Words of the book's "Asynchronous Computation": the front end (Python) hands operations over; the back end carries them
+out. t1 is the time to hand one over, t2 the time to carry it out, t3 the time for the answer to come back.
 """
 
 from __future__ import annotations
@@ -21,40 +21,44 @@ from scalestudy.training.chapter.measuring import MEBIBYTE, Alive, Cell, Table, 
 
 Operation = Callable[[], object]
 
-HOLDS = (1, 4, 16, 64)  # how many large products a stream is held with, until they outlast the front end
-BALLAST_SIZE = 8192
+HOLDS = (1, 4, 16, 64)  # large products that hold a stream: more are tried until they outlast the front end
+BALLAST_SIZE = 8192  # those products are of BALLAST_SIZE × BALLAST_SIZE matrices
+
+
+def do_nothing() -> None:
+    """The least that can be handed over."""
 
 
 class Queue(Protocol):
-    """A back end behind a front end."""
+    """A back end, as its front end sees it."""
 
     name: str
     device: torch.device  # where the operations run
 
     def queue(self, operation: Operation) -> None:
-        """Hand an operation over; returns when the front end may go on."""
+        """Hands an operation over; returns when the front end may go on."""
 
     def wait(self) -> None:
-        """Return when everything that was handed over has been carried out."""
+        """Returns when everything that was handed over has been carried out."""
 
 
 class HeldQueue(Queue, Protocol):
-    """A queue whose back end can be kept from beginning, so that its own time can be told from the front end's."""
+    """A queue whose back end can be held back, so that its time can be told from the front end's."""
 
     def hold(self, strength: int) -> Operation:
-        """Keep the back end busy; returns what lets it go on."""
+        """Keeps the back end busy; returns the function that lets it go on."""
 
     def mark(self) -> Any:
-        """A point on the back end's time line, behind what was handed over so far."""
+        """Returns a point on the back end's time line, behind what was handed over so far."""
 
     def seconds_between(self, earlier: Any, later: Any) -> float:
-        """Seconds from one mark to another, both of them passed."""
+        """Returns the seconds from one mark to another. The back end must have passed both."""
 
     def has_passed(self, mark: Any) -> bool:
-        """Whether the back end has come to that mark."""
+        """Says whether the back end has come to the mark."""
 
     def wait_for(self, mark: Any) -> None:
-        """Return when the back end has come to that mark; what was handed over later may be outstanding."""
+        """Returns when the back end has come to the mark; later operations may be outstanding."""
 
 
 class EagerQueue:
@@ -64,54 +68,54 @@ class EagerQueue:
     device = torch.device("cpu")
 
     def queue(self, operation: Operation) -> None:
-        """Carries it out."""
+        """Carries the operation out."""
         operation()
 
     def wait(self) -> None:
-        """Nothing can be outstanding."""
+        """Returns at once: nothing can be outstanding."""
 
 
 class ThreadQueue:
-    """A back end of one thread on the CPU: what the book's framework has built in, and PyTorch leaves to you."""
+    """One thread on the CPU as back end. The book's framework has one built in; PyTorch leaves it to you."""
 
     name = "a queue to one thread, CPU"
     device = torch.device("cpu")
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
-        self._last: Future[Any] = self._pool.submit(_nothing)
+        self._last: Future[Any] = self._pool.submit(do_nothing)
         self._last.result()
 
     def queue(self, operation: Operation) -> None:
-        """Into the thread's queue."""
+        """Puts the operation into the thread's queue."""
         self._last = self._pool.submit(operation)
 
     def wait(self) -> None:
-        """Until the last operation has ended; raises what that one raised."""
+        """Waits for the last operation; raises its error."""
         self._last.result()
 
     def hold(self, strength: int) -> Operation:
-        """The thread waits for as long as it takes, whatever the strength."""
+        """Makes the thread wait until it is released, whatever the strength."""
         released = threading.Event()
         self.queue(released.wait)
         return released.set
 
     def mark(self) -> Future[float]:
-        """The clock as the thread reads it when it comes here."""
+        """Queues a reading of the clock."""
         future = self._pool.submit(time.perf_counter)
         self._last = future
         return future
 
     def seconds_between(self, earlier: Future[float], later: Future[float]) -> float:
-        """Seconds by the clock."""
+        """Subtracts the two readings."""
         return later.result() - earlier.result()
 
     def has_passed(self, mark: Future[float]) -> bool:
-        """Whether the thread has read the clock."""
+        """Says whether the thread has read the clock."""
         return mark.done()
 
     def wait_for(self, mark: Future[float]) -> None:
-        """Until the thread has read the clock."""
+        """Waits until the thread has read the clock."""
         mark.result()
 
     def __enter__(self) -> Self:
@@ -122,7 +126,7 @@ class ThreadQueue:
 
 
 class BusyFrontEnd(ThreadQueue):
-    """The same thread behind a front end that prepares something for each operation, so that t1 is the larger."""
+    """The same thread behind a front end that prepares something for each operation. This makes t1 the larger time."""
 
     name = "the same behind a busy front end"
 
@@ -137,7 +141,7 @@ class BusyFrontEnd(ThreadQueue):
 
 
 class StreamQueue:
-    """A CUDA device's current stream: eager PyTorch is asynchronous there."""
+    """The current stream of a CUDA device, where eager PyTorch is asynchronous."""
 
     def __init__(self, device: torch.device) -> None:
         self.name = f"eager on {device}"
@@ -145,35 +149,35 @@ class StreamQueue:
         self._ballast = torch.zeros(BALLAST_SIZE, BALLAST_SIZE, device=device)
 
     def queue(self, operation: Operation) -> None:
-        """Calls it: PyTorch launches the kernels and returns."""
+        """Calls the operation: PyTorch launches its kernels and returns."""
         operation()
 
     def wait(self) -> None:
-        """torch.cuda.synchronize."""
+        """Synchronises the device."""
         torch.cuda.synchronize(self.device)
 
     def hold(self, strength: int) -> Operation:
-        """Large matrix products in front of what follows; they end by themselves."""
+        """Queues large products in front of what follows. They end by themselves, so the release does nothing."""
         for _ in range(strength):
             torch.mm(self._ballast, self._ballast)
-        return _nothing
+        return do_nothing
 
     def mark(self) -> torch.cuda.Event:
-        """An event of the stream."""
+        """Records an event on the stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def seconds_between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
-        """Seconds by the device's clock."""
+        """Returns the seconds by the device's clock."""
         return earlier.elapsed_time(later) / 1000
 
     def has_passed(self, mark: torch.cuda.Event) -> bool:
-        """Whether the event has occurred."""
+        """Says whether the event has occurred."""
         return mark.query()
 
     def wait_for(self, mark: torch.cuda.Event) -> None:
-        """Until the event has occurred."""
+        """Waits for the event."""
         mark.synchronize()
 
 
@@ -186,7 +190,7 @@ class OperationCosts:
     answer: float  # t3
 
     def waiting_each_time(self, operations: int) -> float:
-        """Seconds of n operations with the front end waiting after each: n·(t1 + t2 + t3)."""
+        """Seconds of n operations when the front end waits after each: n·(t1 + t2 + t3)."""
         return operations * (self.hand_over + self.carry_out + self.answer)
 
     def books_formula(self, operations: int) -> float:
@@ -196,57 +200,48 @@ class OperationCosts:
     def waiting_once(self, operations: int) -> float:
         """Seconds with one wait at the end: max(t1 + n·t2, n·t1 + t2) + t3.
 
-        Of the two stations that each operation passes the slower one is never idle; the other is used once besides.
+        Each operation passes two stations. The slower station is never idle; the other adds its time once.
         """
         back_end_is_slower = self.hand_over + operations * self.carry_out
         front_end_is_slower = operations * self.hand_over + self.carry_out
         return max(back_end_is_slower, front_end_is_slower) + self.answer
 
     def books_condition(self, operations: int) -> bool:
-        """Whether n·t2 > (n - 1)·t1: else the book's formula ends before the last operation was handed over."""
+        """Says whether n·t2 > (n - 1)·t1. If not, the book's formula ends before the last operation is handed over."""
         return operations * self.carry_out > (operations - 1) * self.hand_over
 
 
 def operation_costs(queue: HeldQueue, operation: Operation, count: int, repeats: int) -> OperationCosts:
-    """t1, t2 and t3 by measurement, medians of `repeats` passes over `count` operations.
+    """Measures t1, t2 and t3 as medians of `repeats` passes over `count` operations.
 
-    t1 and t2 from operations that are handed over while the back end is held: neither side waits for the other, nor
-    takes the interpreter from it. t3 from single operations on an idle back end: the round trip, less t1 and t2.
+    For t1 and t2 the operations are handed over while the back end is held. Neither side then waits for the other or
+    takes the interpreter from it. t3 is the round trip of a single operation on an idle back end, less t1 and t2.
     """
-    passes = [_held_pass(queue, operation, count) for _ in range(repeats)]
+    passes: list[tuple[float, float]] = []
+    for _ in range(repeats):
+        for strength in HOLDS:
+            queue.wait()
+            release = queue.hold(strength)
+            first = queue.mark()
+            started = time.perf_counter()
+            for _ in range(count):
+                queue.queue(operation)
+            handed_over = time.perf_counter() - started
+            was_held = not queue.has_passed(first)
+            last = queue.mark()
+            release()
+            queue.wait()
+            if was_held:  # else the hold was too short to hand everything over: take a stronger one
+                break
+        passes.append((handed_over / count, queue.seconds_between(first, last) / count))
     hand_over, carry_out = (statistics.median(column) for column in zip(*passes, strict=True))
-    trips = [_round_trip(queue, operation) for _ in range(max(count, repeats))]
-    return OperationCosts(hand_over, carry_out, max(statistics.median(trips) - hand_over - carry_out, 0.0))
-
-
-def _held_pass(queue: HeldQueue, operation: Operation, count: int) -> tuple[float, float]:
-    """(t1, t2) of one pass; a hold that was too short to hand everything over is made stronger."""
-    for strength in HOLDS:
-        queue.wait()
-        release = queue.hold(strength)
-        first = queue.mark()
+    trips: list[float] = []
+    for _ in range(max(count, repeats)):
         started = time.perf_counter()
-        for _ in range(count):
-            queue.queue(operation)
-        handed_over = time.perf_counter() - started
-        was_held = not queue.has_passed(first)
-        last = queue.mark()
-        release()
+        queue.queue(operation)
         queue.wait()
-        if was_held:
-            break
-    return handed_over / count, queue.seconds_between(first, last) / count
-
-
-def _round_trip(queue: Queue, operation: Operation) -> float:
-    started = time.perf_counter()
-    queue.queue(operation)
-    queue.wait()
-    return time.perf_counter() - started
-
-
-def _nothing() -> None:
-    """What an empty operation does."""
+        trips.append(time.perf_counter() - started)
+    return OperationCosts(hand_over, carry_out, max(statistics.median(trips) - hand_over - carry_out, 0.0))
 
 
 @dataclass(frozen=True)
@@ -280,7 +275,7 @@ class Batches:
 
 
 def memory_table(queues: Sequence[HeldQueue], batches: Batches) -> tuple[Table, dict[str, float]]:
-    """Time and memory of feeding batches, and the first queue's peaks as metrics."""
+    """Measures time and memory of feeding batches; returns the table, and the first queue's peaks as metrics."""
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float] = {}
     for queue in queues:
@@ -304,7 +299,7 @@ class _Follower:
         self._marks: deque[Any] = deque()
 
     def handed_over(self) -> None:
-        """To be called after each batch: waits for the one that is `lead` before it."""
+        """Waits for the batch that is `lead` before the last one. Call it after each batch."""
         if self._lead is None:
             return
         self._marks.append(self.queue.mark())
@@ -313,7 +308,7 @@ class _Follower:
 
 
 def _feed(follower: _Follower, batches: Batches) -> tuple[float, int, int | None]:
-    """(seconds, peak bytes of the batches in the host's memory, peak bytes on the device or None)."""
+    """Returns (seconds, peak bytes of the batches in the host's memory, peak bytes on the device or None)."""
     queue = follower.queue
     weights = torch.randn(batches.columns, batches.columns)
     alive = Alive()
@@ -328,7 +323,7 @@ def _feed(follower: _Follower, batches: Batches) -> tuple[float, int, int | None
 
 
 def _feed_stream(follower: _Follower, batches: Batches) -> tuple[float, int, int]:
-    """The same through pinned memory and asynchronous copies, counted by PyTorch's own allocators."""
+    """Feeds a stream through pinned memory and asynchronous copies; PyTorch's allocators count the bytes."""
     queue, device = follower.queue, follower.queue.device
     weights = torch.randn(batches.columns, batches.columns, device=device)
     queue.wait()

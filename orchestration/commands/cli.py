@@ -148,7 +148,7 @@ def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> 
     _show_end(resume_study(folder, address=address, view=None if as_json else _view), as_json)
 
 
-def _view(board: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
+def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
     """Shows a running study: a live table on a terminal, else lines."""
     from scalestudy.orchestration.progress.live import Lines, LiveTable
 

@@ -153,7 +153,7 @@ def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, floa
     from scalestudy.orchestration.progress.live import Lines, LiveTable
 
     console = Console(file=screen)
-    return LiveTable(board, console, waiting) if console.is_terminal else Lines(board, screen)
+    return LiveTable(progress, console, waiting) if console.is_terminal else Lines(progress, screen)
 
 
 def _show_end(result: StudyResult, as_json: bool) -> None:

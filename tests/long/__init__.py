@@ -1,0 +1,1 @@
+"""Tests with clusters, processes and signals of their own; they take half an hour."""

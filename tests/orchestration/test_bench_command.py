@@ -12,7 +12,9 @@ from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench
 from scalestudy.orchestration.commands.bench import Benched, cell_text, markdown, run_bench, show_bench
 from scalestudy.training.chapter.measuring import Experiment, Table
-from tests.support.studies import left_behind, scalestudy
+from tests.support.in_process import scalestudy
+from tests.support.studies import left_behind
+from tests.support.studies import scalestudy as process
 
 FOUND = Experiment(
     "parallel",
@@ -28,7 +30,7 @@ MACHINE = {"device": "CPU", "devices": "1", "cores": "2", "threads": "2", "torch
 def benched(tmp_path_factory):
     """One experiment by the command line, with a store of its own."""
     place = tmp_path_factory.mktemp("bench")
-    return place, scalestudy("bench", "parallel", "--quick", "--device", "cpu", "--json", cwd=place)
+    return place, process("bench", "parallel", "--quick", "--device", "cpu", "--json", cwd=place)
 
 
 def test_the_output_is_json(benched):

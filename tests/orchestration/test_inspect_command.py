@@ -9,7 +9,8 @@ from rich.console import Console
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.inspect import inspect_study
-from tests.support.studies import left_behind, scalestudy, write_spec
+from tests.support.in_process import scalestudy
+from tests.support.studies import left_behind, write_spec
 
 TIED = {"model": "mlp", "data": "digits", "model_args": {"hidden": [8], "shared": 2, "batch_norm": True}}
 

@@ -4,14 +4,16 @@ import json
 
 import pytest
 
-from tests.support.studies import scalestudy, write_spec
+from tests.support.in_process import scalestudy
+from tests.support.studies import scalestudy as process
+from tests.support.studies import write_spec
 
 WAYS = {"train.accumulation": [1, 4], "batch_size": [64, 128]}
 
 
 def test_every_way_of_training_has_its_largest_batch(tmp_path):
     spec = write_spec(tmp_path, sweep={"num_gpus": [1], "learning_rate": [0.1], **WAYS})
-    done = scalestudy("bench", "max-batch", str(spec), "--memory", "1", "--quick", "--json", cwd=tmp_path)
+    done = process("bench", "max-batch", str(spec), "--memory", "1", "--quick", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     answers, *tries = found["tables"]

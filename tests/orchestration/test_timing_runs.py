@@ -1,26 +1,14 @@
-"""Trials side by side, then timed apart: the rule, and a real study that is made to follow it on a CPU."""
-
-import itertools
-import json
-import shutil
+"""Trials side by side, then timed apart: the rule; tests/ray has a study that follows it."""
 
 import pytest
-from mlflow import MlflowClient
 
-from scalestudy import run_study
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.experiments.spec.sections import Resources
-from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import ExitCode
-from scalestudy.orchestration.commands.folder import status_of
 from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study import schedule
-from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
-from tests.support.studies import write_spec
 from tests.support.synthetic_studies import study_of
 
 STEPS = 65  # five to warm up, sixty to be timed
@@ -61,146 +49,3 @@ def test_the_progress_tells_timing_runs_apart():
     assert "2/2 trials" in progress.line()
     assert "1/2 timing runs" in progress.line()
     assert (progress.total, len(progress.statuses)) == (2, 2)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = tmp_path_factory.mktemp("timed")
-    (place / "met").mkdir()
-    return place
-
-
-@pytest.fixture(scope="module")
-def follow(ray_session, place):
-    """Runs something by a rule of our own, whatever the device."""
-
-    def run(rule, function, *arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(place)
-            patch.setattr(schedule, "timing_rule", lambda resources, device: rule)
-            return function(*arguments)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def timed(follow, place):
-    """A study of two trials that wait for each other, so that both run at once, and then its timing runs."""
-    workload = {"model": "tests.support.user_models:Meets", "data": "digits"}
-    spec = write_spec(
-        place,
-        workload={**workload, "model_args": {"place": str(place / "met"), "parties": 3}},
-        train={"epochs": 2},
-        sweep={"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.1], "seed": [0]},
-    )
-    return follow("packed, then timed", run_study, spec)
-
-
-def lines_of(done, kind):
-    return [trial for trial in StudyFolder(done.folder).read_trials() if trial["kind"] == kind]
-
-
-def test_every_cell_is_timed_once_by_itself(timed):
-    assert timed.exit_code == ExitCode.DONE
-    assert len(timed.cold_starts) == 2, "the groups of the trials serve the timing runs too"
-    trained, runs = lines_of(timed, "training"), lines_of(timed, "timing")
-    assert len(trained) == 2
-    assert [run["params"]["num_gpus"] for run in runs] == [2, 1]
-    assert all((run["status"], run["attempts"], run["flags"]) == ("finished", 1, []) for run in runs)
-    assert sum("shared_node" in trial["flags"] for trial in trained) == 2
-    assert trained[0]["started_at"] < trained[1]["ended_at"], "the trials ran side by side"
-    assert trained[1]["started_at"] < trained[0]["ended_at"]
-    for run, other in itertools.product(runs, [*trained, *runs]):
-        apart = run["ended_at"] <= other["started_at"] or other["ended_at"] <= run["started_at"]
-        assert apart or run is other
-
-
-def test_a_timing_run_makes_its_steps_and_no_evaluation(timed):
-    for run in lines_of(timed, "timing"):
-        assert [epoch["steps"] for epoch in run["epochs"]] == [23, 23, STEPS - 46]
-        for epoch in run["epochs"]:
-            assert (epoch["test_accuracy"], epoch["test_loss"], epoch["eval_seconds"]) == (None, None, None)
-            assert epoch["train_loss"] is not None
-            assert epoch["samples_per_second"] > 0
-            assert epoch["replica_max_diff"] == 0.0
-    assert not (timed.folder / "checkpoints" / lines_of(timed, "timing")[0]["trial_id"]).exists()
-
-
-def test_its_figures_are_the_study_s(timed):
-    assert (timed.summary["trials"]["planned"], timed.summary["trials"]["finished"]) == (2, 2)
-    assert timed.summary["timing_runs"] == {"runs": 2, "used": 2}
-    for row in timed.summary["cells"]:
-        (run,) = (each for each in lines_of(timed, "timing") if each["params"]["num_gpus"] == row["params"]["num_gpus"])
-        rates = [epoch["samples_per_second"] for epoch in run["epochs"][1:]]  # of three epochs the first is left out
-        assert min(rates) <= row["samples_per_second"]["value"] <= max(rates)
-        assert (row["timed_apart"], row["flags"]) == (True, [])
-    assert status_of(timed.folder).trials == {"planned": 2, "finished": 2}
-
-
-def test_the_plan_stays_that_of_the_trials(timed):
-    folder = StudyFolder(timed.folder)
-    assert {trial.kind for trial in folder.read_plan().trials} == {"training"}
-    suggested = [entry.event for entry in Journal(folder.journal_folder).entries() if entry.type == "suggested"]
-    assert [event["trial"]["kind"] for event in suggested] == ["timing", "timing"]
-
-
-def test_mlflow_tells_the_kinds_apart(timed):
-    client = MlflowClient(tracking_uri=timed.tracking_uri)
-    runs = client.search_runs([client.get_experiment_by_name("small").experiment_id])
-    parent = next(run for run in runs if run.data.tags["scalestudy.role"] == "study")
-    children = [run for run in runs if run is not parent]
-    assert sorted(run.data.tags["scalestudy.kind"] for run in children) == ["timing"] * 2 + ["training"] * 2
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
-    timing = [run for run in children if run.data.tags["scalestudy.kind"] == "timing"]
-    assert {run.info.run_name for run in timing} == {"timing gpus=1 batch=64", "timing gpus=2 batch=64"}
-    assert all(run.info.status == "FINISHED" and run.data.params["train.max_steps"] == str(STEPS) for run in timing)
-    assert not any("test_accuracy" in run.data.metrics or "eval_seconds" in run.data.metrics for run in timing)
-    assert all(run.data.metrics["samples_per_second"] > 0 for run in timing)
-
-
-def started(folder):
-    return sum(entry.type == "running" for entry in Journal(folder.journal_folder).entries())
-
-
-def test_a_resumed_study_times_nothing_again(follow, timed):
-    folder = StudyFolder(timed.folder)
-    before = folder.trials_file.read_bytes()
-    assert started(folder) == 4
-    again = follow("packed, then timed", resume_study, timed.folder)
-    assert again.exit_code == ExitCode.DONE
-    assert folder.trials_file.read_bytes() == before
-    assert started(folder) == 4
-    figures = ("trials", "timing_runs", "cells", "timings", "recommendation")
-    assert json.dumps([again.summary[key] for key in figures]) == json.dumps([timed.summary[key] for key in figures])
-
-
-@pytest.fixture
-def cut(timed, tmp_path):
-    """A copy of the study as a driver would have left it that was killed before the last timing run."""
-    folder = StudyFolder(shutil.copytree(timed.folder, tmp_path / "cut"))
-    last = folder.read_trials()[-1]["trial_id"]
-    lines = folder.trials_file.read_text().splitlines(keepends=True)
-    folder.trials_file.write_text("".join(lines[:-1]))
-    entries = list(Journal(folder.journal_folder).entries())
-    began = next(each.number for each in entries if each.trial_id == last and each.type == "running")
-    for each in entries[began - 1 :]:
-        (folder.journal_folder / f"{each.number:08}.json").unlink()
-    folder.cursor_file.write_text(str(began - 1))
-    return folder
-
-
-def test_a_study_that_packs_for_good_is_not_timed(follow, cut):
-    before = cut.trials_file.read_bytes()
-    done = follow("packed", resume_study, cut.path)
-    assert done.summary["timing_runs"] == {"runs": 1, "used": 1}
-    assert cut.trials_file.read_bytes() == before
-    assert done.summary["cells"][0]["flags"] == ["shared_node"]
-
-
-def test_a_resumed_study_makes_the_timing_run_that_it_lacks(follow, cut):
-    before = cut.trials_file.read_bytes()
-    done = follow("packed, then timed", resume_study, cut.path)
-    assert cut.trials_file.read_bytes().startswith(before)
-    assert done.summary["timing_runs"] == {"runs": 2, "used": 2}
-    assert started(cut) == 4
-    assert all(row["flags"] == [] for row in done.summary["cells"])

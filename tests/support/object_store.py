@@ -11,7 +11,7 @@ from tests.support.groups import wait_until
 from tests.support.ports import free_port, listens
 from tests.support.studies import environment
 
-KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing-in-particular"}
 BUCKET = "studies"
 
 

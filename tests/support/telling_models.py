@@ -10,9 +10,14 @@ import torch
 import torch.distributed
 from torch import nn
 
+PASSWORD_OF_URI = "p4ss-of-another-uri"
+TOKEN = "t0ken-of-the-environment"
+SECRETS = {"TELLING_TOKEN": TOKEN, "TELLING_URI": f"postgresql://bob:{PASSWORD_OF_URI}@db/mlflow"}
+"""What it finds in the environment."""
+
 
 class Telling(nn.Module):
-    """A linear model. With two workers its first training step raises an error that quotes every secret."""
+    """A linear model. Of two workers the second raises an error in its first training step that quotes every secret."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()
@@ -22,7 +27,7 @@ class Telling(nn.Module):
         logging.getLogger("telling").warning("logged: %s", said())
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if torch.distributed.is_initialized():
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
             raise ValueError(f"raised: {said()}")
         return self.layer(images.flatten(1))
 

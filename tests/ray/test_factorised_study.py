@@ -14,6 +14,7 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.folder import status_of
 from scalestudy.orchestration.study.study import resume_study
+from tests.ray.conftest import cut_study
 from tests.support.studies import write_spec
 
 SWEEP = {"num_gpus": [1, 2], "batch_size": [32], "learning_rate": [0.1, 0.2], "seed": [0]}
@@ -26,12 +27,12 @@ STUDY = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("factorised")
+def place(module_place):
+    return module_place
 
 
 @pytest.fixture(scope="module")
-def run(ray_session, place):
+def run(cluster, place):
     """Runs something in the study's own folder."""
 
     def run(function, *arguments, **keywords):
@@ -125,23 +126,9 @@ def test_a_resumed_study_runs_nothing_again(run, done):
     assert json.dumps([again.summary[key] for key in figures]) == json.dumps([done.summary[key] for key in figures])
 
 
-def cut(folder, copy, first):
-    """A copy of the study as a driver would have left it that was killed before this entry of the journal."""
-    folder = StudyFolder(shutil.copytree(folder, copy))
-    entries = list(Journal(folder.journal_folder).entries())
-    number = next(entry.number for entry in entries if first(entry))
-    kept = {entry.trial_id for entry in entries if entry.number < number and entry.type == "ended"}
-    for entry in entries[number - 1 :]:
-        (folder.journal_folder / f"{entry.number:08}.json").unlink()
-    lines = folder.trials_file.read_text().splitlines(keepends=True)
-    folder.trials_file.write_text("".join(line for line in lines if json.loads(line)["trial_id"] in kept))
-    folder.cursor_file.write_text(str(number - 1))
-    return folder
-
-
 def test_a_study_that_was_killed_after_its_trainings_goes_on(run, done, tmp_path):
     """The held-out cell was not chosen yet: the same one is, and the timing runs follow."""
-    folder = cut(done.folder, tmp_path / "cut", lambda entry: entry.type == "suggested")
+    folder = cut_study(done.folder, tmp_path / "cut", lambda entry: entry.type == "suggested")
     before = folder.trials_file.read_bytes()
     again = run(resume_study, folder.path)
     assert again.exit_code == ExitCode.DONE

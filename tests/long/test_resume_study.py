@@ -1,4 +1,7 @@
-"""Real studies that are killed, stopped and robbed of their engine, and go on: as if nothing had been."""
+"""Real studies that are killed, stopped and robbed of their engine, and go on: as if nothing had been.
+
+tests/ray resumes and extends copies of a study whose journal was cut.
+"""
 
 import json
 import os
@@ -66,17 +69,16 @@ def test_a_killed_driver(place, undisturbed):
     assert "resumed" in cut["flags"]  # from a checkpoint
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
 
-    again = scalestudy("resume", "killed", "--address", "local", "--json", cwd=place)  # nothing is left to do
-    assert again.returncode == 0, again.stderr
-    assert outcome(driver.folder) == undisturbed
-    assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
-
 
 def test_ctrl_c(place, undisturbed):
     driver = Driver(place, "stopped", *TWO_WORKERS)
     driver.wait_for("epoch", 1)
+    sent = time.monotonic()
     status, printed = driver.send(signal.SIGINT)
     assert status == 130, printed
+    assert "Traceback" not in printed
+    assert "stopped" in printed
+    assert time.monotonic() - sent < 30
     assert f"to go on: scalestudy resume {driver.folder.path}" in printed
     assert driver.folder.report_file.exists()
     assert json.loads(scalestudy("status", "stopped", "--json", cwd=place).stdout)["state"] == "stopped"
@@ -118,17 +120,3 @@ def test_another_process_takes_the_lock(place, undisturbed):
     assert done.returncode == 0, done.stdout + done.stderr
     assert_half(driver.folder, undisturbed)
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
-
-
-def test_a_study_grows(place, undisturbed):
-    spec = write_spec(place, "more.yaml", workload=SLOW, sweep={**SWEEP, "learning_rate": [0.1, 0.2, 0.3]},
-                      train={"epochs": EPOCHS})  # fmt: skip
-    folder = StudyFolder(place / "undisturbed")
-    before = folder.read_trials()
-    done = scalestudy("run", spec, "--extend", "undisturbed", "--address", "local", cwd=place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 trials, 4 of them ended before" in done.stdout
-    assert folder.read_trials()[:TRIALS] == before
-    assert len(folder.read_trials()) == 6
-    assert json.loads(folder.summary_file.read_text())["trials"]["finished"] == 6
-    assert_recorded_once(folder, place / "mlflow.db", EPOCHS)

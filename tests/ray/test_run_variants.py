@@ -12,10 +12,9 @@ STRATEGIES = ["flat", "powersgd", "local_sgd"]
 
 
 @pytest.fixture(scope="module")
-def done(ray_session, tmp_path_factory):
-    place = tmp_path_factory.mktemp("variants")
+def done(cluster, module_place):
     spec = write_spec(
-        place,
+        module_place,
         name="variants.yaml",
         workload={
             "model": "linear_regression",
@@ -43,7 +42,7 @@ def done(ray_session, tmp_path_factory):
         targets={"accuracy": [0.1]},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(module_place)
         return run_study(spec)
 
 

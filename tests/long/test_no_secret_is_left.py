@@ -7,10 +7,10 @@ import yaml
 
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.studies import scalestudy, write_spec
+from tests.support.telling_models import PASSWORD_OF_URI, SECRETS, TOKEN
 from tests.support.tracking_server import TrackingServer
 
-PASSWORD, TOKEN, OTHER = "s3cr3t-of-the-uri", "t0ken-of-the-environment", "p4ss-of-another-uri"
-SECRETS = {"TELLING_TOKEN": TOKEN, "TELLING_URI": f"postgresql://bob:{OTHER}@db/mlflow"}
+PASSWORD = "s3cr3t-of-the-uri"
 
 
 @pytest.fixture(scope="module")
@@ -92,4 +92,4 @@ def test_the_study_goes_on_without_the_password_being_kept(study):
 
 
 def has_secret(content):
-    return any(secret.encode() in content for secret in (PASSWORD, TOKEN, OTHER))
+    return any(secret.encode() in content for secret in (PASSWORD, TOKEN, PASSWORD_OF_URI))

@@ -1,20 +1,20 @@
-"""One small study on real Ray and real MLflow, looked at from every side; then studies that go wrong."""
+"""One small study on real Ray and real MLflow, looked at from every side."""
 
-import html
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from mlflow import MlflowClient
 
-from scalestudy import run_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.training.records import epoch_metrics, find_metric
-from tests.support.gauges import Scraping
-from tests.support.studies import SMALL, left_behind, write_spec
+from tests.support.in_process import scalestudy
+from tests.support.studies import SMALL
+from tests.support.studies import scalestudy as process
 
 TRIAL_KEYS = [
     "trial_id", "kind", "params", "status", "attempts", "started_at", "ended_at", "wall_seconds", "train_seconds",
@@ -28,20 +28,13 @@ EPOCH_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("study")
+def place(small_study):
+    return small_study.place
 
 
 @pytest.fixture(scope="module")
-def scraping(ray_session):
-    return Scraping()
-
-
-@pytest.fixture(scope="module")
-def done(scraping, place):
-    with pytest.MonkeyPatch.context() as patch, scraping:
-        patch.chdir(place)
-        return run_study(write_spec(place))
+def done(small_study):
+    return small_study.result
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +61,9 @@ def test_every_trial_of_the_plan_finishes_once(done, trials):
     assert len(planned) == 4
 
 
-def test_its_progress_could_be_read_while_it_ran(done, scraping):
-    trials = {line for line in scraping.lines if f'study="{done.folder.name}"' in line and "_trials{" in line}
-    assert trials, sorted(scraping.lines)
+def test_its_progress_could_be_read_while_it_ran(small_study, done):
+    trials = {line for line in small_study.gauges if f'study="{done.folder.name}"' in line and "_trials{" in line}
+    assert trials, sorted(small_study.gauges)
     assert max(float(line.split()[-1]) for line in trials) in (1, 2, 3, 4)
 
 
@@ -201,42 +194,44 @@ def test_summary_counts_and_overhead(done):
     assert all(0 < seconds < 60 for seconds in done.cold_starts.values())
 
 
-def test_a_failing_model_fails_its_trials_and_the_study_goes_on(ray_session, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    spec = write_spec(
-        tmp_path,
-        workload={"model": "tests.support.user_models:FailsOnRank", "data": "digits", "model_args": {"after": 2}},
-        sweep={"num_gpus": [2, 3], "batch_size": [256], "learning_rate": [0.1]},
-    )
-    done = run_study(spec, ["workload.model_args={after: 2, world_size: 2}"])
-    trials = StudyFolder(done.folder).read_trials()[::-1]
-    assert done.exit_code == ExitCode.SOME_FAILED
-    assert [trial["status"] for trial in trials] == ["finished", "failed"], "the one with three workers came after"
-    assert trials[1]["error"]["rank"] == 1
-    assert "the user's layer can't go on" in trials[1]["error"]["message"]
-    assert "the user's layer can't go on" in html.unescape((done.folder / "report.html").read_text())
-    run = MlflowClient(tracking_uri=done.tracking_uri).search_runs(
-        [MlflowClient(tracking_uri=done.tracking_uri).get_experiment_by_name("small").experiment_id],
-        f"tags.`scalestudy.trial_id` = '{trials[1]['trial_id']}'",
-    )[0]
-    assert run.info.status == "FAILED"
-    assert "can't go on" in run.data.tags["scalestudy.error"]
+def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place):
+    printed = small_study.printed
+    assert (printed.returncode, printed.stderr) == (0, "")
+    assert "num_gpus (CPU)  batch   lr  epoch s  test acc  speed-up  efficiency" in printed.stdout
+    assert "Fastest" in printed.stdout
+    assert "overhead_ratio" in printed.stdout
+    assert f"report: {done.report}" in printed.stdout
+    assert f"MLflow: sqlite:///{place / 'mlflow.db'}" in printed.stdout
+    assert printed.stdout.count("finished in") == 4
 
 
-def test_a_diverged_trial_is_a_result(ray_session, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    spec = write_spec(tmp_path, sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 1.0e20]})
-    done = run_study(spec)
-    assert done.exit_code == ExitCode.DONE
-    assert done.summary["trials"]["diverged"] == 1
-    assert done.summary["trials"]["finished"] == 1
+def test_a_plan_after_a_run_knows_what_it_costs(place):
+    estimate = json.loads(scalestudy("plan", "study.yaml", "--json", cwd=place).stdout)["estimate"]
+    assert estimate["seconds"] > 0
+    assert estimate["gpu_seconds"] > estimate["seconds"], "half of the trials have two workers"
 
 
-def test_more_workers_than_the_cluster_can_have(ray_session, tmp_path, monkeypatch):
-    from scalestudy.orchestration.base.errors import RequestError
+def test_the_report_is_rebuilt_from_the_folder_alone(done, tmp_path):
+    before = done.report.read_text("utf-8")
+    copy = StudyFolder(shutil.copytree(done.folder, tmp_path / "out"))
+    copy.report_file.unlink()
+    copy.summary_file.unlink()
+    again = process("report", "out", cwd=tmp_path, PATH="")
+    assert again.returncode == 0, again.stderr
+    assert copy.report_file.exists()
+    assert len(before) == pytest.approx(len(copy.report_file.read_text("utf-8")), rel=0.05)
 
-    monkeypatch.chdir(tmp_path)
-    spec = write_spec(tmp_path, sweep={"num_gpus": [64], "batch_size": [256], "learning_rate": [0.1]})
-    with pytest.raises(RequestError, match=r"sweep.num_gpus: 64: the cluster has room for 4 CPU workers"):
-        run_study(spec)
-    assert left_behind(tmp_path) == ["study.yaml"]
+
+def test_recommend_answers_and_refuses(done, place):
+    assert "Fastest" in scalestudy("recommend", done.folder, cwd=place).stdout
+    assert "Choose" in scalestudy("recommend", done.folder, "--by", "cost", "--price", "2.5", cwd=place).stdout
+    advice = json.loads(scalestudy("recommend", done.folder, "--accuracy", "0.4", "--json", cwd=place).stdout)
+    assert advice["target"] == 0.4
+    refused = scalestudy("recommend", done.folder, "--accuracy", "85", cwd=place)
+    assert refused.returncode == 2
+    assert "--accuracy: 85" in refused.stderr
+
+
+def test_compare_and_sync_find_nothing_new(done, place):
+    assert scalestudy("compare", done.folder, done.folder, cwd=place).returncode == 2, "a study beside itself"
+    assert scalestudy("sync", done.folder, cwd=place).stdout.startswith("0 operations sent")

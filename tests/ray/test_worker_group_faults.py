@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from scalestudy.orchestration.groups.events import EpochDone, Retried
+from scalestudy.orchestration.groups.events import Retried
+from tests.support.group_faults import SLOW, controllers_of, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
-from tests.support.processes import children_of, is_alive, named, parent_of, title_of
+from tests.support.processes import is_alive, parent_of
 
-SLOW = "tests.support.user_models:Slow"
 BREAKS = "tests.support.faulty_models:BreaksInStep"
 STALLED = 5.0
 STEPS = 6  # an epoch of the digits in batches of 256
@@ -28,18 +28,6 @@ def pool(ray_session, tmp_path_factory):
 def undisturbed(pool):
     """What the slow trial computes if nothing happens to it."""
     return losses(pool.train(2, model=SLOW, model_args={"seconds": 0.0}, epochs=4))
-
-
-def slow_trial(pool, folder):
-    """A trial of two workers in its second epoch, with a checkpoint; returns its id and its workers' processes."""
-    pids = folder / "pids"
-    pids.mkdir()
-    arguments = {"seconds": 0.1, "pids": str(pids)}
-    trial_id = pool.request(2, folder / "checkpoints", model=SLOW, model_args=arguments, epochs=4)
-    pool.events(trial_id, until=lambda event: isinstance(event, EpochDone))
-    wait_until(lambda: list((folder / "checkpoints").glob("*/manifest.json")))
-    ranks = dict(path.name.split("-") for path in pids.iterdir())
-    return trial_id, {int(rank): int(pid) for rank, pid in ranks.items()}
 
 
 def check_went_on(ended, kind, undisturbed):
@@ -106,44 +94,3 @@ def test_out_of_memory_on_one_rank_is_a_result(pool):
     assert (ended.status, ended.attempts, ended.error.rank) == ("out_of_memory", 1, 1)
     assert len(ended.epochs) == 1
     assert pool.train(2, epochs=1).status == "finished"
-
-
-def test_a_worker_that_freezes_before_the_pool_knows_it_is_replaced(ray_session, tmp_path):
-    """Its group is known by its tag alone; the trial has lost no attempt, for it has not begun."""
-    with group_pool(tmp_path / "logs", start_seconds=25.0) as pool:
-        before = set(named(os.getpid(), "ray::RayTrainWorker"))
-        trial_id = pool.request(1, epochs=1)
-        (victim,) = wait_until(lambda: set(named(os.getpid(), "ray::RayTrainWorker")) - before)
-        os.kill(victim, signal.SIGSTOP)
-        ended = pool.end_of(trial_id)
-        assert (ended.status, ended.attempts) == ("finished", 1)
-        assert not is_alive(victim)
-
-
-def test_a_group_that_hangs_in_its_start_does_not_hold_the_end(ray_session, tmp_path):
-    """Its controller waits for a frozen worker, and `fit()` for the controller; both end before Ray is shut down."""
-    with group_pool(tmp_path / "logs") as pool:
-        before = set(named(os.getpid(), "ray::RayTrainWorker"))
-        pool.request(1, epochs=1)
-        (victim,) = wait_until(lambda: set(named(os.getpid(), "ray::RayTrainWorker")) - before)
-        os.kill(victim, signal.SIGSTOP)
-        assert pool.host.close(3)
-        wait_until(lambda: not is_alive(victim))
-
-
-def test_without_its_pool_a_group_ends_and_leaves_nothing_behind(ray_session, tmp_path):
-    """Killed in the middle of a training: no rank is left in a collective, and Ray Train starts none again."""
-    with group_pool(tmp_path / "logs", stalled_seconds=60.0) as pool:
-        _, workers = slow_trial(pool, tmp_path)
-        raylet = parent_of(workers[0])
-        before = len(controllers_of(raylet))
-        os.kill(ray.get(pool.actor.__ray_call__.remote(lambda actor: os.getpid())), signal.SIGKILL)
-        assert pool.host.join(15)
-        assert pool.host.pool_lost
-        wait_until(lambda: not any(map(is_alive, workers.values())), 15)
-        wait_until(lambda: len(controllers_of(raylet)) == before - 1, 15)
-
-
-def controllers_of(raylet):
-    """The Ray Train controllers of a raylet."""
-    return [pid for pid in children_of(raylet) if "TrainController" in title_of(pid)]

@@ -15,12 +15,11 @@ SWEEP = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": {"log_uniform"
 
 
 @pytest.fixture
-def study(ray_session, tmp_path, monkeypatch):
+def study(cluster, place):
     """Runs a study in a folder of its own; returns how it ended, and its trials."""
-    monkeypatch.chdir(tmp_path)
 
     def run(**changes):
-        done = run_study(write_spec(tmp_path, **changes))
+        done = run_study(write_spec(place, **changes))
         return done, StudyFolder(done.folder).read_trials()
 
     return run
@@ -40,7 +39,9 @@ def runs_of(done):
 
 
 def test_a_random_study_runs_the_points_that_its_plan_shows(study):
-    done, trials = study(sweep=SWEEP, train={"epochs": 1}, search={"method": "random", "samples": 3, "seed": 2})
+    done, trials = study(
+        sweep={**SWEEP, "num_gpus": [1]}, train={"epochs": 1}, search={"method": "random", "samples": 3, "seed": 2}
+    )
     folder = StudyFolder(done.folder)
     assert done.exit_code == ExitCode.DONE
     assert [trial["trial_id"] for trial in trials] == [trial.trial_id for trial in make_plan(spec_in(folder)).trials]

@@ -1,0 +1,1 @@
+"""Tests that share one Ray: looks at a few small studies, and worker groups."""

@@ -1,0 +1,120 @@
+"""A study with a failing and a diverged trial, whose model tells its secrets; and studies that are refused."""
+
+import html
+import sqlite3
+
+import pytest
+from mlflow import MlflowClient
+
+from scalestudy import run_study
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
+from scalestudy.orchestration.cluster import checks as clusters
+from tests.ray.conftest import run_by_command
+from tests.support.in_process import scalestudy
+from tests.support.studies import left_behind, write_spec
+from tests.support.telling_models import PASSWORD_OF_URI, TOKEN
+
+POINTS = [{"num_gpus": 1, "learning_rate": 0.1}, {"num_gpus": 1, "learning_rate": 1.0e38},
+          {"num_gpus": 2, "learning_rate": 0.1}]  # fmt: skip
+RAISED = "ValueError: raised: *** at postgresql://bob:***@db/mlflow"
+
+
+@pytest.fixture(scope="module")
+def done(cluster, module_place):
+    """Of two workers the model raises; a rate of 1e38 diverges."""
+    spec = write_spec(
+        module_place,
+        workload={"model": "tests.support.telling_models:Telling", "data": "digits"},
+        train={"epochs": 1},
+        sweep={"points": [{**point, "batch_size": 256} for point in POINTS], "seed": [0]},
+    )
+    result, printed = run_by_command("run", spec, "--address", "local", cwd=module_place)
+    assert printed.returncode == result.exit_code
+    assert not has_secret((printed.stdout + printed.stderr).encode())
+    return result
+
+
+@pytest.fixture(scope="module")
+def trials(done):
+    """By workers and rate."""
+    found = StudyFolder(done.folder).read_trials()
+    return {(trial["params"]["num_gpus"], trial["params"]["learning_rate"]): trial for trial in found}
+
+
+def test_a_failing_model_fails_its_trials_and_the_study_goes_on(done, trials):
+    assert done.exit_code == ExitCode.SOME_FAILED
+    failed = trials[2, 0.1]
+    assert (failed["status"], failed["error"]["rank"]) == ("failed", 1)
+    assert failed["error"]["message"].startswith(RAISED)
+    assert RAISED in html.unescape((done.folder / "report.html").read_text("utf-8"))
+    client = MlflowClient(tracking_uri=done.tracking_uri)
+    (run,) = client.search_runs(
+        [client.get_experiment_by_name("small").experiment_id], f"tags.`scalestudy.trial_id` = '{failed['trial_id']}'"
+    )
+    assert run.info.status == "FAILED"
+    assert RAISED in run.data.tags["scalestudy.error"]
+
+
+def test_a_diverged_trial_is_a_result(done, trials):
+    assert {trials[1, 0.1]["status"], trials[1, 1.0e38]["status"]} == {"finished", "diverged"}
+    counts = done.summary["trials"]
+    assert (counts["finished"], counts["diverged"], counts["failed"]) == (1, 1, 1)
+
+
+def test_the_log_shows_where_secrets_stood(done):
+    log = (done.folder / "driver.log").read_text("utf-8")
+    for way in ("printed:", "on standard error:", "logged:"):
+        assert f"{way} *** at postgresql://bob:***@db/mlflow" in log
+
+
+def test_no_file_and_no_row_of_mlflow_has_a_secret(done, module_place):
+    files = [file for file in module_place.rglob("*") if file.is_file()]
+    assert {"driver.log", "trials.jsonl", "summary.json", "report.html", "mlflow.db"} <= {file.name for file in files}
+    assert [str(file) for file in files if has_secret(file.read_bytes())] == []
+    with sqlite3.connect(module_place / "mlflow.db") as database:
+        rows = list(database.iterdump())
+    assert any("scalestudy.trial_id" in row for row in rows)
+    assert [row for row in rows if has_secret(row.encode())] == []
+
+
+def has_secret(content):
+    return any(secret.encode() in content for secret in (PASSWORD_OF_URI, TOKEN))
+
+
+def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = write_spec(tmp_path, sweep={"num_gpus": [64], "batch_size": [256], "learning_rate": [0.1]})
+    with pytest.raises(RequestError, match=r"sweep.num_gpus: 64: the cluster has room for 4 CPU workers"):
+        run_study(spec)
+    refused = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "sweep.num_gpus: 64" in refused.stderr
+    assert "resources.oversubscribe" in refused.stderr
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+@pytest.fixture
+def refuse(cluster, place, monkeypatch):
+    """Runs a study whose storage a node can't read; meanwhile: what happens at that moment."""
+
+    def run(meanwhile=lambda folder: None):
+        def refused(folder, nodes):
+            meanwhile(folder)
+            raise UnreachableError(f"storage: {folder}: can't be read on host-2", "name a shared folder")
+
+        monkeypatch.setattr(clusters, "check_shared_storage", refused)
+        with pytest.raises(UnreachableError, match="host-2"):
+            run_study(write_spec(place))
+        return place
+
+    return run
+
+
+def test_a_storage_that_a_node_cannot_read_leaves_no_folder(refuse):
+    assert left_behind(refuse()) == ["mlflow.db", "study.yaml"]
+
+
+def test_a_refused_study_leaves_one_alone_that_began_beside_it(refuse):
+    place = refuse(lambda folder: (folder.parent / "other").mkdir())
+    assert [path.name for path in (place / "runs").iterdir()] == ["other"]

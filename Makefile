@@ -18,7 +18,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-UNIT := tests/unit tests/test_architecture.py tests/test_security.py
+UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean

@@ -88,7 +88,7 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
 
 def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):
     client, _ = store
-    run_id, config, path = run_and_model(store, tmp_path, "tests.unit.orchestration.tracking.test_mlflow_model:Branching")
+    run_id, config, path = run_and_model(store, tmp_path, f"{__name__}:Branching")
     with caplog.at_level(logging.WARNING):
         log_best_model(client, run_id, config, path)
     run = client.get_run(run_id)

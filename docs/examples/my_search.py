@@ -2,12 +2,14 @@
 
 import itertools
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from scalestudy.experiments.analysis.answers.objective import Objective
 from scalestudy.experiments.plan.plan import TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Space, cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.sweep.search import Event, Suggestion
+from scalestudy.orchestration.sweep.search import Suggestion
 
 ANYWHERE = 0.25
 """Share of the points that are drawn from the whole space."""
@@ -17,8 +19,8 @@ Place = tuple[int, ...]
 
 
 class BesideTheBest:
-    """A `scalestudy.orchestration.sweep.search.Source`. Tune asks ahead, while other trials run: so it always
-    answers with what is known, and never waits; None would end the sweep. `search.samples` bounds the points.
+    """A `scalestudy.orchestration.sweep.search.TrialSource`. Tune asks ahead, while other trials run: so it
+    always answers with what is known, and never waits; None would end the sweep. `search.samples` bounds the points.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -28,7 +30,7 @@ class BesideTheBest:
         self._new = {cell_key(cell): (place, cell) for place in places for cell in [space.cell(place, {})]}
         self._random = random.Random(spec.search.seed)
         self._points: list[tuple[Place, dict[str, TrialPlan]]] = []
-        self._records: dict[str, Event] = {}
+        self._records: dict[str, Mapping[str, Any]] = {}
         self._left: dict[str, Suggestion] = {}
         self._best: tuple[float, Place] | None = None
 
@@ -44,7 +46,7 @@ class BesideTheBest:
         if cell_key(trial.cell) in self._new:
             self._enter(cell_key(trial.cell))
 
-    def ended(self, trial_id: str, record: Event) -> None:
+    def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
         """Takes a trial's line of trials.jsonl; with the last seed of a point, the point is judged."""
         self._left.pop(trial_id, None)
         for place, trials in self._points:
@@ -68,7 +70,7 @@ class BesideTheBest:
         number = len(self._points)
         self._left |= {trial_id: Suggestion(trial, number) for trial_id, trial in trials.items()}
 
-    def _judge(self, place: Place, records: list[Event]) -> None:
+    def _judge(self, place: Place, records: list[Mapping[str, Any]]) -> None:
         value = self._objective.score(records).value
         if value is not None:
             loss = -value if self._objective.mode == "max" else value

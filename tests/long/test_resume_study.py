@@ -91,11 +91,11 @@ def test_ctrl_c(place, undisturbed):
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
 
 
-def test_the_actor_of_the_books_is_killed(place, undisturbed):
+def test_the_actor_of_the_pool_is_killed(place, undisturbed):
     driver = Driver(place, "robbed", *TWO_WORKERS)
     driver.wait_for("epoch", 2)
-    (books,) = named(driver.process.pid, "ray::WorkerGroups")
-    os.kill(books, signal.SIGKILL)
+    (pool,) = named(driver.process.pid, "ray::GroupPoolActor")
+    os.kill(pool, signal.SIGKILL)
     status, printed = driver.end()
     assert status == 0, printed
     assert "the actor that keeps the worker groups' books died; starting a new one" in printed

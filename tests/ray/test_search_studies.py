@@ -8,6 +8,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.sweep.search import search_for
 from tests.support.studies import write_spec
 
@@ -62,7 +63,7 @@ def test_a_tpe_study_is_the_search_over_its_own_results(study):
     search = search_for(spec, make_plan(spec))
     for trial in trials:
         assert search.next().trial.trial_id == trial["trial_id"]
-        search.take(trial["trial_id"], {"type": "ended", **trial})
+        search.take(trial["trial_id"], Ended.from_facts(trial))
     assert search.next() is None
     assert len(done.summary["cells"]) == done.summary["trials"]["planned"] == 3
     _, runs = runs_of(done)

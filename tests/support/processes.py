@@ -27,7 +27,7 @@ def title_of(pid: int) -> str:
 
 
 def named(pid: int, text: str) -> list[int]:
-    """The processes below one in whose command line a text stands, such as ray::WorkerGroups."""
+    """The processes below one in whose command line a text stands, such as ray::GroupPoolActor."""
     parents = {child: _fact(child, "PPid") for child in _numbers()}
     found, edge = [], [pid]
     while edge:

@@ -14,7 +14,7 @@ from docs.examples.my_law import fit_epoch_law, of_summary
 from docs.examples.my_search import BesideTheBest
 from docs.examples.my_verdict import slow_optimizer
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
-from scalestudy.orchestration.sweep.search import Search
+from scalestudy.orchestration.sweep.search import TrialSource
 from tests.support.gloo import GlooPool
 from tests.support.studies import REPOSITORY
 from tests.support.synthetic_studies import spec_of, summary_of
@@ -88,10 +88,10 @@ def record(params: dict[str, Any], status: str = "finished") -> dict[str, Any]:
     """A trial that does best at batch 64 and rate 0.5."""
     away = sum(abs(LISTS[key].index(params[key]) - best) for key, best in (("batch_size", 2), ("learning_rate", 3)))
     epoch = {"epoch": 1, "test_accuracy": 0.9 - 0.1 * away, "train_seconds": 1.0}
-    return {"type": "ended", "status": status, "error": None, "epochs": [epoch]}
+    return {"status": status, "error": None, "epochs": [epoch]}
 
 
-def climbed(search: Search, most: int = 1_000) -> list[tuple[str, dict[str, Any], int | None]]:
+def climbed(search: TrialSource, most: int = 1_000) -> list[tuple[str, dict[str, Any], int | None]]:
     """Trials as a sweep asks for them: two at a time, the older one ending first."""
     running: list[Any] = []
     done = []
@@ -101,13 +101,13 @@ def climbed(search: Search, most: int = 1_000) -> list[tuple[str, dict[str, Any]
         if not running:
             break
         trial, point = running.pop(0)
-        search.take(trial.trial_id, record(trial.params))
+        search.ended(trial.trial_id, record(trial.params))
         done.append((trial.trial_id, trial.params, point))
     return done
 
 
 def test_the_search_finds_the_best_of_a_space_that_it_does_not_run_whole() -> None:
-    done = climbed(Search(BesideTheBest(spec_of(CLIMB))))
+    done = climbed(BesideTheBest(spec_of(CLIMB)))
     assert len(done) == 12 * 2  # points, two seeds each; the space has 40
     assert len({trial_id for trial_id, *_ in done}) == len(done)
     assert max(record(params)["epochs"][0]["test_accuracy"] for _, params, _ in done) == pytest.approx(0.9)
@@ -115,14 +115,13 @@ def test_the_search_finds_the_best_of_a_space_that_it_does_not_run_whole() -> No
 
 def test_the_search_goes_on_where_an_earlier_run_was_cut_off() -> None:
     spec = spec_of(CLIMB)
-    first = climbed(Search(BesideTheBest(spec)), most=9)
-    resumed = Search(BesideTheBest(spec))
+    first = climbed(BesideTheBest(spec), most=9)
+    resumed = BesideTheBest(spec)
     plans = {trial.trial_id: trial for trial in itertools.chain(*_all_trials(spec))}
-    past = []
     for trial_id, params, point in first:
-        past.append((trial_id, {"type": "suggested", "trial": plans[trial_id].to_dict(), "point": point}))
-        past.append((trial_id, record(params)))
-    resumed.learn(past)
+        if point is not None:
+            resumed.was_suggested(plans[trial_id], point)
+        resumed.ended(trial_id, record(params))
     rest = climbed(resumed)
     assert not {trial_id for trial_id, *_ in rest} & {trial_id for trial_id, *_ in first}
     assert len(first) + len(rest) == 24

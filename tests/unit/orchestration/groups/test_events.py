@@ -25,18 +25,17 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
-from tests.support.project_files import REPOSITORY
+from tests.support.old_studies import STUDIES, entries_of
 
-JOURNALS = REPOSITORY / "tests" / "support" / "journals"
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def journal_lines():
-    """Trials' events in the journals of real studies of version 0.1, each as the text that it is."""
-    for file in sorted(JOURNALS.glob("*/journal/*.json")):
-        entry = json.loads(file.read_text("utf-8"))
-        if entry["event"]["type"] != "study":
-            yield file, entry["event"]
+    """Trials' events in the journals of version 0.1, each with its study and number."""
+    for name in (*STUDIES, "pieces"):
+        for entry in entries_of(name):
+            if entry.type != "study":
+                yield f"{name}, entry {entry.number}", entry.event
 
 
 def written_again(event):
@@ -50,8 +49,8 @@ def written_again(event):
 
 def test_journals_of_the_first_version_are_read_and_written_byte_for_byte():
     lines = list(journal_lines())
-    for file, event in lines:
-        assert json.dumps(written_again(event)) == json.dumps(event), file
+    for where, event in lines:
+        assert json.dumps(written_again(event)) == json.dumps(event), where
     assert {event["type"] for _, event in lines} == {"running", "epoch", "retry", "ended", "suggested"}
     assert any("flags" in event for _, event in lines if event["type"] == "epoch")
     assert any("failures" in event for _, event in lines if event["type"] == "ended")

@@ -1,7 +1,7 @@
-"""Who gets which group next, as one pure function.
+"""Which trial gets which group next, as one pure function.
 
-A *slot* is room for one worker. Requests are served in the order in which they came, so that a large trial is not
-starved by small ones: a request that must wait holds back the room that it waits for.
+A *slot* is room for one worker. Requests are served in the order in which they came, so that small trials do not starve
+a large one: a request that must wait holds back the room that it waits for.
 """
 
 from __future__ import annotations
@@ -67,30 +67,48 @@ class _Room:
 
     free: dict[str, int]
     machines: Mapping[str, str]  # node → machine
-    groups: dict[str, GroupView]
+    groups: Sequence[GroupView]
     exclusive: bool
     taken: set[str] = field(default_factory=set)  # groups that this decision has used up
-    stopped: set[str] = field(default_factory=set)  # those of them that it ends
     busy: set[str] = field(default_factory=set)  # machines on which a trial runs or a group starts
 
+    @classmethod
+    def of(cls, nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool) -> _Room:
+        """What the groups leave free; nothing counts as busy yet."""
+        free = {node.node_id: node.slots for node in nodes}
+        for group in groups:
+            for node_id, count in group.slots.items():
+                free[node_id] = free.get(node_id, 0) - count
+        machines = {node.node_id: node.machine for node in nodes}
+        return cls(free=free, machines=machines, groups=groups, exclusive=exclusive)
+
     def unused(self, state: GroupState) -> list[GroupView]:
-        return [group for group in self.groups.values() if group.state == state and group.group_id not in self.taken]
+        """The groups in this state that the decision has not used up."""
+        return [group for group in self.groups if group.state == state and group.group_id not in self.taken]
 
     def disturbs(self, slots: Mapping[str, int]) -> bool:
         """Whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
-        return self.exclusive and not self.busy.isdisjoint(self._on(slots))
+        return self.exclusive and not self.busy.isdisjoint(self._machines_of(slots))
 
     def mark_busy(self, slots: Mapping[str, int]) -> None:
         """A trial runs, or a group starts, on these nodes."""
-        self.busy.update(self._on(slots))
+        self.busy.update(self._machines_of(slots))
 
-    def _on(self, slots: Mapping[str, int]) -> set[str]:
+    def place(self, num_workers: int) -> dict[str, int] | None:
+        """Where a group of this size fits now: one node if any has the room, else spread over several, else None."""
+        by_room = sorted(self.free.items(), key=lambda item: (self.disturbs({item[0]: 1}), -item[1], item[0]))
+        for node_id, free in by_room:
+            if free >= num_workers:
+                return {node_id: num_workers}
+        slots: dict[str, int] = {}
+        for node_id, free in by_room:
+            count = min(max(free, 0), num_workers - sum(slots.values()))
+            if count:
+                slots[node_id] = count
+        return slots if sum(slots.values()) == num_workers else None
+
+    def _machines_of(self, slots: Mapping[str, int]) -> set[str]:
         return {self.machines.get(node_id, node_id) for node_id in slots}
-
-    def occupy(self, slots: Mapping[str, int]) -> None:
-        for node_id, count in slots.items():
-            self.free[node_id] = self.free.get(node_id, 0) - count
-        self.mark_busy(slots)
 
 
 def decide(
@@ -107,18 +125,35 @@ def decide(
     Returns:
         Actions that do not conflict. A request without an action waits.
     """
-    room = _room(nodes, groups, exclusive=exclusive)
+    room = _Room.of(nodes, groups, exclusive=exclusive)
     for group in groups:
         if group.state in ("leased", "starting"):
             room.mark_busy(group.slots)
-    actions: list[Action] = [Stop(group_id=group.group_id) for group in room.unused("idle") if group.exhausted]
-    room.stopped.update(group.group_id for group in room.unused("idle") if group.exhausted)
-    room.taken.update(room.stopped)
+    exhausted = [group for group in room.unused("idle") if group.exhausted]
+    room.taken.update(group.group_id for group in exhausted)
+    actions: list[Action] = [Stop(group_id=group.group_id) for group in exhausted]
     for request in requests:
-        answer = _answer(room, request)
-        actions.extend(answer.actions)
-        if answer.holds_back:
+        size = request.num_workers
+        fitting = [group for group in room.unused("idle") if group.num_workers == size]
+        if idle := next((group for group in fitting if not room.disturbs(group.slots)), None):
+            room.taken.add(idle.group_id)
+            room.mark_busy(idle.slots)
+            actions.append(Grant(trial_id=request.trial_id, group_id=idle.group_id))
+            continue
+        if starting := next((group for group in room.unused("starting") if group.num_workers == size), None):
+            room.taken.add(starting.group_id)  # it is on the way for this request
+            continue
+        slots = room.place(size)
+        if slots is None:
+            leaving = sum(group.num_workers for group in (*exhausted, *room.unused("stopping")))
+            actions.extend(_evictions(room, size - leaving))
             break
+        if room.disturbs(slots):
+            break
+        for node_id, count in slots.items():
+            room.free[node_id] = room.free.get(node_id, 0) - count
+        room.mark_busy(slots)
+        actions.append(Start(trial_id=request.trial_id, num_workers=size, slots=slots))
     return actions
 
 
@@ -138,84 +173,19 @@ def ahead(nodes: Sequence[Node], groups: Sequence[GroupView], sizes: Sequence[in
     size = next((size for size in sizes if size not in there), None)
     if size is None or any(group.state == "starting" for group in groups):
         return None
-    room = _room(nodes, groups, exclusive=exclusive)
+    room = _Room.of(nodes, groups, exclusive=exclusive)
     for group in groups:
         room.mark_busy(group.slots)
-    slots = _placement(room, size)
+    slots = room.place(size)
     return None if slots is None or room.disturbs(slots) else Start(trial_id="", num_workers=size, slots=slots)
 
 
-def _room(nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool) -> _Room:
-    """What the groups leave free; nothing counts as busy yet."""
-    room = _Room(
-        free={node.node_id: node.slots for node in nodes},
-        machines={node.node_id: node.machine for node in nodes},
-        groups={group.group_id: group for group in groups},
-        exclusive=exclusive,
-    )
-    for group in groups:
-        for node_id, count in group.slots.items():
-            room.free[node_id] = room.free.get(node_id, 0) - count
-    return room
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """What is done for one request, and whether the requests behind it must wait for it."""
-
-    actions: Sequence[Action] = ()
-    holds_back: bool = False
-
-
-def _answer(room: _Room, request: Request) -> _Answer:
-    group = _idle_group(room, request)
-    if group is not None:
-        room.taken.add(group.group_id)
-        room.mark_busy(group.slots)
-        return _Answer(actions=[Grant(trial_id=request.trial_id, group_id=group.group_id)])
-    on_the_way = next((g for g in room.unused("starting") if g.num_workers == request.num_workers), None)
-    if on_the_way is not None:
-        room.taken.add(on_the_way.group_id)
-        return _Answer()
-    slots = _placement(room, request.num_workers)
-    if slots is None:
-        return _Answer(actions=_evictions(room, request), holds_back=True)
-    if room.disturbs(slots):
-        return _Answer(holds_back=True)
-    room.occupy(slots)
-    return _Answer(actions=[Start(trial_id=request.trial_id, num_workers=request.num_workers, slots=slots)])
-
-
-def _idle_group(room: _Room, request: Request) -> GroupView | None:
-    """An idle group of the right size, on nodes where nothing else runs if timings must be undisturbed."""
-    fitting = [group for group in room.unused("idle") if group.num_workers == request.num_workers]
-    return next((group for group in fitting if not room.disturbs(group.slots)), None)
-
-
-def _placement(room: _Room, num_workers: int) -> dict[str, int] | None:
-    """Where a group of this size fits now: one node if any has the room, else spread over several, else None."""
-    by_room = sorted(room.free.items(), key=lambda item: (room.disturbs({item[0]: 1}), -item[1], item[0]))
-    for node_id, free in by_room:
-        if free >= num_workers:
-            return {node_id: num_workers}
-    slots: dict[str, int] = {}
-    for node_id, free in by_room:
-        count = min(max(free, 0), num_workers - sum(slots.values()))
-        if count:
-            slots[node_id] = count
-    return slots if sum(slots.values()) == num_workers else None
-
-
-def _evictions(room: _Room, request: Request) -> list[Stop]:
-    """The fewest idle groups whose end makes room; none when that would not be enough, or when room is on its way."""
-    on_the_way = sum(group.num_workers for group in room.groups.values() if group.state == "stopping")
-    on_the_way += sum(room.groups[group_id].num_workers for group_id in room.stopped)
-    missing = request.num_workers - on_the_way - sum(max(count, 0) for count in room.free.values())
-    idle = [group for group in room.unused("idle") if not room.disturbs(group.slots)]
+def _evictions(room: _Room, num_workers: int) -> list[Stop]:
+    """The fewest idle groups whose end makes room for so many workers; none when all of them would not be enough."""
+    missing = num_workers - sum(max(count, 0) for count in room.free.values())
     stops: list[Stop] = []
-    for group in sorted(idle, key=lambda group: -group.num_workers):
-        if missing <= 0:
-            break
-        stops.append(Stop(group_id=group.group_id))
-        missing -= group.num_workers
+    for group in sorted(room.unused("idle"), key=lambda group: -group.num_workers):
+        if missing > 0 and not room.disturbs(group.slots):
+            stops.append(Stop(group_id=group.group_id))
+            missing -= group.num_workers
     return stops if missing <= 0 else []

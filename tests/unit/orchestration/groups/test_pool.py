@@ -1,6 +1,5 @@
 """The pool of warm groups, through its actor: every order of events, one thing at a time, beside a fake Ray Train."""
 
-import asyncio
 import itertools
 import random
 from collections import Counter
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from scalestudy.orchestration.groups import actor
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, Retried
-from scalestudy.orchestration.groups.model import CheckpointPlace, EndGroup
+from scalestudy.orchestration.groups.events import EpochDone, Failure, Retried
+from scalestudy.orchestration.groups.model import CheckpointPlace
 from scalestudy.orchestration.groups.pool import CLOSING_SECONDS
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from tests.support.pool_study import (
@@ -28,7 +26,6 @@ from tests.support.pool_study import (
     lost,
     no_waiting,
     numbers,
-    order_of,
     run,
     study_run,
     trials,
@@ -450,37 +447,6 @@ def test_the_pool(row):
 
 
 # --- closing ------------------------------------------------------------------------------------------------------
-
-
-def test_close_answers_everybody_at_once(monkeypatch):
-    monkeypatch.setattr(actor, "POLL_SECONDS", 1_000)
-
-    async def scenario():
-        study = Study(slots={"a": 1})
-        await study.request("t0")
-        await study.ray.driver()
-        (fit,) = study.ray.fits.values()
-        await study.ray.step(fit.workers[0])
-        rank = asyncio.ensure_future(study.actor.next_trial(fit.group_id, fit.workers[0].incarnation, 1))
-        await study.actor.events("t0", 0)
-        running = asyncio.ensure_future(study.actor.events("t0", 1))
-        await study.actor.request(order_of("t1"))
-        waiting = asyncio.ensure_future(study.actor.events("t1", 0))
-        driver = asyncio.ensure_future(study.actor.next_orders())
-        await driver  # how long the start took
-        driver = asyncio.ensure_future(study.actor.next_orders())
-        await asyncio.sleep(0.01)
-        assert not any(task.done() for task in (rank, running, waiting, driver))
-        await study.actor.close()
-        for task in (running, waiting):
-            (ended,) = await asyncio.wait_for(task, 5)
-            assert isinstance(ended, Ended)
-            assert ended.error.kind == "stopped"
-            assert not ended.is_final
-        assert await asyncio.wait_for(rank, 5) == EndGroup()
-        assert await asyncio.wait_for(driver, 5) is None
-
-    run(scenario)
 
 
 def test_nothing_is_recorded_after_the_end_that_close_gave():

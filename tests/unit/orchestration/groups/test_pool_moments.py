@@ -1,4 +1,4 @@
-"""The pool of warm groups at single moments: what its actor answers, what a rank is given, what is killed."""
+"""The pool of warm groups at single moments: what a rank is given, what is killed, what is told."""
 
 import asyncio
 
@@ -12,11 +12,10 @@ from scalestudy.orchestration.groups.events import (
     Left,
     Retried,
     Running,
-    Stepped,
     TrialError,
 )
 from scalestudy.orchestration.groups.failures import Loss
-from scalestudy.orchestration.groups.model import EndGroup, GroupLimits, GroupSnapshot, Turn
+from scalestudy.orchestration.groups.model import GroupLimits, TrialRequest, Turn
 from scalestudy.orchestration.groups.pool import FOLLOWER_SECONDS, STARTS_WITHOUT_SERVICE
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from tests.support.epochs import epoch_of
@@ -27,12 +26,14 @@ from tests.support.pool_study import (
     HISTORY,
     STALLED,
     TRIAL_SECONDS,
+    check,
     everybody_acts,
     kill,
     lose_controller,
     lost,
     no_waiting,
     numbers,
+    order_of,
     study_run,
     trials,
     until_epoch,
@@ -229,20 +230,6 @@ def test_a_stopped_trial_keeps_the_epochs_up_to_its_rung_and_leaves_the_group_wa
     assert [worker.served for worker in study.ray.history] == [2, 2]
 
 
-def test_stopping_twice_gives_the_same_end():
-    async def story(study):
-        await study.request("t0")
-        await until_epoch(study, "t0", 1)
-        first = await study.actor.stop("t0", 1)
-        study.clock.now += 5
-        assert await study.actor.stop("t0", 1) == first
-        assert await study.actor.events("t0", 99) == [first]
-        await study.stop("t0", 1)
-        assert await study.actor.stop("t0", 1) is None
-
-    study_run(story, slots={"a": 1})
-
-
 @pytest.mark.parametrize("fate", ["finished", "diverged"])
 def test_a_trial_that_ran_on_and_ended_before_it_was_stopped_is_stopped_all_the_same(fate):
     """What is told depends on the rung alone, not on how far the training has run ahead."""
@@ -405,14 +392,6 @@ def test_a_late_registration_of_an_earlier_life_does_not_stop_the_new_one():
     assert study.ended("t0").status == "finished"
 
 
-def test_a_rank_of_an_unknown_group_is_told_to_stop():
-    async def story(study):
-        assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()
-        await study.actor.report(Turn(group_id="group-9-of-1", incarnation="x", sequence=1), 0, Stepped())
-
-    study_run(story, slots={"a": 1})
-
-
 def test_the_ranks_counts_of_kernel_kills_are_those_of_the_trial_in_hand():
     async def story(study):
         await study.request("t0")
@@ -524,46 +503,174 @@ def test_a_group_that_does_not_end_is_abandoned():
     assert study_run(story, slots={"a": 1}).ended("t0").error.kind == "stopped"
 
 
-# --- looking at the pool ------------------------------------------------------------------------------------------
+# --- nodes --------------------------------------------------------------------------------------------------------
 
 
-def test_the_pool_can_be_looked_at():
+def test_the_part_of_a_lost_group_on_a_node_that_is_still_there_is_killed():
+    async def story(study):
+        await study.request("t0", 3)
+        await until_training(study, "t0")
+        old = list(study.ray.history)
+        await study.ray.lose_node("b")
+        assert not any(worker.alive for worker in old)
+        assert study.ray.overbooked == []
+        await study.actor.set_nodes(study.nodes(a=2, c=2))
+        study.ray.slots["c"] = 2
+
+    study = study_run(story, slots={"a": 2, "b": 2}, hosts={"c": "c"})
+    ended = study.ended("t0")
+    assert (ended.status, ended.world.nodes) == ("finished", 2)
+
+
+def test_a_size_that_no_node_set_can_hold_is_failed_with_a_remedy_and_holds_nobody_back():
+    async def story(study):
+        await study.request("t0", 3)
+        await study.ray.lose_node("b")
+        await study.request("t1", 2)
+        await study.settle(rounds=30)
+        assert study.ended("t1").status == "finished"
+        assert not study.events["t0"]
+
+    study = study_run(story, slots={"a": 2, "b": 2})
+    ended = study.ended("t0")
+    assert (ended.status, ended.error.kind) == ("failed", "no_room")
+    assert "room for 2 workers" in ended.error.message
+    assert "needs 3; add nodes" in ended.error.message
+    assert ended.wall_seconds >= STALLED - 1
+
+
+def test_time_without_room_counts_anew_after_there_was_some():
+    request = TrialRequest(order_of("t", 3), heard_at=0.0)
+    assert [request.seconds_without_room(2, now) for now in (10.0, 15.0)] == [0.0, 5.0]
+    assert request.seconds_without_room(3, 16.0) == 0.0
+    assert [request.seconds_without_room(2, now) for now in (20.0, 21.0)] == [0.0, 1.0]
+
+
+def test_a_node_that_joins_in_time_gives_room():
+    async def story(study):
+        await study.request("t0", 3)
+        await study.ray.lose_node("b")
+        study.clock.now += STALLED - 1
+        await study.tick()
+        study.ray.slots["c"] = 1
+        await study.actor.set_nodes(study.nodes(a=2, c=1))
+
+    study = study_run(story, slots={"a": 2, "b": 2}, hosts={"c": "c"})
+    assert study.ended("t0").status == "finished"
+
+
+def test_a_group_ahead_of_need_is_not_placed_on_a_node_that_drains():
+    async def story(study):
+        await study.ray.drain_node("a")
+        await study.actor.prepare(2)
+        await study.ray.driver()
+        assert not study.ray.fits
+        await study.actor.prepare(1)
+        await study.ray.driver()
+        assert [fit.nodes for fit in study.ray.fits.values()] == [["b"]]
+
+    study_run(story, slots={"a": 2, "b": 1})
+
+
+def test_an_idle_group_on_a_node_that_drains_ends_and_another_serves_elsewhere():
+    async def story(study):
+        await study.request("t0", 2)
+        await study.settle()
+        await study.ray.drain_node("a")
+        (group,) = (await study.actor.snapshot()).groups
+        assert (group.nodes, group.state) == ({"a": 2}, "stopping")
+        await study.request("t1", 2)
+
+    study = study_run(story, slots={"a": 2, "b": 2})
+    assert {worker.node for worker in study.ended("t1").world.workers} == {"b"}
+    assert [worker.ended for worker in study.ray.history if worker.node == "a"] == [True, True], "told, not killed"
+    check(study)
+
+
+def test_a_group_that_starts_on_a_node_that_drains_is_given_up_and_its_trial_has_another():
+    async def story(study):
+        await study.request("t0", 2)
+        await study.ray.driver()
+        await study.ray.drain_node("a")
+        assert [group.group_id for group in (await study.actor.snapshot()).groups] == ["group-2-of-2"]
+        assert len(study.hands.removed) == 2, "the workers, and what may still be started"
+
+    study = study_run(story, slots={"a": 2, "b": 2})
+    ended = study.ended("t0")
+    assert (ended.attempts, {worker.node for worker in ended.world.workers}) == (1, {"b"})
+
+
+def test_an_order_that_nobody_has_taken_yet_is_taken_back():
     async def story(study):
         await study.request("t0")
-        await study.settle()
-        await study.request("t1", 2, "hangs")
-        await study.request("t2")
-        await until_training(study, "t1")
-        shown = await study.actor.snapshot()
-        (group,) = shown.groups
-        assert group == GroupSnapshot(
-            group_id="group-2-of-2", num_workers=2, state="leased", trial="t1", served=0, nodes={"a": 2}
-        )
-        assert [(request.trial, request.attempt, request.group) for request in shown.requests] == [
-            ("t1", 1, "group-2-of-2"),
-            ("t2", 1, None),
-        ]
-        assert (shown.waiting, shown.evictions, shown.room) == (("t2",), 1, {"a": 2})
-        assert shown.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}
-        await study.release("t1")
+        await study.ray.drain_node("a")
+        await study.ray.driver()
+        assert [fit.nodes for fit in study.ray.fits.values()] == [["b"]]
 
-    async def then(study):
-        assert (await study.actor.snapshot()).listening == 0
-
-    study_run(story, then, slots={"a": 2})
+    study_run(story, slots={"a": 1, "b": 1})
 
 
-def test_no_question_is_left_open_when_trials_have_ended():
+def test_a_node_that_drains_no_more_has_room_again():
     async def story(study):
-        for number, fate in enumerate(["finished", "diverged", "exception", "out_of_memory", "hangs"]):
-            await study.request(f"t{number}", 1, fate)
-        await until_training(study, "t4")
-        await study.release("t4")
+        await study.ray.drain_node("a")
+        await study.request("t0", 2)
+        await study.ray.driver()
+        assert not study.ray.fits
+        study.ray.draining.clear()
+        await study.actor.set_nodes(study.ray.nodes())
 
-    async def then(study):
-        for _ in range(5):
-            for action in study.ray.actions():
-                await action()
-        assert (await study.actor.snapshot()).listening == 0
+    assert study_run(story, slots={"a": 1, "b": 1}).ended("t0").status == "finished"
 
-    study_run(story, then, slots={"a": 1})
+
+def test_a_trial_leaves_with_a_checkpoint_and_is_the_next_to_train_elsewhere():
+    async def story(study):
+        await study.request("t0", 2, checkpoints=CHECKPOINTS)
+        await until_epoch(study, "t0", 1)
+        await study.request("t1", 2, checkpoints=CHECKPOINTS)
+        await study.ray.drain_node("a")
+        await study.tick()
+
+    study = study_run(story, slots={"a": 1, "b": 1, "c": 1})
+    ended = study.ended("t0")
+    assert (ended.status, ended.attempts, lost(ended)) == ("finished", 2, [(1, "preempted")])
+    assert ended.failures[0].message == (
+        "a node of the trial's workers is to go, and they have left it (attempt 1); rank 0: 1 epochs"
+    )
+    for each in (ended, study.ended("t1")):
+        assert {worker.node for worker in each.world.workers} == {"b", "c"}
+    assert [trial for _, trial, _ in study.ray.history[-1].taken] == ["t0", "t1"]
+    assert [worker.ended for worker in study.ray.history[:2]] == [True, True], "told, not killed"
+    check(study)
+
+
+def test_a_trial_that_has_left_and_finds_no_room_is_told_so():
+    async def story(study):
+        await study.request("t0", 3, checkpoints=CHECKPOINTS)
+        await until_training(study, "t0")
+        await study.ray.drain_node("b")
+
+    study = study_run(story, slots={"a": 2, "b": 2})
+    ended = study.ended("t0")
+    assert (ended.status, ended.error.kind, ended.attempts) == ("failed", "no_room", 2)
+    assert "room for 2 workers only, since nodes were lost or are to go" in ended.error.message
+    assert ended.wall_seconds >= STALLED - 1
+
+
+def test_the_time_of_a_trial_counts_from_its_present_attempt():
+    async def story(study):
+        await study.request("t0", fate="hangs")
+        for attempt in (1, 2):
+            await until_training(study, "t0")
+            (fit,) = study.ray.fits.values()
+            began = study.clock.now
+            while study.clock.now - began < 0.6 * TRIAL_SECONDS:
+                study.clock.now += STALLED - 1
+                await study.ray.step(fit.workers[0])
+                await study.follow("t0")
+                await study.tick()
+            assert fit.workers[0].alive, f"attempt {attempt}"
+            if attempt == 1:
+                await kill(0)(study)
+        await study.release("t0")
+
+    study_run(story, slots={"a": 1})

@@ -1,0 +1,116 @@
+"""The pool as an actor: long polls that wait for an answer, and what it shows of itself."""
+
+import asyncio
+
+import pytest
+
+from scalestudy.orchestration.groups import actor
+from scalestudy.orchestration.groups.events import Ended, Stepped
+from scalestudy.orchestration.groups.model import EndGroup, GroupSnapshot, Turn
+from tests.support.pool_study import (
+    Study,
+    no_waiting,
+    order_of,
+    run,
+    study_run,
+    until_epoch,
+    until_training,
+)
+
+__all__ = ["no_waiting"]
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
+
+def test_close_answers_everybody_at_once(monkeypatch):
+    monkeypatch.setattr(actor, "POLL_SECONDS", 1_000)
+
+    async def scenario():
+        study = Study(slots={"a": 1})
+        await study.request("t0")
+        await study.ray.driver()
+        (fit,) = study.ray.fits.values()
+        await study.ray.step(fit.workers[0])
+        rank = asyncio.ensure_future(study.actor.next_trial(fit.group_id, fit.workers[0].incarnation, 1))
+        await study.actor.events("t0", 0)
+        running = asyncio.ensure_future(study.actor.events("t0", 1))
+        await study.actor.request(order_of("t1"))
+        waiting = asyncio.ensure_future(study.actor.events("t1", 0))
+        driver = asyncio.ensure_future(study.actor.next_orders())
+        await driver  # how long the start took
+        driver = asyncio.ensure_future(study.actor.next_orders())
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in (rank, running, waiting, driver))
+        await study.actor.close()
+        for task in (running, waiting):
+            (ended,) = await asyncio.wait_for(task, 5)
+            assert isinstance(ended, Ended)
+            assert ended.error.kind == "stopped"
+            assert not ended.is_final
+        assert await asyncio.wait_for(rank, 5) == EndGroup()
+        assert await asyncio.wait_for(driver, 5) is None
+
+    run(scenario)
+
+
+def test_stopping_twice_gives_the_same_end():
+    async def story(study):
+        await study.request("t0")
+        await until_epoch(study, "t0", 1)
+        first = await study.actor.stop("t0", 1)
+        study.clock.now += 5
+        assert await study.actor.stop("t0", 1) == first
+        assert await study.actor.events("t0", 99) == [first]
+        await study.stop("t0", 1)
+        assert await study.actor.stop("t0", 1) is None
+
+    study_run(story, slots={"a": 1})
+
+
+def test_a_rank_of_an_unknown_group_is_told_to_stop():
+    async def story(study):
+        assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()
+        await study.actor.report(Turn(group_id="group-9-of-1", incarnation="x", sequence=1), 0, Stepped())
+
+    study_run(story, slots={"a": 1})
+
+
+def test_the_pool_can_be_looked_at():
+    async def story(study):
+        await study.request("t0")
+        await study.settle()
+        await study.request("t1", 2, "hangs")
+        await study.request("t2")
+        await until_training(study, "t1")
+        shown = await study.actor.snapshot()
+        (group,) = shown.groups
+        assert group == GroupSnapshot(
+            group_id="group-2-of-2", num_workers=2, state="leased", trial="t1", served=0, nodes={"a": 2}
+        )
+        assert [(request.trial, request.attempt, request.group) for request in shown.requests] == [
+            ("t1", 1, "group-2-of-2"),
+            ("t2", 1, None),
+        ]
+        assert (shown.waiting, shown.evictions, shown.room) == (("t2",), 1, {"a": 2})
+        assert shown.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}
+        await study.release("t1")
+
+    async def then(study):
+        assert (await study.actor.snapshot()).listening == 0
+
+    study_run(story, then, slots={"a": 2})
+
+
+def test_no_question_is_left_open_when_trials_have_ended():
+    async def story(study):
+        for number, fate in enumerate(["finished", "diverged", "exception", "out_of_memory", "hangs"]):
+            await study.request(f"t{number}", 1, fate)
+        await until_training(study, "t4")
+        await study.release("t4")
+
+    async def then(study):
+        for _ in range(5):
+            for action in study.ray.actions():
+                await action()
+        assert (await study.actor.snapshot()).listening == 0
+
+    study_run(story, then, slots={"a": 1})

@@ -183,7 +183,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         (["--model", "nowhere:Net"], "there is no module 'nowhere'"),
         (["--loss", "nowhere:loss"], "loss: 'nowhere:loss': there is no module 'nowhere'"),
         (["--metric", "math:pi"], "metric: 'math:pi': module 'math' has no callable 'pi'"),
-        (["--loss", "tests.training.workloads:mean_loss"], "return one value an example (with PyTorch's losses"),
+        (["--loss", "tests.training.workloads:mean_loss"], "return one value an example (for PyTorch's losses"),
         (["--data", "tests.training.workloads:labels_out_of_range", "--data-args", "{}"], "correct the labels"),
         (
             ["--model", "tests.training.workloads:too_few_outputs", "--model-args", "{}"],

@@ -19,14 +19,15 @@ from scalestudy.training.data import require
 from scalestudy.training.device import choose_device
 from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_memory
 
-BAD_INPUT = 2  # exit codes
+# exit codes
+BAD_INPUT = 2
 LOST_PEER = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the arguments and torchrun's environment say.
+    """Train as the arguments and the environment of torchrun say.
 
-    Returns 0 if it finished or diverged, or memory ran out; 2 for bad input; 1 if another worker was lost.
+    Returns 0 if the training finished, diverged or ran out of memory, 2 for bad input, 1 if another worker was lost.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
@@ -42,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         from scalestudy.training.distributed import is_first_to_say
 
-        if is_first_to_say(str(error)):  # one message, although all ranks may meet the same error
+        if is_first_to_say(str(error)):  # all ranks may meet the same error, but one message is enough
             place = "" if is_alone else f" on rank {rank}"
             sys.stderr.write(f"python -m scalestudy.training: error{place}: {error}\n")
         return BAD_INPUT
     except Exception as error:
-        if is_out_of_memory(error):  # a result
+        if is_out_of_memory(error):  # a result, not a failure
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
             return 0
         if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_save_model(path: Path) -> None:
-    """Raise InputError before the training, not after it, if the file can't be written."""
+    """Raise InputError if the model could not be written to this file after the training."""
     if not path.parent.is_dir():
         raise InputError(f"save_model: {path}: there is no folder {path.parent}", "make it, or choose another file")
     if path.is_dir():
@@ -68,7 +69,7 @@ def _check_save_model(path: Path) -> None:
 
 
 def _train(config: TrainConfig, options: argparse.Namespace) -> None:
-    """Train and, on rank 0, print an epoch at a time and then the result, and save the model."""
+    """Train. Rank 0 prints each epoch, then the result, and saves the model."""
     import torch  # after the cheap checks
 
     from scalestudy.training.checkpoint.byte_store import LocalByteStore
@@ -97,7 +98,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
                 every_steps=options.checkpoint_every_steps,
                 say=_warn,
             )
-        # checkpoints come first, so that the other hooks start from what was restored
+        # checkpoints come first, so that the other hooks start from the restored state
         hooks = [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
         choices = checkpoints.find(config, worker) if checkpoints else None
         result = train(
@@ -118,7 +119,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
             "details": dict(result.details),
         }
     )
-    if options.save_model is not None:  # after the line: the result is not lost if this fails
+    if options.save_model is not None:  # after the last line, so that a failure here does not lose the result
         save_state(result.model, options.save_model)
 
 

@@ -1,23 +1,21 @@
-"""Options of `python -m scalestudy.training`, made from config."""
+"""The options of `python -m scalestudy.training`, made from the keys of `TrainConfig`."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalestudy.training.config import Key, Knobs, TrainConfig, TrainKnobs, keys, text_of
 
-if TYPE_CHECKING:
-    pass
-
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """All options, with TrainConfig's defaults."""
+    """Makes the parser of all options, with the defaults of TrainConfig."""
     parser = argparse.ArgumentParser(prog="python -m scalestudy.training", description=description)
     trained = {key.name for key in keys(TrainKnobs)}
     workload, training = parser.add_argument_group("workload"), parser.add_argument_group("training")
@@ -43,7 +41,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
-    """The checked config. Raises KnobError with all problems."""
+    """Makes the config from parsed options. Raises KnobError with all problems."""
     plain: dict[str, Any] = {}
     for _, path, _ in _options(TrainConfig):
         *sections, name = path
@@ -55,7 +53,7 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
 
 
 def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Key]]:
-    """Option, path in the config, and key: `--optimizer` is its `name`, `--momentum` its `momentum`."""
+    """Yields option, path in the config, and key. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`."""
     for key in keys(config):
         path = (*above, key.name)
         if key.is_section:
@@ -66,7 +64,7 @@ def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def _how(option: str, key: Key) -> dict[str, Any]:
-    """The keywords of `add_argument` for a key."""
+    """The keyword arguments of `add_argument` for a key."""
     choices = [text_of(choice) for choice in key.choices]
     if key.knob.names is not None:
         choices = [*key.knob.names, "package.module:callable"]
@@ -77,19 +75,23 @@ def _how(option: str, key: Key) -> dict[str, Any]:
         return {"action": action, "default": key.default, "help": told}
     if not key.is_required and default:
         told += f" (default: {default})"
-    parse: Callable[[str], Any] = key.kind if key.kind in (int, float) else str
-    if key.kind is tuple:
-        parse = _choice_or_numbers(key)
-    elif key.kind is Mapping:
-        parse = _mapping
-    elif key.choices:
-        by_text = dict(zip(choices, key.choices, strict=True))
-        parse = lambda text: by_text.get(text, text)  # noqa: E731  what is no choice is told by the config
+    parse: Callable[[str], Any] = key.kind if key.kind in (int, float) else functools.partial(_parse, key)
     metavar = "JSON" if key.kind is Mapping else option.strip("-").replace("-", "_").upper()
     return {"type": parse, "required": key.is_required, "default": key.default, "metavar": metavar, "help": told}
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def _parse(key: Key, text: str) -> Any:
+    """The value of an option that is no number. Keeps text that is no choice: the config refuses it."""
+    by_text = {text_of(choice): choice for choice in key.choices}
+    if text in by_text or key.kind not in (tuple, Mapping):
+        return by_text.get(text, text)
+    if key.kind is tuple:
+        try:
+            return tuple(float(weight) for weight in text.split(","))
+        except ValueError:
+            listed = ", ".join(map(repr, key.choices))
+            message = f"{text!r} is none of {listed}, and no numbers with commas between"
+            raise argparse.ArgumentTypeError(message) from None
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -99,31 +101,16 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def _choice_or_numbers(key: Key) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        if text in key.choices:
-            return text
-        try:
-            return tuple(float(weight) for weight in text.split(","))
-        except ValueError:
-            choices = ", ".join(map(repr, key.choices))
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is none of {choices}, and no numbers with commas between"
-            ) from None
-
-    return parse
-
-
-_FROM_TORCHRUN = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_")  # how its variables begin
+_FROM_TORCHRUN = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_")  # how the names of its variables begin
 
 
 def has_to_become_many(devices: Sequence[str] | None) -> bool:
-    """Whether this process is alone and several devices are asked for."""
+    """Whether this process is alone, although several devices are asked for."""
     return devices is not None and len(devices) > 1 and os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def become_many(workers: int, arguments: Sequence[str]) -> int:
-    """Run the same command in so many processes, as torchrun does on one machine. Returns the exit status."""
+    """Run the same command in this many processes, as torchrun does on one machine. Returns the exit status."""
     import logging
     import uuid
 

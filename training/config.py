@@ -1,10 +1,8 @@
 """Every train key once: type, default, check, help.
 
-A key is a field of a frozen dataclass: its type says what kind of value it takes, `knob` its default, limits and
-meaning. Specs, the command line, the template of a spec and the table in the docs all read the same `keys`.
-
-The `train` section of a spec, the options of `python -m scalestudy.training`, the `train` section of a new spec, the
-table of keys in the docs, and the config of a trial. This file loads neither torch nor numpy.
+A key is a field of a frozen dataclass. Its type says which values it takes; `knob` gives default, limits and meaning.
+All read the same `keys`: the `train` section of a spec, its template, the options of `python -m scalestudy.training`,
+the table in the docs, and the config of a trial. This file loads neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -30,21 +28,21 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """What a field says beside its type and default."""
+    """What a field says besides its type and default."""
 
-    help: str  # its meaning, after the choices: `how the rate follows the batch size`
+    help: str  # its meaning, shown after the choices: `how the rate follows the batch size`
     least: float | None = None  # the smallest value
     above: float | None = None  # every value is greater
     below: float | None = None  # every value is smaller
     most: float | None = None  # the largest value
-    names: Mapping[str, str] | None = None  # its built-in names; package.module:callable is taken too
+    names: Mapping[str, str] | None = None  # its built-in names; package.module:callable is valid too
     unset: str = ""  # what None stands for
-    read: Callable[[Any], Any] | None = None  # the value that is kept; raises InputError(what is wrong, remedy)
+    read: Callable[[Any], Any] | None = None  # returns the value to keep; raises InputError(what is wrong, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A field of a configuration. kind: the type of its values beside the choices; None: the choices are all."""
+    """A field of a configuration. kind: the type of values other than the choices. None: there are no others."""
 
     name: str
     kind: Any
@@ -55,30 +53,32 @@ class Key:
 
     @property
     def is_required(self) -> bool:
-        """Whether it has no default."""
+        """Whether the key has no default."""
         return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
 
     @property
     def is_section(self) -> bool:
-        """Whether its value is a configuration with keys of its own."""
+        """Whether the value is a configuration with keys of its own."""
         return isinstance(self.kind, type) and issubclass(self.kind, Knobs)
 
     @property
     def default(self) -> Any:
-        """Its default; None where it is required."""
+        """The default. None if the key is required."""
         if self.field.default_factory is not dataclasses.MISSING:
             return self.field.default_factory()
         return None if self.is_required else self.field.default
 
     def read(self, value: Any) -> Any:
-        """The value as a config keeps it: a whole number as a float where floats are asked for.
+        """Checks a value. Returns it as a config keeps it, such as a whole number as a float if the key is a float.
 
         Raises InputError(what is wrong, remedy) for a value that the key does not take.
         """
-        if (value is None and self.is_optional) or _is_one_of(value, self.choices):
+        is_choice = any(type(value) is type(choice) and value == choice for choice in self.choices)  # true is not 1
+        if is_choice or (value is None and self.is_optional):
             return value
-        if self.knob.read is not None:
-            return self.knob.read(value)
+        knob = self.knob
+        if knob.read is not None:
+            return knob.read(value)
         if self.kind is None:
             listed = either(text_of(choice) for choice in self.choices)
             guess = did_you_mean(value, [choice for choice in self.choices if isinstance(choice, str)])
@@ -86,27 +86,22 @@ class Key:
         if self.kind is bool and not isinstance(value, bool):
             raise InputError("is not true or false", "write true or false without quotes")
         if self.kind is str:
-            _require_text(value, self.knob.names)
+            if not isinstance(value, str):
+                raise InputError("is not text", "write text; put quotes around what looks like a number")
+            if not value.strip():
+                raise InputError("is empty", "write a value, or remove the key")
+            if knob.names is not None and value not in knob.names and not has_path_form(value):
+                guess = did_you_mean(value, knob.names)
+                remedy = f"{guess}choose {', '.join(knob.names)}, or write package.module:callable"
+                raise InputError("is not built in", remedy)
         if self.kind is int and type(value) is not int:
             raise InputError("is not a whole number", "write a whole number without quotes or a point, such as 2")
         if self.kind is float:
-            value = _read_float(value)
-        if self.kind in (int, float):
-            self._require_range(value)
-        if self.kind is Mapping and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-            raise InputError("is not a mapping of names to values", "write keys and values, `key: value`")
-        if self.is_section and not isinstance(value, self.kind):
-            raise InputError("is not a mapping", "write keys and values, `key: value`")
-        return value
-
-    def from_plain(self, value: Any) -> Any:
-        """The value of plain data: a list as a tuple, a mapping as its section. Raises KnobError for a section."""
-        if self.kind is tuple and isinstance(value, list):
-            return tuple(value)
-        return self.kind.from_dict(value) if self.is_section and isinstance(value, Mapping) else value
-
-    def _require_range(self, value: float) -> None:
-        knob = self.knob
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError("is not a number", "write a number without quotes, such as 0.1")
+            if not is_number(value):
+                raise InputError("is not a finite number", "write a finite number, such as 0.1")
+            value = float(value)
         if knob.least is not None and value < knob.least:
             raise InputError("is too small", f"use at least {knob.least:.10g}")
         if knob.above is not None and value <= knob.above:
@@ -115,10 +110,15 @@ class Key:
             raise InputError("is too large", f"it must be less than {knob.below:g}")
         if knob.most is not None and value > knob.most:
             raise InputError("is too large", f"use at most {knob.most:.10g}")
+        if self.kind is Mapping and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+            raise InputError("is not a mapping of names to values", "write keys and values, `key: value`")
+        if self.is_section and not isinstance(value, self.kind):
+            raise InputError("is not a mapping", "write keys and values, `key: value`")
+        return value
 
 
 class _Absent:
-    """In place of the value of a key that is missing; a class, so that a copy in another process is the same."""
+    """The value of a missing key. It is a class, so that it stays the same when it is pickled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +132,13 @@ class KnobProblem:
 
     @property
     def text(self) -> str:
-        """All but the remedy: `optimizer.momentum: 2 is too large`."""
+        """Everything except the remedy: `optimizer.momentum: 2 is too large`."""
         value = "" if self.value is _Absent else f"{_plain(self.value)!r} "
         return f"{self.field}: {value}{self.what}"
 
 
 class KnobError(InputError):
-    """A configuration that can't be used. Carries every problem found; its text has a line for each."""
+    """A configuration that can't be used. Carries every problem, and its text has a line for each."""
 
     def __init__(self, problems: Sequence[KnobProblem]) -> None:
         *others, last = problems
@@ -151,18 +151,18 @@ class KnobError(InputError):
 def knob(
     default: Any = dataclasses.MISSING, help: str = "", *, factory: Any = dataclasses.MISSING, **limits: Any
 ) -> Any:
-    """A field of a configuration: its default (or the factory of one), its meaning, and the limits of a `Knob`."""
+    """Declares a field of a configuration: its default (or the factory of one), its meaning, and a `Knob`'s limits."""
     return dataclasses.field(default=default, default_factory=factory, metadata={"knob": Knob(help=help, **limits)})
 
 
 class Knobs:
-    """The base of a configuration: checks every key when it is made, and reads and writes plain data."""
+    """The base of a configuration. Checks every key when it is made; reads and writes plain data."""
 
     PREFIX: ClassVar[str] = ""
-    """Before the names of its keys in messages, such as `optimizer.`."""
+    """Precedes the names of its keys in messages, such as `optimizer.`."""
 
     def __post_init__(self) -> None:
-        """Puts every value as its key reads it. Raises KnobError with all problems."""
+        """Replaces every value by what its key reads. Raises KnobError with all problems."""
         problems: list[KnobProblem] = []
         for key in keys(type(self)):
             value = getattr(self, key.name)
@@ -175,12 +175,12 @@ class Knobs:
             raise KnobError(problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, safe for JSON; `from_dict` gives an equal config."""
+        """Plain data, safe for JSON. `from_dict` gives an equal config."""
         return {key.name: _plain(getattr(self, key.name)) for key in keys(type(self))}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """The config behind `to_dict`'s data. Raises KnobError with all problems, unknown and missing keys too."""
+        """Reads the data of `to_dict`. Raises KnobError with all problems, also for unknown and missing keys."""
         known = {key.name: key for key in keys(cls)}
         values: dict[str, Any] = {}
         problems: list[KnobProblem] = []
@@ -192,8 +192,12 @@ class Knobs:
                     KnobProblem(field=field, value=value, what="stands under an unknown key", remedy=remedy)
                 )
                 continue
+            key = known[name]
             try:
-                values[name] = known[name].read(known[name].from_plain(value))
+                if key.is_section and isinstance(value, Mapping):
+                    values[name] = key.kind.from_dict(value)
+                else:
+                    values[name] = key.read(tuple(value) if key.kind is tuple and isinstance(value, list) else value)
             except KnobError as error:
                 problems += error.problems
             except InputError as error:
@@ -238,7 +242,7 @@ def _keys(config: Any) -> tuple[Key, ...]:
 
 
 def is_number(value: object) -> bool:
-    """Whether the value is a finite int or float, and no bool."""
+    """Whether the value is a finite int or float, but no bool."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number that no float holds
@@ -246,43 +250,20 @@ def is_number(value: object) -> bool:
 
 
 def did_you_mean(wrong: object, names: Collection[str]) -> str:
-    """`did you mean "x"? ` where a known name is close to the wrong one, else nothing."""
+    """`did you mean "x"? ` if a known name is close to the wrong one. Otherwise empty."""
     close = difflib.get_close_matches(str(wrong)[:100], list(names), n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"? ' if close else ""
 
 
 def either(words: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """Joins words as `a, b or c`."""
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def text_of(value: Any) -> str:
-    """A choice or a default as YAML and the command line have it: `false`, `null`, `sgd`."""
+    """Formats a value as YAML and the command line write it: `false`, `null`, `sgd`."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _is_one_of(value: object, choices: Iterable[object]) -> bool:
-    """Type and all: true is not 1."""
-    return any(type(value) is type(choice) and value == choice for choice in choices)
-
-
-def _read_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError("is not a number", "write a number without quotes, such as 0.1")
-    if not is_number(value):
-        raise InputError("is not a finite number", "write a finite number, such as 0.1")
-    return float(value)
-
-
-def _require_text(value: Any, names: Mapping[str, str] | None) -> None:
-    if not isinstance(value, str):
-        raise InputError("is not text", "write text; put quotes around what looks like a number")
-    if not value.strip():
-        raise InputError("is empty", "write a value, or remove the key")
-    if names is not None and value not in names and not has_path_form(value):
-        remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
-        raise InputError("is not built in", remedy)
 
 
 def _plain(value: Any) -> Any:
@@ -294,7 +275,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_shards(value: Any) -> tuple[float, ...]:
-    """The weights of the workers. Fractions that do not sum to 1 are refused: most often they are a slip."""
+    """Checks the weights of the workers. Refuses fractions that do not sum to 1, since they are mostly a mistake."""
     remedy = "write even, speed, or one weight a worker, such as [3, 1]"
     is_list = isinstance(value, tuple) and all(is_number(weight) and weight >= 0 for weight in value)
     if not is_list or not any(value):
@@ -320,7 +301,7 @@ class OptimizerConfig(Knobs):
 class TrainKnobs(Knobs):
     """How one trial is trained: the keys of a spec's `train`. Raises KnobError with field, value and remedy.
 
-    Whether the values go together is asked of a whole `TrainConfig`: a study may sweep each of them.
+    Only a whole `TrainConfig` checks whether the values go together, since a study may sweep each of them.
     """
 
     epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST)
@@ -388,9 +369,9 @@ class TrainConfig(TrainKnobs):
             raise KnobError(problems)
 
     def weights(self, world_size: int) -> tuple[float, ...]:
-        """Each worker's share of a batch; for `speed`, equal ones until speeds are measured.
+        """Each worker's share of a batch. With `speed`, they are equal until speeds are measured.
 
-        Raises KnobError if `shards` are not one a worker.
+        Raises KnobError unless `shards` has one weight for each worker.
         """
         if self.shards == "even" or self.shards == "speed":
             return even_weights(world_size)
@@ -403,7 +384,7 @@ class TrainConfig(TrainKnobs):
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two keys of a training whose values do not go together, told at the first one."""
+    """Two keys of a training whose values do not go together. The problem is told at the first one."""
 
     key: str
     applies: Callable[[Any], bool]
@@ -413,7 +394,7 @@ class Contradiction:
     remedy: str
 
     def what(self, other: str) -> str:
-        """What is wrong, after the first key's value. other: the other one's value, as text."""
+        """What is wrong, a phrase that follows the first key's value. other: the other key's value, as text."""
         return f"does not go with {self.other_key} {other}: {self.reason}"
 
 
@@ -462,5 +443,5 @@ CONTRADICTIONS = (
 
 
 def value_of(section: object, key: str) -> Any:
-    """The value of a dotted key: `optimizer.momentum`."""
+    """The value of a dotted key, such as `optimizer.momentum`."""
     return functools.reduce(getattr, key.split("."), section)

@@ -1,6 +1,6 @@
-"""The built-in names of models, data sets, losses and gradient strategies, resolved when they are used.
+"""The built-in names of models, data sets, losses and gradient strategies. Each is imported when it is used.
 
-This file loads no torch: the driver lists and checks names without it.
+This file loads no torch, so the driver can list and check names quickly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_FAMILIES: Mapping[str, str] = MappingProxyType(
         "torchvision": "scalestudy.training.models.torchvision:find_classifier",
     }
 )
-"""Family -> callable(name) -> the model's callable: `torchvision:resnet50` is a model's name, too."""
+"""Family -> callable(name) -> the model's callable. `torchvision:resnet50` names a model of a family."""
 
 INITIALISATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ INITIALISATIONS: Mapping[str, str] = MappingProxyType(
         "default": "scalestudy.training.models.common:default",
     }
 )
-"""Name -> callable(module) -> None, applied to every module of a model."""
+"""Name -> callable(module) -> None, called for every module of a model."""
 
 DATASETS: Mapping[str, str] = MappingProxyType(
     {
@@ -65,7 +65,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
         "mse": "scalestudy.training.losses:squared_error",
     }
 )
-"""Name -> callable(outputs, targets) -> values (N,), one an example; the metric is their mean over the test set."""
+"""Name -> callable(outputs, targets) -> values (N,), one an example. The metric is their mean over the test set."""
 
 GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
     {
@@ -81,20 +81,20 @@ GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
 """Name -> callable(shard_loss, worker, options) -> scalestudy.training.gradient_sync.GradientSync."""
 
 INEXACT_SYNCS = ("bf16", "powersgd", "local_sgd")
-"""Strategies of GRADIENT_SYNCS whose sum is not the gradient of the whole batch."""
+"""Strategies of GRADIENT_SYNCS whose result differs from the gradient of the whole batch."""
 
 
 def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
-    """Import the callable behind a built-in name of `table` or behind `package.module:callable`.
+    """Import the callable of a built-in name of `table`, or of `package.module:callable`.
 
-    Among MODELS `family:name` is one of MODEL_FAMILIES. Raises InputError, with the value, the choices and the remedy,
-    if there is no such name, module or callable. What the user's own module raises while it is imported is passed on.
+    MODELS also accepts `family:name` for the MODEL_FAMILIES. Raises InputError, with value, choices and remedy, if
+    there is no such name, module or callable. Errors that the user's own module raises on import pass through.
     """
     check_name(path_or_name, table)
     family, _, name = path_or_name.partition(":")
     if table is MODELS and family in MODEL_FAMILIES:
         return _load(MODEL_FAMILIES[family], path_or_name)(name)
-    if path_or_name not in table:  # a user's module may import torchvision at its top: see torchvision_compat
+    if path_or_name not in table:  # a user's module may import torchvision: see torchvision_compat
         from scalestudy.training.torchvision_compat import define_missing_operators
 
         define_missing_operators()
@@ -102,7 +102,7 @@ def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
-    """`resolve`, with the field's name before what is wrong."""
+    """`resolve`, with the name of the field in front of the message."""
     try:
         return resolve(path_or_name, table)
     except InputError as error:
@@ -123,7 +123,7 @@ def has_path_form(value: str) -> bool:
 
 
 def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywords: Any) -> Any:
-    """Call the function. Keywords that it does not take are an InputError that names `what` and those it takes."""
+    """Call the function. Raises InputError, with `what` and the valid names, if it does not take the arguments."""
     signature = inspect.signature(function)
     try:
         signature.bind(*positional, **keywords)
@@ -133,13 +133,13 @@ def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywo
 
 
 def _load(path: str, path_or_name: str) -> Callable[..., Any]:
-    """The callable at `package.module:callable`. path_or_name: as the user named it, for messages."""
+    """Import `package.module:callable`. path_or_name: as the user wrote it, for messages."""
     module_name, attribute = path.split(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it imports is not: that message says it best
+            raise  # the module exists, but not something that it imports: Python's own message says it best
         raise InputError(
             f"{path_or_name!r}: there is no module {error.name!r}",
             "correct the name, or put its folder on PYTHONPATH",

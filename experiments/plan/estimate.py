@@ -1,4 +1,4 @@
-"""What a plan costs before it is run, from epochs that were measured earlier. Pure."""
+"""What a plan will cost, from epochs that were measured earlier. Pure."""
 
 import json
 import statistics
@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import NO_EFFECT, NO_TIME, Plan, TrialPlan, at_size, without
 from scalestudy.experiments.plan.timing_runs import timed_steps, timing_kinds
-from scalestudy.experiments.spec.search_space import ToSuggest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a plan costs before it is run.
+    """What a plan will cost.
 
-    worker_epochs: epochs times workers, summed. seconds: training and evaluation one trial at a time, without
-    start-up; gpu_seconds: the same times num_gpus; both None, with a why, where nothing like it was measured.
-    timings: the timing runs that follow a factorised study's trials, in its seconds too; grid: what the whole grid
-    would cost.
+    worker_epochs: epochs times workers, summed. seconds: training and evaluation, one trial at a time, without
+    start-up. gpu_seconds: each trial's seconds times its num_gpus, summed. Both are None if nothing alike was measured;
+    `why` tells it. timings: number of timing runs that follow a factorised study's trials; seconds include them.
+    grid: the cost of the whole grid.
     """
 
     trials: int
@@ -43,24 +42,36 @@ class Measured(NamedTuple):
 
 
 def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimate:
-    """What the plan costs, from epochs measured earlier; where a search makes the trials, at most.
+    """Estimates what the plan will cost, from epochs measured earlier. If a search makes the trials: at most.
 
-    earlier_trials: trials as in trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`). A
-    trial counts for another of the same workload, num_gpus, batch_size and way of training: the learning rate, its
-    schedule, the seed and the number of epochs don't change the time of an epoch.
+    earlier_trials: lines of trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`).
+    A trial's epochs count for every trial with the same workload, num_gpus, batch_size and way of training. Learning
+    rate, schedule, seed and number of epochs may differ: they don't change the time of an epoch.
     """
-    if plan.to_suggest:
-        return _at_most(plan.to_suggest)
+    coming = plan.to_suggest
+    if coming:
+        epochs = coming.trials * coming.epochs
+        return Estimate(
+            trials=coming.trials,
+            epochs=epochs,
+            worker_epochs=epochs * max(coming.sizes),
+            seconds=None,
+            gpu_seconds=None,
+            why=f"{coming.method} chooses the points while the study runs; these are the most that it can come to",
+        )
     measured = _measured(earlier_trials)
-    return _factorised(plan, measured) if plan.factorised else _of(plan.trials, measured)
+    return _of_factorised(plan, measured) if plan.factorised else _of_trials(plan.trials, measured)
 
 
 def trial_seconds(trials: Iterable[TrialPlan], earlier_trials: Iterable[Mapping[str, Any]]) -> list[float | None]:
-    """Seconds of training and evaluation of each trial, by earlier ones as `estimate` takes them; None: none alike."""
+    """Seconds of training and evaluation of each trial, as `estimate` finds them. None if nothing alike was measured.
+
+    earlier_trials: as for `estimate`.
+    """
     return _seconds(trials, _measured(earlier_trials))
 
 
-def _of(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> Estimate:
+def _of_trials(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> Estimate:
     trials = list(trials)
     epochs = [trial.train["epochs"] for trial in trials]
     workers = [trial.num_gpus for trial in trials]
@@ -77,34 +88,39 @@ def _of(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> Estima
     )
 
 
-def _factorised(plan: Plan, measured: Mapping[str, Measured]) -> Estimate:
-    """Trainings, held-out cells and timing runs. Which cells are held out is not known yet: their epochs are counted
-    with the most workers, their seconds as the mean of all that may be."""
+def _of_factorised(plan: Plan, measured: Mapping[str, Measured]) -> Estimate:
+    """Estimates trainings, held-out cells and timing runs.
+
+    The held-out cells are not chosen yet. Their epochs are counted with the most workers, their seconds as the mean
+    of all candidates. A timing run counts 0 seconds if no step like its own was measured.
+    """
     assert plan.factorised is not None
     trainings, others = plan.swept, [size for size in plan.factorised.sizes if size != plan.factorised.train_on]
-    candidates = _of([at_size(trial, size) for trial in trainings for size in others], measured)
-    trained, count = _of(trainings, measured), plan.held_out_trials
+    trained, count = _of_trials(trainings, measured), plan.held_out_trials
+    candidates = _of_trials([at_size(trial, size) for trial in trainings for size in others], measured)
     longest = max((trial.train["epochs"] for trial in trainings), default=0)
+    whole = _with_share(trained, candidates, share=count / max(candidates.trials, 1))
+    seconds, gpu_seconds = whole.seconds, whole.gpu_seconds
     kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes]
-    grid = _together(trained, candidates, share=1.0)
-    whole = _together(trained, candidates, share=count / max(candidates.trials, 1))
-    timed = [_timing_seconds(trial, measured) for trial in kinds]
+    if seconds is not None and gpu_seconds is not None:
+        found = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in kinds]
+        timed = [known.step * timed_steps(trial) if known else 0.0 for trial, known in zip(kinds, found, strict=True)]
+        seconds += sum(timed)
+        gpu_seconds += sum(each * trial.num_gpus for each, trial in zip(timed, kinds, strict=True))
     return replace(
         whole,
         trials=trained.trials + count,
         epochs=trained.epochs + count * longest,
         worker_epochs=trained.worker_epochs + count * longest * max(others, default=0),
-        seconds=None if whole.seconds is None else whole.seconds + sum(timed),
-        gpu_seconds=None
-        if whole.gpu_seconds is None
-        else whole.gpu_seconds + sum(each * trial.num_gpus for each, trial in zip(timed, kinds, strict=True)),
+        seconds=seconds,
+        gpu_seconds=gpu_seconds,
         timings=len(kinds),
-        grid=grid,
+        grid=_with_share(trained, candidates, share=1.0),
     )
 
 
-def _together(trained: Estimate, others: Estimate, share: float) -> Estimate:
-    """The trainings, and a share of the grid's other trials."""
+def _with_share(trained: Estimate, others: Estimate, share: float) -> Estimate:
+    """The trainings, plus a share of the grid's other trials."""
     known = trained.seconds is not None and others.seconds is not None
     return Estimate(
         trials=trained.trials + round(share * others.trials),
@@ -116,36 +132,13 @@ def _together(trained: Estimate, others: Estimate, share: float) -> Estimate:
     )
 
 
-def _timing_seconds(trial: TrialPlan, measured: Mapping[str, Measured]) -> float:
-    """Of a timing run; 0 where no step like its own was measured."""
-    known = measured.get(_timing_key(trial.workload, trial.train, trial.params))
-    return known.step * timed_steps(trial) if known else 0.0
-
-
-def _at_most(coming: ToSuggest) -> Estimate:
-    epochs = coming.trials * coming.epochs
-    return Estimate(
-        trials=coming.trials,
-        epochs=epochs,
-        worker_epochs=epochs * max(coming.sizes),
-        seconds=None,
-        gpu_seconds=None,
-        why=f"{coming.method} chooses the points while the study runs; these are the most that it can come to",
-    )
-
-
-def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    way = without(train, NO_EFFECT | NO_TIME)
-    return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)
-
-
 def _seconds(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> list[float | None]:
     found = [(trial, measured.get(_timing_key(trial.workload, trial.train, trial.params))) for trial in trials]
     return [None if known is None else known.epoch * trial.train["epochs"] for trial, known in found]
 
 
 def _measured(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
-    """Median seconds of an epoch and of a step, by workload, num_gpus, batch_size and way of training."""
+    """Median seconds of an epoch and of a step, by `_timing_key`."""
     epochs: dict[str, list[Mapping[str, Any]]] = {}
     for trial in earlier_trials:
         if "workload" in trial and "train" in trial:
@@ -159,3 +152,9 @@ def _measured(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, Measured
         for key, found in epochs.items()
         if found
     }
+
+
+def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+    """What trials with equally long epochs have in common: workload, way of training, num_gpus and batch_size."""
+    way = without(train, NO_EFFECT | NO_TIME)
+    return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -13,19 +13,27 @@ from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
+PLAN_VERSION = 1
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "gpus", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
-PLAN_VERSION = 1
+NO_EFFECT = frozenset({"checkpoint_every"})
+"""Keys of `train` that can't change a trial's result."""
+NO_TIME = frozenset({"epochs", "warm_up_steps", "warmup_epochs", "schedule"})
+"""Keys of `train` that can change a result, but not the time of an epoch."""
+NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_EFFECT | NO_TIME)})
+"""Swept parameters that can't change the time of a step."""
+RESULT_RESOURCES = tuple(key for key in Resources.model_fields if key not in ("exclusive", "oversubscribe"))
+"""Resources that change rounding, and so the result: device and threads. The others only say what may run when."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """One point of the sweep, rendered to plain data before any resource is asked for.
+    """One point of the sweep with one seed, as plain data, made before any resource is asked for.
 
-    trial_id: 12 hex digits, the same for the same resolved parameters in every run. params: the swept parameters,
-    always num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then others by
-    their dotted name. workload, train: the spec's sections, the swept values put in. kind: a timing trial
-    (`timing_runs.timing_trials`) makes a few steps, to be timed; its `train` has `max_steps` too.
+    trial_id: 12 hex digits. The same resolved parameters always have the same id.
+    kind: a timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`.
+    params: num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other
+    swept parameters by their dotted name. workload, train: the spec's sections with the swept values put in.
     """
 
     trial_id: str
@@ -61,11 +69,11 @@ class TrialPlan:
 
     @property
     def run_name(self) -> str:
-        """`gpus=2 batch=256 lr=0.2 seed=0`, other swept parameters appended; `timing gpus=2 batch=256`."""
+        """`gpus=2 batch=256 lr=0.2 seed=0`, then other swept parameters; or `timing gpus=2 batch=256`."""
         return name_of(self.kind, self.params)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `TrialPlan(**plain)` gives an equal trial."""
+        """Plain data. `TrialPlan(**plain)` gives an equal trial."""
         return {
             "trial_id": self.trial_id,
             "kind": self.kind,
@@ -79,10 +87,9 @@ class TrialPlan:
 class Plan:
     """The trials of a study, in the order in which they run.
 
-    to_suggest: where a search makes the trials while the study runs; those that it has made are then in `trials`, in
-    the order in which they were suggested, as far as somebody has put them there (`with_trials`). factorised: where
-    the trials are trainings that stand for a whole grid; the cells that are held out and run in full are chosen when
-    these have ended, and added likewise.
+    to_suggest: set if a search makes the trials while the study runs. `with_trials` adds them in the order of the
+    suggestions. factorised: set if the trials are trainings that stand for a whole grid. When they have ended, the
+    held-out cells are chosen, and `with_trials` adds their trials.
     """
 
     study: str
@@ -92,29 +99,29 @@ class Plan:
 
     @property
     def expected_trials(self) -> int:
-        """How many trials the study comes to; at most, where a search makes them."""
+        """Number of trials when the study has ended. The most, if a search makes them."""
         suggested = self.to_suggest.trials if self.to_suggest else 0
         return max(len(self.trials), suggested, len(self.swept) + self.held_out_trials)
 
     @property
     def held_out_trials(self) -> int:
-        """Trials of the cells that a factorised study holds out, those of the cells with most seeds."""
+        """Number of trials of held-out cells, if the cells with most seeds are chosen."""
         seeds = Counter(cell_key(trial.cell) for trial in self.swept)
         cells = self.factorised.cells_held_out(len(seeds)) if self.factorised else 0
         return cells * max(seeds.values(), default=0)
 
     @property
     def swept(self) -> tuple[TrialPlan, ...]:
-        """The trials of the sweep itself; of a factorised study the trainings alone."""
+        """The trials of the sweep itself. In a factorised study, only the trainings."""
         return tuple(trial for trial in self.trials if self.is_swept(trial))
 
     def is_swept(self, trial: TrialPlan) -> bool:
-        """Whether a trial is of the sweep itself, and of no cell that a factorised study holds out."""
+        """Whether a trial belongs to the sweep itself, and not to a held-out cell."""
         return self.factorised is None or trial.num_gpus == self.factorised.train_on
 
     @property
     def cells(self) -> list[Cell]:
-        """Every cell of the study, each once, in the order of the trials; of a factorised study those of its grid."""
+        """Every cell of the study once, in the order of the trials. In a factorised study, all cells of its grid."""
         cells = {cell_key(trial.cell): trial.cell for trial in self.swept}
         if self.factorised is None:
             return list(cells.values())
@@ -127,11 +134,11 @@ class Plan:
         return tuple(sorted({*more, *(trial.num_gpus for trial in self.trials)}))
 
     def by_id(self) -> dict[str, TrialPlan]:
-        """The trials by their ids, in their order."""
+        """The trials by their ids, in order."""
         return {trial.trial_id: trial for trial in self.trials}
 
     def with_trials(self, trials: Iterable[TrialPlan]) -> "Plan":
-        """The plan with these trials added, as a search has suggested them; those that it has are left alone."""
+        """A copy of the plan with these trials added. Trials that it already has stay as they are."""
         known = self.by_id()
         for trial in trials:
             known.setdefault(trial.trial_id, trial)
@@ -146,7 +153,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Plan":
-        """The plan of `to_dict`'s data. Raises ValueError where this version can't read it."""
+        """Reads the data of `to_dict`. Raises ValueError if another version wrote it."""
         if plain.get("version") != PLAN_VERSION:
             raise ValueError(f"plan.json: version {plain.get('version')!r} is not {PLAN_VERSION}; plan the study again")
         parts = {
@@ -162,114 +169,62 @@ class Plan:
         )
 
 
-def cell_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters without the seed."""
-    return {key: value for key, value in params.items() if key != "seed"}
-
-
-def label(params: Mapping[str, Any]) -> str:
-    """`gpus=2 batch=256 lr=0.2 seed=0`; parameters beyond these by the last part of their dotted name."""
-    return " ".join(f"{short_name(key)}={_value_text(value)}" for key, value in params.items())
-
-
-def name_of(kind: str, params: Mapping[str, Any]) -> str:
-    """What a trial is called, by its kind."""
-    return f"timing {label(step_params(params))}" if kind == "timing" else label(params)
-
-
-def short_name(key: str) -> str:
-    """The name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum."""
-    return RUN_NAMES.get(key, key.rpartition(".")[2])
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    if type(value) is int:
-        return str(value)
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
 def make_plan(spec: StudySpec) -> Plan:
-    """The trials of a spec: by num_gpus, then as the grid runs or as they were drawn.
+    """Makes the trials of a spec, ordered by num_gpus, so that worker groups are seldom replaced.
 
-    The grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and
-    the seed fastest. Trials of one num_gpus stand together, so that worker groups are seldom exchanged. TPE has none
-    before the study runs: `to_suggest` says what is to come. A factorised study has those of the grid with one
-    num_gpus, and their ids.
+    A grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and the
+    seed, which changes fastest. Random points keep the order in which they were drawn. TPE has no trials yet:
+    `to_suggest` says what will come. A factorised study has the grid's trials of one num_gpus, with the same ids.
     """
-    if spec.search.method == "tpe":
+    sweep, search = spec.sweep, spec.search
+    if search.method == "tpe":
         return Plan(spec.name, (), ToSuggest.of(spec))
-    resolved = spec.to_dict()
-    factorised = Factorised.of(spec) if spec.search.method == "factorised" else None
-    if spec.search.method == "random":
-        cells = Space.of(spec.sweep).sample(spec.search.samples, spec.search.seed)
-        params = [each for cell in cells for each in _with_seeds(cell, spec.sweep)]
+    if search.method == "random":
+        cells = Space.of(sweep).sample(search.samples, search.seed)
     else:
-        params = list(_grid(spec.sweep))
+        lists = {key: values for key, values in sweep.lists().items() if key != "seed"}
+        cells = [
+            {**point, **dict(zip(lists, values, strict=True))}
+            for point in sweep.points or ({},)
+            for values in itertools.product(*lists.values())
+        ]
+    factorised = Factorised.of(spec) if search.method == "factorised" else None
     if factorised:
-        params = [each for each in params if each["num_gpus"] == factorised.train_on]
-    trials = [_trial(each, resolved) for each in params]
+        cells = [cell for cell in cells if cell["num_gpus"] == factorised.train_on]
+    resolved = spec.to_dict()
+    trials = [trial for cell in cells for trial in _trials(cell, sweep.seed, resolved)]
     return Plan(spec.name, tuple(sorted(trials, key=lambda trial: trial.num_gpus)), factorised=factorised)
 
 
 def point_trials(spec: StudySpec, cell: Cell) -> list[TrialPlan]:
-    """The trials of one point of a spec's space: one a seed."""
-    resolved = spec.to_dict()
-    return [_trial(params, resolved) for params in _with_seeds(cell, spec.sweep)]
+    """The trials of one point of a spec's space, one for each seed."""
+    return _trials(cell, spec.sweep.seed, spec.to_dict())
 
 
 def corner_trials(spec: StudySpec, most: int = 1_000) -> list[TrialPlan]:
-    """Trials at the corners of a spec's space, one seed each: what holds for them holds for what a search suggests."""
+    """Trials at the corners of a spec's space, with one seed. What holds for them holds for all suggested trials."""
     corners = itertools.islice(Space.of(spec.sweep).corners(), most)
     return [point_trials(spec, cell)[0] for cell in corners]
 
 
-def _with_seeds(cell: Cell, sweep: Any) -> list[Cell]:
-    if sweep.seed is None:  # the chosen points have it
-        return [cell]
-    return [ordered({**cell, "seed": seed}) for seed in sweep.seed]
-
-
-def _grid(sweep: Any) -> Iterator[dict[str, Any]]:
-    lists = sweep.lists()
-    order = sorted(lists, key=lambda key: key == "seed")
-    points: tuple[dict[str, Any], ...] = sweep.points or ({},)
-    for point in points:
-        for values in itertools.product(*(lists[key] for key in order)):
-            yield ordered({**point, **dict(zip(order, values, strict=True))})
-
-
-def _trial(params: dict[str, Any], resolved: dict[str, Any]) -> TrialPlan:
-    train = resolved["train"]
-    for key, value in params.items():
-        if key not in ITEMS:
-            train = _with(train, key.split(".")[1:], value)
-    params = json.loads(json.dumps(params))
-    train = json.loads(json.dumps(train))
-    workload = resolved["workload"]
-    return TrialPlan(
-        trial_id=trial_id(params, workload, train, resolved["resources"]),
-        params=params,
-        workload=workload,
-        train=train,
-    )
+def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]) -> list[TrialPlan]:
+    """The trials of one point. seeds: None if the point has its own. resolved: the spec as plain data."""
+    trials = []
+    for params in [cell] if seeds is None else [{**cell, "seed": seed} for seed in seeds]:
+        train = resolved["train"]
+        for key, value in params.items():
+            if key not in ITEMS:
+                train = _with(train, key.split(".")[1:], value)
+        plain = json.loads(json.dumps({"params": ordered(params), "train": train}))
+        identity = trial_id(plain["params"], resolved["workload"], plain["train"], resolved["resources"])
+        trials.append(TrialPlan(trial_id=identity, workload=resolved["workload"], **plain))
+    return trials
 
 
 def _with(section: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy of a section with the value at `path` replaced."""
     first, *rest = path
     return {**section, first: _with(section[first], rest, value) if rest else value}
-
-
-NO_EFFECT = frozenset({"checkpoint_every"})
-"""Keys of `train` that can't change a trial's result."""
-NO_TIME = frozenset({"epochs", "warm_up_steps", "warmup_epochs", "schedule"})
-"""Keys of `train` that can change a result, but not the time of an epoch."""
-NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_EFFECT | NO_TIME)})
-"""Swept parameters that can't change the time of a step."""
-RESULT_RESOURCES = tuple(key for key in Resources.model_fields if key not in ("exclusive", "oversubscribe"))
-"""Resources that change rounding (threads, device) and so the result; the others only say what may run when."""
 
 
 def trial_id(
@@ -290,15 +245,42 @@ def trial_id(
 
 
 def at_size(trial: TrialPlan, num_gpus: int) -> TrialPlan:
-    """The same training with another num_gpus, and without an id."""
+    """The same training with another num_gpus. It has no id."""
     return replace(trial, trial_id="", params={**trial.params, "num_gpus": num_gpus})
 
 
-def without(section: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A section without these keys."""
-    return {key: value for key, value in section.items() if key not in keys}
+def cell_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a trial without the seed."""
+    return {key: value for key, value in params.items() if key != "seed"}
 
 
 def step_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a trial's parameters that change the time of a step."""
+    """The parameters of a trial that change the time of a step."""
     return without(params, NO_STEP_TIME)
+
+
+def without(section: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """A copy of a section without these keys."""
+    return {key: value for key, value in section.items() if key not in keys}
+
+
+def name_of(kind: str, params: Mapping[str, Any]) -> str:
+    """The run name of a trial, by its kind."""
+    return f"timing {label(step_params(params))}" if kind == "timing" else label(params)
+
+
+def label(params: Mapping[str, Any]) -> str:
+    """Parameters as `gpus=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
+    words = []
+    for key, value in params.items():
+        if isinstance(value, float):
+            text = f"{value:g}"
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        words.append(f"{short_name(key)}={text}")
+    return " ".join(words)
+
+
+def short_name(key: str) -> str:
+    """The name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum."""
+    return RUN_NAMES.get(key, key.rpartition(".")[2])

@@ -1,6 +1,6 @@
-"""Values against one another.
+"""Checks of values against one another.
 
-A user's own model is looked at when the study is about to start, by `scalestudy.training.loop.exactness`.
+`scalestudy.training.loop.exactness` checks a user's own model when the study is about to start.
 """
 
 import itertools
@@ -16,66 +16,57 @@ from scalestudy.experiments.spec.study_spec import StudySpec, combinations, fiel
 from scalestudy.training.config import CONTRADICTIONS, did_you_mean
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
-Finding = tuple[str, Any, str, str]
-"""Field, value, what is wrong, remedy."""
-
-
-def search_findings(spec: StudySpec) -> Iterator[Finding]:
-    """What is wrong with a spec's search."""
-    method, objective = spec.search.method, spec.search.objective
-    if method in ("grid", "factorised"):
-        for key, values in spec.sweep.ranges().items():
-            message = f"is a distribution, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
-            yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
-    if method == "tpe" and spec.sweep.points:
-        remedy = "list the parameters or give them ranges, or set search.method: random"
-        yield "sweep.points", list(spec.sweep.points), "are chosen points, between which tpe can't learn", remedy
-    elif method == "tpe" and Space.of(spec.sweep).count < 2:
-        remedy = "list more values, give a range such as learning_rate: {log_uniform: [0.01, 1]}, or use a grid"
-        yield "search.method", "tpe", "has one possible point, so that there is nothing to search", remedy
-    if objective != "metric" and method != "tpe":
-        yield "search.objective", objective, "has no effect: only tpe looks for it", "set search.method: tpe"
-    elif objective != "metric" and not spec.targets.accuracy:
-        yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
-    if spec.search.scheduler == "asha":
-        yield from _asha_findings(spec)
-
-
-def _asha_findings(spec: StudySpec) -> Iterator[Finding]:
-    """ASHA needs a rung below the last epoch, the same for all trials."""
-    swept = spec.sweep.values_of("train.epochs")
-    grace, epochs = spec.search.grace_epochs, (swept or [spec.train.epochs])[0]
-    if len(swept) > 1:
-        remedy = "set train.epochs to the longest, or scheduler: none"
-        yield "search.scheduler", "asha", "decides how long a trial trains, and train.epochs is swept as well", remedy
-    elif epochs == 1:
-        remedy = "train for more epochs, or set scheduler: none"
-        yield "search.scheduler", "asha", "can't stop trials of one epoch early", remedy
-    elif grace >= epochs:
-        message = f"leaves nothing to stop: trials have {epochs} epochs"
-        yield "search.grace_epochs", grace, message, f"use less than {epochs}, or set scheduler: none"
-
-
-Values = Callable[[str], Sequence[Any]]
+MAX_TRIALS = 10_000
+STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
+"""Keys that only one gradient strategy uses."""
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it all the same"
 
+Finding = tuple[str, Any, str, str]
+"""Field, value, what is wrong, remedy."""
+LineOf = Callable[[tuple[int | str, ...]], int | Literal["--set"] | None]
+Values = Callable[[str], Sequence[Any]]
 
-def factorised_findings(spec: StudySpec) -> Iterator[Finding]:
-    """What is wrong with a factorised study, or with its keys in another one."""
-    if spec.search.method == "factorised":
-        yield from _grid_findings(spec)
-        if not spec.search.allow_inexact:
-            yield from inexact_findings(spec)
-        return
-    for key, value in (("train_on", spec.search.train_on), ("allow_inexact", spec.search.allow_inexact)):
-        if value:
-            yield f"search.{key}", value, "has no effect: no grid is factorised", "set search.method: factorised"
+
+def relation_problems(
+    spec: StudySpec | None,
+    models: Collection[str],
+    datasets: Collection[str],
+    line_of: LineOf,
+    known: Collection[str],
+) -> list[Problem]:
+    """Finds values that are valid alone, but not together.
+
+    line_of: the line of a path. known: fields that have a problem already; they get no second one here.
+    """
+    if spec is None:
+        return []
+    found = itertools.chain(
+        _unknown_name("workload.model", spec.workload.model, models),
+        _unknown_name("workload.data", spec.workload.data, datasets),
+        _credentials(spec),
+        _too_many_trials(spec),
+        _batch_too_small(spec),
+        _weights_do_not_fit(spec),
+        _contradictions(spec),
+        _option_without_strategy(spec),
+        _metric_does_not_fit(spec),
+        _search_does_not_fit(spec),
+        _can_not_be_factorised(spec),
+    )
+    problems = []
+    for field, value, message, remedy in found:
+        if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
+            continue
+        section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key
+        path = (section, rest) if section == "sweep" and rest else tuple(field.split("."))
+        problems.append(Problem(field=field, value=value, line=line_of(path), message=message, remedy=remedy))
+    return problems
 
 
 def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[Finding]:
-    """What makes epochs to a target depend on num_gpus.
+    """Finds what makes the epochs to a target depend on num_gpus.
 
-    values: of a `train.*` key, those to be judged; None: every one that some trial has.
+    values: the values of a `train.*` key to judge. None: every value that some trial has.
     """
     values = values or partial(values_in, spec)
     if "adascale" in values("train.lr_rule"):
@@ -103,65 +94,6 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
         yield "workload.model_args", arguments, message, f"set dropout: 0; or {INSTEAD}"
 
 
-def _grid_findings(spec: StudySpec) -> Iterator[Finding]:
-    """A grid is factorised by num_gpus: there must be several, each with all of the rest."""
-    sizes, train_on = spec.sweep.values_of("num_gpus"), spec.search.train_on
-    for key in ("num_gpus", "seed"):
-        if any(key in point for point in spec.sweep.points or ()):
-            message, points = f"give {key}, so that they are no grid of it", list(spec.sweep.points or ())
-            yield "sweep.points", points, message, f"list sweep.{key} apart, or set search.method: grid"
-            return
-    if "num_gpus" in spec.sweep.ranges():
-        return  # `search_findings` tells it
-    if len(sizes) < 2:
-        message = "has nothing to factorise: there is one num_gpus"
-        yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"
-    elif train_on is not None and train_on not in sizes:
-        choices = ", ".join(map(str, sizes))
-        yield "search.train_on", train_on, "is no num_gpus of the sweep", f"choose one of {choices}, or null"
-
-
-MAX_TRIALS = 10_000
-
-LineOf = Callable[[tuple[int | str, ...]], int | Literal["--set"] | None]
-
-
-def relation_problems(
-    spec: StudySpec | None,
-    models: Collection[str],
-    datasets: Collection[str],
-    line_of: LineOf,
-    known: Collection[str],
-) -> list[Problem]:
-    """What is wrong between values that are each valid by themselves.
-
-    line_of: the line of a path. known: fields with a problem already; they get no second one here.
-    """
-    if spec is None:
-        return []
-    found = itertools.chain(
-        _unknown_name("workload.model", spec.workload.model, models),
-        _unknown_name("workload.data", spec.workload.data, datasets),
-        _credentials(spec),
-        _too_many_trials(spec),
-        _batch_too_small(spec),
-        _weights_do_not_fit(spec),
-        _contradictions(spec),
-        _without_effect(spec),
-        _metric_does_not_fit(spec),
-        search_findings(spec),
-        factorised_findings(spec),
-    )
-    problems = []
-    for field, value, message, remedy in found:
-        if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
-            continue
-        section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key
-        path = (section, rest) if section == "sweep" and rest else tuple(field.split("."))
-        problems.append(Problem(field=field, value=value, line=line_of(path), message=message, remedy=remedy))
-    return problems
-
-
 def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Finding]:
     if value not in names and ":" not in value:
         choices = ", ".join(sorted(names))
@@ -170,7 +102,7 @@ def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Fi
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
-    """A password in a part that every record repeats. The tracking address is recorded without its own."""
+    """Finds passwords in any part except the tracking address, which is recorded without its own."""
     recorded = spec.model_dump(mode="json", exclude={"tracking": {"uri"}})
     for section, value in recorded.items():
         for key, part in value.items() if isinstance(value, dict) else [("", value)]:
@@ -190,26 +122,23 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def trial_count(spec: StudySpec) -> float:
-    """How many trials the study has, without making them; of a search that suggests points, the most it may make."""
+def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
+    """Counts the trials without making them. A search that suggests points counts as the most that it may make."""
     points, search = Space.of(spec.sweep).count, spec.search
     chosen = points if search.method == "grid" else min(points, search.samples)
     if search.method == "factorised":
         trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
         chosen = trained + min(search.held_out, points - trained)
-    return chosen * len(spec.sweep.seed or (None,))
-
-
-def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
-    count = trial_count(spec)
-    if MAX_TRIALS < count < math.inf:  # `search_findings` tells of a grid of a range
-        if spec.search.method in ("grid", "factorised"):
-            grid = "the grid" if spec.search.method == "grid" else "the factorised grid"
-            message = f"{grid} has {count:,.0f} trials, more than {MAX_TRIALS:,}"
-            yield "sweep", ABSENT, message, "list fewer values, or choose cells with sweep.points"
-        else:
-            message = f"makes {count:,} trials with all seeds, more than {MAX_TRIALS:,}"
-            yield "search.samples", spec.search.samples, message, "choose fewer points"
+    count = chosen * len(spec.sweep.seed or (None,))
+    if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` tells of an infinite grid
+        return
+    if search.method in ("grid", "factorised"):
+        grid = "the grid" if search.method == "grid" else "the factorised grid"
+        message = f"{grid} has {count:,.0f} trials, more than {MAX_TRIALS:,}"
+        yield "sweep", ABSENT, message, "list fewer values, or choose cells with sweep.points"
+    else:
+        message = f"makes {count:,} trials with all seeds, more than {MAX_TRIALS:,}"
+        yield "search.samples", search.samples, message, "choose fewer points"
 
 
 def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
@@ -236,10 +165,7 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
                 yield field_of(spec, key), value, pair.what(f"{other}, which some trial has"), pair.remedy
 
 
-STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
-
-
-def _without_effect(spec: StudySpec) -> Iterator[Finding]:
+def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
     for key, strategy in STRATEGY_OPTIONS.items():
         pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
@@ -262,3 +188,63 @@ def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
             yield "targets.accuracy", target, "is too small", "it must be greater than 0"
         elif metric == "accuracy" and target > 1:
             yield "targets.accuracy", target, "is too large", "use at most 1, as in 0.9 for 90 %"
+
+
+def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
+    search, method, objective = spec.search, spec.search.method, spec.search.objective
+    if method in ("grid", "factorised"):
+        for key, values in spec.sweep.ranges().items():
+            message = f"is a distribution, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
+            yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
+
+    if method == "tpe" and spec.sweep.points:
+        remedy = "list the parameters or give them ranges, or set search.method: random"
+        yield "sweep.points", list(spec.sweep.points), "are chosen points, between which tpe can't learn", remedy
+    elif method == "tpe" and Space.of(spec.sweep).count < 2:
+        remedy = "list more values, give a range such as learning_rate: {log_uniform: [0.01, 1]}, or use a grid"
+        yield "search.method", "tpe", "has one possible point, so that there is nothing to search", remedy
+
+    if objective != "metric" and method != "tpe":
+        yield "search.objective", objective, "has no effect: only tpe looks for it", "set search.method: tpe"
+    elif objective != "metric" and not spec.targets.accuracy:
+        yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
+
+    if search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
+        swept = spec.sweep.values_of("train.epochs")
+        epochs = (swept or [spec.train.epochs])[0]
+        if len(swept) > 1:
+            message = "decides how long a trial trains, and train.epochs is swept as well"
+            yield "search.scheduler", "asha", message, "set train.epochs to the longest, or scheduler: none"
+        elif epochs == 1:
+            remedy = "train for more epochs, or set scheduler: none"
+            yield "search.scheduler", "asha", "can't stop trials of one epoch early", remedy
+        elif search.grace_epochs >= epochs:
+            message = f"leaves nothing to stop: trials have {epochs} epochs"
+            yield "search.grace_epochs", search.grace_epochs, message, f"use less than {epochs}, or set scheduler: none"
+
+
+def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
+    """A factorised grid needs several num_gpus, each with all other values, and the same training at each."""
+    search = spec.search
+    if search.method != "factorised":
+        for key, value in (("train_on", search.train_on), ("allow_inexact", search.allow_inexact)):
+            if value:
+                yield f"search.{key}", value, "has no effect: no grid is factorised", "set search.method: factorised"
+        return
+
+    sizes, points = spec.sweep.values_of("num_gpus"), list(spec.sweep.points or ())
+    in_points = [key for key in ("num_gpus", "seed") if any(key in point for point in points)]
+    if in_points:
+        message = f"give {in_points[0]}, so that they are no grid of it"
+        yield "sweep.points", points, message, f"list sweep.{in_points[0]} apart, or set search.method: grid"
+    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` tells of a range
+        if len(sizes) < 2:
+            message = "has nothing to factorise: there is one num_gpus"
+            yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"
+        elif search.train_on is not None and search.train_on not in sizes:
+            choices = ", ".join(map(str, sizes))
+            remedy = f"choose one of {choices}, or null"
+            yield "search.train_on", search.train_on, "is no num_gpus of the sweep", remedy
+
+    if not search.allow_inexact:
+        yield from inexact_findings(spec)

@@ -1,7 +1,7 @@
-"""What is wrong with a spec, said so that its author can mend it.
+"""What is wrong with a spec, and how to fix it.
 
-Every problem names the file, the line, the field, the value, what is wrong with it, and the remedy. pydantic finds
-most problems; `explain` puts its terse error types into those words.
+Every problem names file, line, field and value, then says what is wrong and the remedy. pydantic finds most problems;
+`explain` puts its error types into these words.
 """
 
 import json
@@ -17,15 +17,15 @@ from scalestudy.training.config import did_you_mean, either
 
 SHOWN_CHARACTERS = 60
 ABSENT: Any = object()
-"""Stands for the value of a field that is not there at all, so that none is shown."""
+"""The value of a field that is missing. No value is shown then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One thing wrong with a spec.
 
-    field: dotted path, "" for the file as a whole. value: as the user wrote it, `ABSENT` where there is none.
-    line: 1-based line in the file, "--set" for a value given on the command line, None when there is no file.
+    field: dotted path, "" for the whole file. value: as the user wrote it, or `ABSENT`.
+    line: 1-based line in the file, "--set" for a value from the command line, None if there is no file.
     message: what is wrong, a phrase that follows the value. remedy: what to do.
     """
 
@@ -36,7 +36,7 @@ class Problem:
     remedy: str
 
     def text(self, source: str) -> str:
-        """The problem on one line: `study.yaml:12: sweep.num_gpus: 0 is too small; use at least 1`."""
+        """Formats the problem as one line: `study.yaml:12: sweep.num_gpus: 0 is too small; use at least 1`."""
         place = self.line if self.line == "--set" else ":".join(str(part) for part in (source, self.line) if part)
         value = "" if self.value is ABSENT else f"{shown(self.value)} "
         field_name = f"{self.field}: " if self.field else ""
@@ -45,7 +45,7 @@ class Problem:
 
 @dataclass
 class SpecError(ValueError):
-    """A spec that can't be used. Carries every problem found, so that one correction mends them all."""
+    """A spec that can't be used. Carries every problem, so the user can fix all of them at once."""
 
     problems: list[Problem]
     source: str = "study.yaml"
@@ -59,12 +59,12 @@ class SpecError(ValueError):
 
 
 def one_problem(source: str, message: str, remedy: str, line: int | None = None, value: Any = ABSENT) -> SpecError:
-    """The error of a file that can't be read as a spec at all."""
+    """Makes the error for a file that can't be read as a spec at all."""
     return SpecError([Problem(field="", value=value, line=line, message=message, remedy=remedy)], source)
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it, without passwords, cut to a readable length."""
+    """Formats a value as a user would write it, without passwords, cut to `SHOWN_CHARACTERS`."""
     if isinstance(value, float) and not math.isfinite(value):
         text = ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     else:
@@ -74,24 +74,24 @@ def shown(value: Any) -> str:
 
 
 def alternatives(values: Iterable[object]) -> str:
-    """`a, b or c`."""
+    """Lists values as `a, b or c`."""
     return either(value if isinstance(value, str) else shown(value) for value in values)
 
 
 def wrong(message: str, remedy: str) -> PydanticCustomError:
-    """An error for a validator to raise; `explain` hands its words on unchanged."""
+    """Makes an error for a validator to raise. `explain` keeps its words."""
     return PydanticCustomError("explained", "{message}; {remedy}", {"message": message, "remedy": remedy})
 
 
 def field_name(location: Sequence[int | str]) -> str:
-    """The dotted path of a value; positions in a list are left out, the value itself tells which one it is."""
+    """The dotted path of a value, without positions in lists: the value itself tells which item it is."""
     return ".".join(part for part in location if isinstance(part, str))
 
 
 def explain(error: Mapping[str, Any], known_keys: Collection[str] = ()) -> tuple[str, str]:
-    """What is wrong and the remedy, in words, for one entry of pydantic's `ValidationError.errors()`.
+    """Puts one entry of pydantic's `ValidationError.errors()` into words: what is wrong, and the remedy.
 
-    known_keys: the keys that the section of an unknown key does have.
+    known_keys: the valid keys of the section, to help with an unknown one.
     """
     context = error.get("ctx", {})
     key = error["loc"][-1] if error["loc"] else ""

@@ -1,10 +1,10 @@
-"""A spec from file, catalogue or template; all problems.
+"""A spec from a file, the catalogue or the template.
 
-All problems are told at once, before anything is started or written. A `SpecError` has the file, line, field, value
-and remedy of each.
+All problems are told at once, before anything is started or written.
 """
 
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -17,9 +17,12 @@ from scalestudy.experiments.spec.errors import ABSENT, Problem, SpecError, expla
 from scalestudy.experiments.spec.sections import Train, fields_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
-from scalestudy.training.config import Key, Knobs, did_you_mean, keys, text_of
+from scalestudy.training.config import Knobs, did_you_mean, keys, text_of
+
+__all__ = ["Problem", "SpecError", "StudySpec", "catalogue", "find_study", "load_study", "new_spec", "parse_study"]
 
 STUDIES = Path(__file__).parents[1] / "studies"
+LARGEST_FILE_BYTES = 1_000_000
 
 
 def catalogue() -> list[str]:
@@ -28,28 +31,23 @@ def catalogue() -> list[str]:
 
 
 def find_study(name_or_path: str) -> Path:
-    """The spec file of a catalogue name or a path; a file in the current folder wins only when written as a path.
+    """Finds the spec file of a catalogue name or a path. A catalogue name wins over a file of the same name.
 
-    Raises SpecError, listing the catalogue, when there is neither.
+    Raises SpecError, with the names of the catalogue, if there is neither.
     """
-    if name_or_path in catalogue():
+    names = catalogue()
+    if name_or_path in names:
         return STUDIES / f"{name_or_path}.yaml"
     path = Path(name_or_path)
     try:
-        there = bool(name_or_path) and path.exists()
+        is_there = bool(name_or_path) and path.exists()
     except (OSError, ValueError):
-        there = False
-    if there:
+        is_there = False
+    if is_there:
         return path
-    names = catalogue()
     guess = did_you_mean(path.name, names)
     remedy = f"{guess}name a YAML file, or a study of the catalogue: {', '.join(names)}"
     raise one_problem(name_or_path or '""', "there is no such file or study", remedy)
-
-
-__all__ = ["Problem", "SpecError", "StudySpec", "catalogue", "find_study", "load_study", "parse_study"]
-
-LARGEST_FILE_BYTES = 1_000_000
 
 
 def load_study(
@@ -57,70 +55,33 @@ def load_study(
 ) -> StudySpec:
     """Reads and validates a spec file.
 
-    overrides: `key.path=value` with a YAML value, each put in place of what the file says. models, datasets: the
-    built-in names; `package.module:callable` is accepted by its form.
+    overrides: `key.path=value` with a YAML value; each replaces what the file says. models, datasets: the built-in
+    names. Any text of the form `package.module:callable` is accepted too.
 
     Raises SpecError with every problem found.
     """
-    text = _read_file(Path(source))
+    path = Path(source)
+    name = str(path)
+    try:
+        if path.is_dir():
+            raise one_problem(name, "is a folder, not a spec", "name a YAML file or a study of the catalogue")
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise one_problem(name, "is larger than 1 MB, too large for a spec", "name a study spec")
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        names = ", ".join(catalogue())
+        raise one_problem(name, "there is no such file", f"check the path, or use one of {names}") from None
+    except UnicodeDecodeError as error:
+        raise one_problem(name, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+    except OSError as error:
+        raise one_problem(name, f"can't be read ({error.strerror})", "check the path and its permissions") from None
     return parse_study(text, str(source), overrides, models=models, datasets=datasets)
 
 
 def parse_study(
     text: str, source: str, overrides: Sequence[str] = (), *, models: Collection[str], datasets: Collection[str]
 ) -> StudySpec:
-    """Validates the text of a spec; `source` names it in errors. Otherwise as `load_study`."""
-    document = _read_document(text, source)
-    origin = Origin(document, [])
-    problems = list(document.problems)
-    for override in overrides:
-        problems += _apply(override, origin)
-    spec, found = _validate(document.data, origin)
-    problems += found
-    problems += relation_problems(spec, models, datasets, origin.line_of, {problem.field for problem in problems})
-    if problems or spec is None:
-        raise SpecError(sorted(problems, key=_place), source)
-    return spec
-
-
-class Origin(NamedTuple):
-    """Where each value came from: the document's lines, and the paths that overrides have set."""
-
-    document: Document
-    overridden: list[tuple[str, ...]]
-
-    def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
-        """The line of a value, or "--set" where an override set it or made the section that it stands in."""
-        made = path not in self.document.lines
-        for override in self.overridden:
-            if path[: len(override)] == override or (made and override[: len(path)] == path):
-                return "--set"
-        return self.document.line_of(path)
-
-
-def _place(problem: Problem) -> int:
-    return problem.line if isinstance(problem.line, int) else LARGEST_FILE_BYTES
-
-
-def _read_file(path: Path) -> str:
-    source = str(path)
-    try:
-        if path.is_dir():
-            raise one_problem(source, "is a folder, not a spec", "name a YAML file or a study of the catalogue")
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise one_problem(source, "is larger than 1 MB, too large for a spec", "name a study spec")
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        names = ", ".join(catalogue())
-        raise one_problem(source, "there is no such file", f"check the path, or use one of {names}") from None
-    except UnicodeDecodeError as error:
-        message = f"is not UTF-8 text (byte {error.start})"
-        raise one_problem(source, message, "save it as UTF-8") from None
-    except OSError as error:
-        raise one_problem(source, f"can't be read ({error.strerror})", "check the path and its permissions") from None
-
-
-def _read_document(text: str, source: str) -> Document:
+    """Validates the text of a spec, as `load_study` does. `source` names it in errors."""
     try:
         document = read_yaml(text)
     except NotReadableError as error:
@@ -132,67 +93,91 @@ def _read_document(text: str, source: str) -> Document:
             raise SpecError(document.problems, source)
         remedy = "write keys and values, beginning with `name: my-study`"
         raise one_problem(source, "is not a mapping of keys to values", remedy, 1, document.data)
-    return document
+
+    origin = Origin(document, [])
+    problems = list(document.problems)
+    for override in overrides:
+        problems += _apply(override, origin)
+    spec, found = _validate(document.data, origin)
+    problems += found
+    problems += relation_problems(spec, models, datasets, origin.line_of, {problem.field for problem in problems})
+    if problems or spec is None:
+        problems.sort(key=lambda problem: problem.line if isinstance(problem.line, int) else math.inf)
+        raise SpecError(problems, source)
+    return spec
+
+
+class Origin(NamedTuple):
+    """Where each value came from: the document's lines, and the paths that overrides have set."""
+
+    document: Document
+    overridden: list[tuple[str, ...]]
+
+    def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
+        """The line of a value. "--set" if an override set it or made the section around it."""
+        is_new = path not in self.document.lines
+        for override in self.overridden:
+            if path[: len(override)] == override or (is_new and override[: len(path)] == path):
+                return "--set"
+        return self.document.line_of(path)
 
 
 def _apply(override: str, origin: Origin) -> list[Problem]:
-    """Puts one `key.path=value` into the document; returns what is wrong with its form."""
+    """Puts one `key.path=value` into the document. Returns what is wrong with its form."""
+
+    def problem(field: str, value: Any, message: str, remedy: str) -> Problem:
+        return Problem(field=field, value=value, line="--set", message=message, remedy=remedy)
+
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if parts[0] == "sweep" and len(parts) > 2:
         parts = ["sweep", ".".join(parts[1:])]
     if not equals or not all(parts):
-        return [_override_problem("", override, "is not key=value", "write it like sweep.num_gpus=[1, 2]")]
+        return [problem("", override, "is not key=value", "write it like sweep.num_gpus=[1, 2]")]
     try:
         value = read_yaml(text)
     except NotReadableError as error:
-        return [_override_problem(key, text, error.message, "quote the whole argument for your shell")]
+        return [problem(key, text, error.message, "quote the whole argument for your shell")]
     if value.problems:
-        return [_override_problem(key, text, problem.message, problem.remedy) for problem in value.problems]
+        return [problem(key, text, each.message, each.remedy) for each in value.problems]
     target: Any = origin.document.data
     for part in parts[:-1]:
         if target.get(part) is None:
             target[part] = {}
         target = target[part]
         if not isinstance(target, dict):
-            return [_override_problem(key, text, f"can't be set: {part} has no keys", "name a key that is there")]
+            return [problem(key, text, f"can't be set: {part} has no keys", "name a key that is there")]
     target[parts[-1]] = value.data
     origin.overridden.append(tuple(parts))
     return []
 
 
-def _override_problem(field: str, value: Any, message: str, remedy: str) -> Problem:
-    return Problem(field=field, value=value, line="--set", message=message, remedy=remedy)
-
-
 def _validate(data: dict[str, Any], origin: Origin) -> tuple[StudySpec | None, list[Problem]]:
-    """The spec and what is wrong with it. With problems, the spec is what is left without the faulty values: enough
-    to check how the others go together, so that all is told at once; None where nothing is left.
+    """The spec and its problems.
+
+    If there are problems, the spec is made without the faulty values, so that the others can still be checked against
+    one another. It is None if nothing valid is left.
     """
     try:
         return StudySpec.model_validate(data), []
     except ValidationError as error:
-        problems = [_problem(details, origin) for details in error.errors(include_url=False)]
-        locations = [details["loc"] for details in error.errors(include_url=False)]
+        errors = error.errors(include_url=False)
+    problems = []
+    for details in errors:
+        location = details["loc"]
+        section: Any = StudySpec
+        for part in location[:-1]:
+            section = fields_of(section).get(str(part))
+        message, remedy = explain(details, list(fields_of(section)))
+        value = ABSENT if details["type"] == "missing" else details["input"]
+        line = origin.line_of(location)
+        field = field_name(location)
+        problems.append(Problem(field=field, value=value, line=line, message=message, remedy=remedy))
+    faulty = [details["loc"] for details in errors]
     try:
-        return StudySpec.model_validate({"name": "unnamed", **_without(data, locations)}), problems
+        return StudySpec.model_validate({"name": "unnamed", **_without(data, faulty)}), problems
     except ValidationError:
         return None, problems
-
-
-def _problem(details: Any, origin: Origin) -> Problem:
-    location = details["loc"]
-    message, remedy = explain(details, _known_keys(location[:-1]))
-    value = ABSENT if details["type"] == "missing" else details["input"]
-    line = origin.line_of(location)
-    return Problem(field=field_name(location), value=value, line=line, message=message, remedy=remedy)
-
-
-def _known_keys(section: tuple[int | str, ...]) -> list[str]:
-    model: Any = StudySpec
-    for part in section:
-        model = fields_of(model).get(str(part))
-    return list(fields_of(model))
 
 
 def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
@@ -213,13 +198,13 @@ TEMPLATE = Path(__file__).parents[1] / "template.yaml"
 PLACEHOLDER = "NAME"
 TRAIN_PLACEHOLDER = "train: KEYS\n"
 BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
-"""What the template names."""
+"""The names that the template uses."""
 
 
 def new_spec(name: str, file: str | None = None) -> str:
-    """A commented spec by a name. file: as commands are to name it; default: `name`.yaml.
+    """A commented spec with this name. file: as commands should name it; default: `name`.yaml.
 
-    Raises SpecError where the name can't be a folder's.
+    Raises SpecError if the name can't name a folder.
     """
     file = file or f"{name}.yaml"
     text = template()
@@ -229,26 +214,22 @@ def new_spec(name: str, file: str | None = None) -> str:
 
 
 def template() -> str:
-    """The spec without a name. Its `train` section is made from the keys of `scalestudy.training.config`."""
+    """The spec without a name. Its `train` section comes from the keys of `scalestudy.training.config`."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    return text.replace(TRAIN_PLACEHOLDER, "\n".join(["train:", *_lines(Train(), "  ")]) + "\n", 1)
+    return text.replace(TRAIN_PLACEHOLDER, "\n".join(["train:", *_template_lines(Train(), "  ")]) + "\n", 1)
 
 
-def _lines(section: Knobs, indent: str) -> Iterator[str]:
+def _template_lines(section: Knobs, indent: str) -> Iterator[str]:
+    """A line for each key: its default, and as a comment its other choices, its meaning and what null stands for."""
     for key in keys(type(section)):
         value = getattr(section, key.name)
         if isinstance(value, Knobs):
             yield f"{indent}{key.name}:"
-            yield from _lines(value, indent + "  ")
-        else:
-            yield f"{indent}{key.name}: {text_of(value)}".ljust(27) + f" # {_meaning(key)}"
-
-
-def _meaning(key: Key) -> str:
-    """What a comment says of a key: its other choices, its meaning, and what null stands for."""
-    others = [text_of(choice) for choice in key.choices if choice != key.default]
-    if key.knob.names is not None:
-        others = [*(name for name in key.knob.names if name != key.default), "package.module:callable"]
-    choices = f"or {', '.join(others)}: " if others else ""
-    unset = f"; null: {key.knob.unset}" if key.is_optional else ""
-    return f"{choices}{key.knob.help}{unset}"
+            yield from _template_lines(value, indent + "  ")
+            continue
+        others = [text_of(choice) for choice in key.choices if choice != key.default]
+        if key.knob.names is not None:
+            others = [*(name for name in key.knob.names if name != key.default), "package.module:callable"]
+        choices = f"or {', '.join(others)}: " if others else ""
+        unset = f"; null: {key.knob.unset}" if key.is_optional else ""
+        yield f"{indent}{key.name}: {text_of(value)}".ljust(27) + f" # {choices}{key.knob.help}{unset}"

@@ -1,7 +1,7 @@
-"""The space that a search chooses points from, and the choice by chance. Pure.
+"""The space that a search chooses points from, and the random choice. Pure.
 
-A point, or cell, is every swept parameter except the seed. A list and the chosen points are choices, each value as
-likely as another; a range is drawn from evenly, or evenly over magnitudes.
+A point, or cell, is every swept parameter except the seed. The values of a list are equally likely, and so are the
+chosen points. A range is drawn evenly, or evenly over magnitudes.
 """
 
 import itertools
@@ -18,14 +18,18 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS, Sweep
 
 TRIES = 100
-"""Draws for a new point; a space with ranges of few whole numbers may have no more."""
+"""Draws for one new point. A space of short ranges of whole numbers may have no new one left."""
 
 Cell = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Space:
-    """choices: for each list, and for the chosen points, the parameters that one option sets. ranges: by parameter."""
+    """All points that a sweep allows.
+
+    choices: one for each list and one for the chosen points. An option of a choice sets one or more parameters.
+    ranges: by parameter.
+    """
 
     choices: tuple[tuple[Cell, ...], ...]
     ranges: Mapping[str, Range]
@@ -39,51 +43,61 @@ class Space:
 
     @property
     def count(self) -> float:
-        """How many points it has; infinity where a range is not of whole numbers."""
+        """Number of points. Infinity if a range is not of whole numbers."""
         return math.prod((*map(len, self.choices), *(each.count for each in self.ranges.values())))
 
     def cell(self, options: Sequence[int], drawn: Mapping[str, Any]) -> Cell:
-        """The point of one option of each choice and a number of each range."""
+        """The point with these options, one for each choice, and these numbers, one for each range."""
         merged = dict(drawn)
         for choice, option in zip(self.choices, options, strict=True):
             merged.update(choice[option])
         return ordered(merged)
 
     def corners(self) -> Iterator[Cell]:
-        """Every option of each choice with the bounds of each range."""
+        """Every option of every choice, with the bounds of every range."""
         bounds = [(each.low, each.high) for each in self.ranges.values()]
         for options in itertools.product(*(range(len(choice)) for choice in self.choices)):
             for drawn in itertools.product(*bounds):
                 yield self.cell(options, dict(zip(self.ranges, drawn, strict=True)))
 
     def sample(self, count: int, seed: int) -> list[Cell]:
-        """So many different points, or all where there are fewer; more of them begin with the same ones.
+        """Draws this many different points, or all if there are fewer. A larger count begins with the same points.
 
-        Only `random.random` is used, the one generator that Python keeps the same over its versions.
+        Uses only `random.random`, the one generator that Python keeps the same over its versions.
         """
         generator = random.Random(seed)
-        if self.ranges:
-            return self._drawn(count, generator)
-        sizes = [len(choice) for choice in self.choices]
-        return [self.cell(_digits(number, sizes), {}) for number in _shuffled(math.prod(sizes), count, generator)]
-
-    def _drawn(self, count: int, generator: random.Random) -> list[Cell]:
         found: dict[str, Cell] = {}
-        for _ in range(count):
-            for _ in range(TRIES):
-                options = [int(generator.random() * len(choice)) for choice in self.choices]
-                cell = self.cell(options, {key: each.at(generator.random()) for key, each in self.ranges.items()})
-                if cell_key(cell) not in found:
-                    found[cell_key(cell)] = cell
-                    break
-        return list(found.values())
+        if self.ranges:
+            for _ in range(count):
+                for _ in range(TRIES):
+                    options = [int(generator.random() * len(choice)) for choice in self.choices]
+                    cell = self.cell(options, {key: each.at(generator.random()) for key, each in self.ranges.items()})
+                    if cell_key(cell) not in found:
+                        found[cell_key(cell)] = cell
+                        break
+            return list(found.values())
+
+        # Number all points, and shuffle the numbers (Fisher and Yates) without making all of them.
+        size = math.prod(len(choice) for choice in self.choices)
+        moved: dict[int, int] = {}
+        cells = []
+        for position in range(min(count, size)):
+            other = position + int(generator.random() * (size - position))
+            number = moved.get(other, other)
+            moved[other] = moved.get(position, position)
+            options = []
+            for choice in reversed(self.choices):  # the digits of the number; the last choice changes fastest
+                number, option = divmod(number, len(choice))
+                options.append(option)
+            cells.append(self.cell(options[::-1], {}))
+        return cells
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToSuggest:
     """What a search makes while the study runs.
 
-    method: of the search. points: that it suggests. seeds: trials of each point. epochs: of a trial, the most.
+    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most that a trial has.
     sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in words.
     """
 
@@ -96,7 +110,7 @@ class ToSuggest:
 
     @classmethod
     def of(cls, spec: StudySpec) -> "ToSuggest":
-        """What a spec's search makes."""
+        """What the search of a spec makes."""
         space, sweep = Space.of(spec.sweep), spec.sweep
         gpus = sweep.ranges().get("num_gpus")
         lists = {key: alternatives(values) for key, values in sweep.lists().items() if key != "seed"}
@@ -111,7 +125,7 @@ class ToSuggest:
 
     @property
     def trials(self) -> int:
-        """At most; a point that is suggested again is not run again."""
+        """The most trials. A point that is suggested twice runs once."""
         return self.points * self.seeds
 
 
@@ -119,13 +133,13 @@ class ToSuggest:
 class Factorised:
     """How a factorised study divides its grid (docs/formulas.md §7).
 
-    train_on: num_gpus of the trainings. sizes: each num_gpus of the grid, ascending. held_out: cells with another
-    num_gpus that are run in full, with all seeds, so many as there are at most.
+    train_on: num_gpus of the trainings. sizes: each num_gpus of the grid, ascending. held_out: the most cells with
+    another num_gpus that also run in full, with all seeds.
 
-    Why train_on is the smallest unless the spec says otherwise: more workers are never more efficient, so that it
-    costs fewest GPU-seconds; and as the trainings' times do not count, they run side by side where they fit, so that
-    it also ends soonest wherever all GPUs are busy. Rejected: the one that earlier timings make the fastest, for a plan
-    and its ids would then depend on what lies in the storage, and an extended study could lose its trainings.
+    By default, train_on is the smallest num_gpus. More workers are never more efficient, so it costs the fewest
+    GPU-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if all
+    GPUs are busy. Rejected: the num_gpus that earlier timings make the fastest. The plan and its ids would then depend
+    on what the storage holds, and an extended study could lose its trainings.
     """
 
     train_on: int
@@ -134,42 +148,22 @@ class Factorised:
 
     @classmethod
     def of(cls, spec: StudySpec) -> "Factorised":
-        """How a spec's grid is divided."""
+        """How the grid of a spec is divided."""
         sizes, search = tuple(sorted(spec.sweep.values_of("num_gpus"))), spec.search
         train_on = sizes[0] if search.train_on is None else search.train_on
         return cls(train_on=train_on, sizes=sizes, held_out=search.held_out)
 
     def cells_held_out(self, trained: int) -> int:
-        """How many cells are held out where so many are trained."""
+        """How many cells are held out if this many are trained."""
         return min(self.held_out, (len(self.sizes) - 1) * trained)
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
-    """A point as text, the same for equal ones."""
+    """A point as text. Equal points have equal texts."""
     return json.dumps(cell, sort_keys=True)
 
 
 def ordered(params: Mapping[str, Any]) -> Cell:
-    """The parameters as trials have them: num_gpus, batch_size, learning_rate and seed first."""
+    """The parameters in the order of trials: num_gpus, batch_size, learning_rate and seed first."""
     first = [key for key in ITEMS if key in params]
     return {key: params[key] for key in (*first, *(key for key in params if key not in ITEMS))}
-
-
-def _shuffled(size: int, count: int, generator: random.Random) -> list[int]:
-    """The first `count` of the numbers below `size` in an order by chance (Fisher and Yates), without making all."""
-    moved: dict[int, int] = {}
-    chosen = []
-    for position in range(min(count, size)):
-        other = position + int(generator.random() * (size - position))
-        chosen.append(moved.get(other, other))
-        moved[other] = moved.get(position, position)
-    return chosen
-
-
-def _digits(number: int, sizes: Sequence[int]) -> list[int]:
-    """A number's digits where each place has its own base, the last one the fastest."""
-    digits = []
-    for size in reversed(sizes):
-        number, digit = divmod(number, size)
-        digits.append(digit)
-    return digits[::-1]

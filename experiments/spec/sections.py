@@ -1,6 +1,6 @@
-"""The sections of a spec; `train` from `scalestudy.training.config`.
+"""The sections of a spec. `train` comes from `scalestudy.training.config`.
 
-Nothing is coerced: "2" is not 2, true is not 1, 2.0 is not a number of workers.
+No value is coerced: "2" is not 2, true is not 1, and 2.0 is not a number of workers.
 """
 
 import math
@@ -35,24 +35,6 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
-    """A frozen part of a spec; keys it does not know are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def one_of(*choices: Any) -> BeforeValidator:
-    """Accepts these values alone, type and all."""
-
-    def check(value: Any) -> Any:
-        if any(type(value) is type(choice) and value == choice for choice in choices):
-            return value
-        guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
-        raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
-
-    return BeforeValidator(check)
-
-
 def _not_blank(value: str) -> str:
     if not value.strip():
         raise wrong("is empty", "write a value, or remove the key")
@@ -69,16 +51,18 @@ def _folder_name(value: str) -> str:
     return value
 
 
-def built_in(*names: str) -> AfterValidator:
-    """Accepts these names, and what has the form `package.module:callable`."""
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
-    def check(value: str) -> str:
-        if value not in names and not has_path_form(value):
-            remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
-            raise wrong("is not built in", remedy)
-        return value
 
-    return AfterValidator(check)
+def _storage_place(value: str) -> str:
+    if "\0" in value:
+        raise wrong("is not the name of a folder", "name a folder, or a URI such as s3://bucket/runs")
+    if is_uri(value) and (problem := uri_problem(value)):
+        raise wrong(*problem)
+    return value
+
+
+StorageFolder = Annotated[Text, AfterValidator(_storage_place)]
 
 
 def _component(value: str) -> str:
@@ -91,14 +75,6 @@ def _data_set(value: str) -> str:
     if value.startswith("torchvision:"):
         raise wrong("is not available in this version", "write it as package.module:callable of your own")
     return _component(value)
-
-
-def _storage_place(value: str) -> str:
-    if "\0" in value:
-        raise wrong("is not the name of a folder", "name a folder, or a URI such as s3://bucket/runs")
-    if is_uri(value) and (problem := uri_problem(value)):
-        raise wrong(*problem)
-    return value
 
 
 def _tracking_uri(value: str) -> str:
@@ -114,16 +90,45 @@ def _experiment(value: str) -> str:
     return value
 
 
-def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values, if none is there twice."""
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     for position, value in enumerate(values):
         if value in values[:position]:
             raise wrong(f"has {value} twice", "keep one of the two")
     return values
 
 
+def one_of(*choices: Any) -> BeforeValidator:
+    """Accepts only these values, and only with their types."""
+
+    def check(value: Any) -> Any:
+        if any(type(value) is type(choice) and value == choice for choice in choices):
+            return value
+        guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+        raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
+
+    return BeforeValidator(check)
+
+
+def built_in(*names: str) -> AfterValidator:
+    """Accepts these names, and any text of the form `package.module:callable`."""
+
+    def check(value: str) -> str:
+        if value not in names and not has_path_form(value):
+            remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
+            raise wrong("is not built in", remedy)
+        return value
+
+    return AfterValidator(check)
+
+
+class Section(BaseModel):
+    """A frozen part of a spec. Unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
 class Workload(Section):
-    """What is trained, and on what."""
+    """What is trained, and on which data."""
 
     model: Annotated[Text, AfterValidator(_component)] = "lenet"
     """A built-in name, `torchvision:name`, or `package.module:callable(num_classes, in_channels, **model_args)`."""
@@ -141,18 +146,18 @@ class Workload(Section):
     accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>.
     """
     metric_mode: Annotated[str, one_of("max", "min")] = "max"
-    """Whether the larger or the smaller metric is the better."""
+    """Whether the larger or the smaller metric is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(TrainKnobs):
-    """How one trial is trained. Any of these keys may also stand under `sweep` with a list."""
+    """How one trial is trained. Each of these keys may also stand under `sweep`, with a list."""
 
     checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST)
 
 
 def _read_train(raw: Any) -> Train:
-    """The section of plain data; every problem is told at its own key."""
+    """Reads the section from plain data. Tells every problem at its own key."""
     if isinstance(raw, Train):
         return raw
     if not isinstance(raw, Mapping):
@@ -174,67 +179,67 @@ TrainSection = Annotated[Train, PlainValidator(_read_train), PlainSerializer(Tra
 
 
 class Search(Section):
-    """How points of the sweep are chosen, and which trials are stopped early."""
+    """How points of the sweep are chosen, and which trials stop early."""
 
     method: Annotated[str, one_of("grid", "random", "tpe", "factorised")] = "grid"
-    """grid: every point. random: some, drawn before the study starts. tpe: each where those before it did best.
-    factorised: the grid, each batch size, rate and seed trained with one num_gpus, and every step timed with all."""
+    """grid: every point. random: some points, drawn before the study starts. tpe: points near the best ones so far.
+    factorised: the grid, but trained with one num_gpus only; steps are timed with all."""
     samples: Count = 20
-    """Points to choose, each with all its seeds; all of them where there are fewer. A grid does not look at this."""
+    """Number of points to run, each with all seeds. If the space has fewer, all are run. Ignored by grid."""
     seed: Whole = 0
     """Of the choice: the same seed chooses the same points."""
     objective: Annotated[str, one_of("metric", "time_to_target", "cost_to_target")] = "metric"
-    """What tpe looks for: the best metric of any epoch, or the fewest training seconds or worker-seconds to the first
-    of targets.accuracy; of a point's seeds, the median."""
+    """What tpe optimises: the best metric of any epoch, or the training seconds or worker-seconds until the metric
+    reaches the first of targets.accuracy. A point counts with the median of its seeds."""
     scheduler: Annotated[str, one_of("none", "asha")] = "none"
-    """asha: stop trials whose metric is among the worst, at rungs of epochs; seeds are trials of their own."""
+    """asha: stop the trials with the worst metrics at rungs of epochs. Each seed is a trial of its own."""
     grace_epochs: Count = 1
-    """The first rung; the others are at its multiples by reduction, its square …, below the last epoch."""
+    """The first rung. The others are this times reduction, reduction squared and so on, below the last epoch."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
-    """One of so many trials goes on at each rung."""
+    """At each rung, one trial in this many continues."""
     train_on: Count | None = None
-    """Of factorised, the num_gpus of its trainings, one of the sweep's; null: the smallest."""
+    """For factorised: the num_gpus of its trainings, one of the sweep's; null: the smallest."""
     held_out: Whole = 2
-    """Of factorised, the cells that are run in full all the same, to check what it infers; 0: none."""
+    """For factorised: cells that also run in full, to check the inferred times; 0: none."""
     allow_inexact: bool = False
-    """Of factorised: infer times also where the training is not the same at every num_gpus."""
+    """For factorised: infer times even if the training differs between values of num_gpus."""
 
 
 class Resources(Section):
     """What a worker asks of the cluster."""
 
     device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
-    """auto: CUDA where the cluster has GPUs, else CPU processes."""
+    """auto: CUDA if the cluster has GPUs, else CPU processes."""
     gpus_per_worker: Share = 1.0
-    """GPUs; below 1 several workers share one. Not looked at on CPU."""
+    """GPUs. Below 1, several workers share one. Ignored on CPU."""
     cpus_per_worker: Count = 1
-    """Cores; on CPU also the threads a worker computes with."""
+    """Cores. On CPU, also the threads that a worker computes with."""
     exclusive: Annotated[bool | str, one_of("auto", True, False)] = "auto"
-    """One trial at a time on a node, so that timings are undisturbed; auto: on CPU yes, on CUDA no."""
+    """Whether a trial has its nodes to itself, so that timings are undisturbed; auto: on CPU yes, on CUDA no."""
     oversubscribe: bool = False
-    """Allow more threads than cores; such timings are flagged."""
+    """Allow more threads than cores. Such timings are flagged."""
 
 
 class Targets(Section):
-    """What the study is asked to reach."""
+    """What the study should reach."""
 
-    accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(distinct)] = ()
-    """Values of the target metric to time, accuracies above 0 and up to 1; none: the study recommends by the best."""
+    accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(_distinct)] = ()
+    """Values of the target metric to time; accuracies are above 0 and at most 1. Empty: recommend by the best value."""
     price_per_gpu_hour: NotNegative | None = None
     """In any currency; null: cost is told in GPU-seconds."""
 
 
 class Limits(Section):
-    """Bounds on what one study may use up."""
+    """Bounds on what one study may use."""
 
     trial_minutes: Positive = 60.0
-    """Longest wall time of a trial; past it the trial is failed."""
+    """Longest wall time of a trial. A longer one fails."""
     stalled_seconds: Positive = 120.0
-    """A trial that finishes no step for so long is taken for stalled, and goes on from its checkpoint."""
+    """A trial without a finished step for so long counts as stalled. It continues from its checkpoint."""
     failures_per_trial: Whole = 2
     """Attempts that a trial may lose to each cause, such as a lost worker."""
     trials_per_group: Count = 200
-    """A worker group is started anew after so many trials."""
+    """A worker group is replaced after so many trials."""
 
 
 class Tracking(Section):
@@ -245,38 +250,45 @@ class Tracking(Section):
     experiment: Annotated[Text, AfterValidator(_experiment)] | None = None
     """null: the study's name."""
     offline: Annotated[str, one_of("refuse", "spool")] = "refuse"
-    """When the tracking server can't be reached at the start: refuse the study, or send MLflow its part later."""
-
-
-FolderName = Annotated[str, AfterValidator(_folder_name)]
-StorageFolder = Annotated[Text, AfterValidator(_storage_place)]
+    """If the tracking server can't be reached at the start: refuse the study, or send the records later."""
 
 
 def fields_of(section: Any) -> dict[str, Any]:
-    """Name and type of every key of a section; empty for a type that is none."""
+    """Name and type of every key of a section. Empty for any other type."""
     if isinstance(section, type) and issubclass(section, Knobs):
         return {key.name: key.kind for key in keys(section)}
     return {name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
 
 
 def leaf_keys(section: Any = Train, prefix: str = "train.") -> list[str]:
-    """Dotted paths of every plain key of a section and the sections in it: what may stand under `sweep`."""
+    """Dotted paths of every plain key of a section and its subsections. By default, those that may be swept."""
     paths = []
     for name, kind in fields_of(section).items():
         paths += leaf_keys(kind, f"{prefix}{name}.") if fields_of(kind) else [f"{prefix}{name}"]
     return paths
 
 
+def number_type(key: str) -> type | None:
+    """int or float for a parameter that may have a range. None for all others and the seed."""
+    known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
+    if not key.startswith("train."):
+        return known.get(key)
+    kind: Any = Train
+    for part in key.split(".")[1:]:
+        kind = fields_of(kind)[part]
+    return kind if kind in (int, float) else None
+
+
 KINDS = ("uniform", "log_uniform")
 DIGITS = 4
-"""Significant digits of a number that is drawn: it can be read, typed again, and is the same on every machine, where
-logarithms may differ in their last bit; a trial's id hashes it."""
+"""Significant digits of a drawn number. It is readable, and equal on every machine: logarithms may differ in the last
+bit, and a trial's id hashes the number."""
 
 
 class Range(Section):
-    """Every number from low to high, both included; whole numbers where the bounds are.
+    """All numbers from low to high, both included. They are whole if the bounds are.
 
-    uniform: each is as likely as another; log_uniform: each magnitude is. Whole numbers are rounded to the nearest.
+    uniform: every number is equally likely. log_uniform: every magnitude is. Whole numbers are rounded to the nearest.
     """
 
     kind: Literal["uniform", "log_uniform"]
@@ -289,23 +301,23 @@ class Range(Section):
 
     @property
     def whole(self) -> bool:
-        """Whether it is of whole numbers."""
+        """Whether it holds only whole numbers."""
         return isinstance(self.low, int)
 
     @property
     def count(self) -> float:
-        """How many numbers it holds; infinity where they are not whole."""
+        """How many numbers it holds. Infinity if they are not whole."""
         return self.high - self.low + 1 if self.whole else math.inf
 
     def at(self, share: float) -> int | float:
-        """The number below which this share of the draws lies, 0 to 1."""
+        """The quantile of the distribution at a share from 0 to 1."""
         half = 0.5 if self.whole else 0.0  # the first and the last whole number are as wide as the others
         low, high = self.low - half, self.high + half
         logarithmic = self.kind == "log_uniform"
         return self.tidy(low * (high / low) ** share if logarithmic else low + share * (high - low))
 
     def tidy(self, value: float) -> int | float:
-        """A number as trials have it: whole, or with a few significant digits; never beyond the bounds."""
+        """Rounds a number as trials have it: whole or to a few significant digits, and within the bounds."""
         if self.whole:
             return min(max(math.floor(value + 0.5), int(self.low)), int(self.high))
         width = (self.high - self.low) / max(abs(self.low), abs(self.high))
@@ -316,14 +328,3 @@ class Range(Section):
     def text(self) -> str:
         """In words: `0.01 to 1, log_uniform`."""
         return f"{self.low:g} to {self.high:g}, {self.kind}"
-
-
-def number_type(key: str) -> type | None:
-    """int or float where a parameter is such a number, so that it may have a range; None for any other and the seed."""
-    known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
-    if not key.startswith("train."):
-        return known.get(key)
-    kind: Any = Train
-    for part in key.split(".")[1:]:
-        kind = fields_of(kind)[part]
-    return kind if kind in (int, float) else None

@@ -1,8 +1,4 @@
-"""`StudySpec`: all sections as one model.
-
-All problems are told at once, before anything is started or written. A `SpecError` has the file, line, field, value
-and remedy of each.
-"""
+"""`StudySpec`: all sections as one model, and the values that a parameter takes in it."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -30,12 +26,12 @@ from scalestudy.training.config import value_of
 
 
 class StudySpec(Section):
-    """One study, resolved: what is trained, what is swept, with what, and what is asked of it."""
+    """One study with every default filled in: what is trained, which parameters vary, on which resources, and why."""
 
     name: FolderName
     """Names the study's folder and its MLflow experiment."""
     description: str = ""
-    """The question it answers, for people."""
+    """The question that the study answers, for people."""
     workload: Workload = Workload()
     train: TrainSection = Train()
     sweep: Sweep = Field(default_factory=lambda: Sweep.model_validate({}))
@@ -48,9 +44,9 @@ class StudySpec(Section):
     tracking: Tracking = Tracking()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with every default filled in; `StudySpec.model_validate` gives an equal spec.
+        """Plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.
 
-        The tracking address loses its password: everything that is written down or shown is made from this.
+        The tracking address loses its password, since everything stored or shown is made from this.
         """
         plain = self.model_dump(mode="json")
         plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
@@ -58,15 +54,20 @@ class StudySpec(Section):
         return plain
 
     def to_yaml(self) -> str:
-        """The resolved spec as YAML, its sections in the order of this class."""
+        """The resolved spec as YAML, with the sections in the order of this class."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
-    """Every pair of values of two parameters that some trial has; of a range, the bounds.
+def values_in(spec: StudySpec, key: str) -> list[Any]:
+    """Every value that a parameter has in some trial, or the bounds of its range.
 
-    Keys of `train` are named with their section: `train.lr_rule`.
+    Keys of `train` include their section, here and below: `train.lr_rule`.
     """
+    return spec.sweep.values_of(key) or [value_of(spec, key)]
+
+
+def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
+    """Every pair of values that two parameters have in the same trial. A range gives its bounds."""
     lists = {key: spec.sweep.values_of(key) for key in (*spec.sweep.lists(), *spec.sweep.ranges())}
 
     def values(key: str, point: dict[str, Any]) -> Sequence[Any]:
@@ -81,12 +82,7 @@ def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any
 
 
 def field_of(spec: StudySpec, key: str) -> str:
-    """Where the spec says a parameter's value."""
+    """The field of the spec that sets a parameter."""
     if key in spec.sweep.lists() or key in spec.sweep.ranges():
         return f"sweep.{key}"
     return "sweep.points" if spec.sweep.values_of(key) else key
-
-
-def values_in(spec: StudySpec, key: str) -> list[Any]:
-    """Every value that a parameter has in some trial; of a range, the bounds."""
-    return spec.sweep.values_of(key) or [value_of(spec, key)]

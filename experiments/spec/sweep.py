@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.errors import explain, shown, wrong
 from scalestudy.experiments.spec.sections import (
@@ -29,20 +29,20 @@ ITEMS: Mapping[str, TypeAdapter[Any]] = {
     "learning_rate": TypeAdapter(Positive, config=STRICT),
     "seed": TypeAdapter(Whole, config=STRICT),
 }
+"""The parameters that every trial has, each with the check of its values."""
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "num_gpus": (1,),
     "batch_size": (256,),
     "learning_rate": (0.1,),
     "seed": (0,),
 }
-Found = list[InitErrorDetails]
 
 
 class Sweep(Section):
-    """The parameters of a study: the grid of all lists, times the chosen points; a search draws from them and ranges.
+    """The parameters of a study. A grid is the product of all lists and the points; a search draws from them.
 
     Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`).
-    Values are kept in the order given. A parameter that is left out is not swept: `DEFAULTS` holds its one value.
+    Values keep their order. A parameter without values takes its one value from `DEFAULTS` or `train`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -63,25 +63,25 @@ class Sweep(Section):
     def _read(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping):
             return raw
-        found: Found = []
-        points = _points(raw["points"], found) if "points" in raw else None
+        reader = _Reader()
+        points = reader.points(raw["points"]) if "points" in raw else None
         in_points = {key for point in points or () for key in point}
-        lists = {key: _values(key, raw[key], in_points, found) for key in raw if key != "points"}
-        if found:
-            raise ValidationError.from_exception_data("sweep", found)
+        lists = {key: reader.values(key, raw[key], in_points) for key in raw if key != "points"}
+        if reader.problems:
+            raise ValidationError.from_exception_data("sweep", reader.problems)
         defaults = {key: values for key, values in DEFAULTS.items() if key not in in_points}
         return {**defaults, **lists, **({"points": points} if points else {})}
 
     def lists(self) -> dict[str, tuple[Any, ...]]:
-        """Parameter name to its values, the four fields first, then `train.*` keys in the spec's order; no ranges."""
+        """The values of each listed parameter: the four fields first, then `train.*` keys in the spec's order."""
         return {key: values for key, values in self._parameters() if not isinstance(values, Range)}
 
     def ranges(self) -> dict[str, Range]:
-        """Parameter name to its range, in the same order."""
+        """The range of each parameter that has one, in the same order."""
         return {key: values for key, values in self._parameters() if isinstance(values, Range)}
 
     def values_of(self, key: str) -> list[Any]:
-        """Every value that a parameter takes, in lists and points, or the bounds of its range; empty: not swept."""
+        """Every value of a parameter in lists and points, or the bounds of its range. Empty if it is not swept."""
         from_points = [point[key] for point in self.points or () if key in point]
         bounds = [(found.low, found.high) for name, found in self.ranges().items() if name == key]
         return [*self.lists().get(key, ()), *itertools.chain(*bounds), *from_points]
@@ -96,115 +96,108 @@ def sweep_keys() -> list[str]:
     return [*ITEMS, "points", *leaf_keys()]
 
 
-def _problem(found: Found, location: tuple[int | str, ...], value: Any, error: PydanticCustomError) -> None:
-    found.append(InitErrorDetails(type=error, loc=location, input=value))
+class _Reader:
+    """Checks the values of a raw sweep. Collects every problem, so that all are told at once."""
 
+    def __init__(self) -> None:
+        self.problems: list[InitErrorDetails] = []
 
-def _values(key: str, raw: Any, in_points: set[str], found: Found) -> tuple[Any, ...] | Range:
-    """The checked values of one parameter, or its range; what is wrong is added to `found`."""
-    if not _known(key, (key,), raw, found):
-        return ()
-    if key in in_points:
-        _problem(found, (key,), raw, wrong("is given here and in points", "keep one of the two"))
-    if isinstance(raw, Mapping) and len(raw) == 1 and next(iter(raw)) in KINDS:
-        return _range(key, raw, found) or ()
-    items = _listed(key, raw, found)
-    checked = [_checked(key, (key, index), item, found) for index, item in enumerate(items)]
-    _refuse_repeats(key, items, checked, found)
-    return tuple(checked)
+    def values(self, key: str, raw: Any, in_points: set[str]) -> tuple[Any, ...] | Range:
+        """The checked values of one parameter, or its range.
 
+        raw: a list, {choice: [...]}, {uniform: [low, high]} or {log_uniform: [low, high]}.
+        """
+        if not self._is_known(key, (key,), raw):
+            return ()
+        if key in in_points:
+            self._add((key,), raw, "is given here and in points", "keep one of the two")
+        if isinstance(raw, Mapping) and len(raw) == 1 and next(iter(raw)) in KINDS:
+            return self._range(key, raw) or ()
+        if isinstance(raw, Mapping) and set(raw) == {"choice"}:
+            raw = raw["choice"]
+        if isinstance(raw, tuple):
+            raw = list(raw)
+        if not isinstance(raw, list):
+            remedy = f"write a list, such as [{shown(raw)}]" if not isinstance(raw, Mapping | None) else "write a list"
+            self._add((key,), raw, "is not a list", remedy)
+            return ()
+        if not raw:
+            self._add((key,), raw, "is an empty list", "list at least one value, or remove the key")
+        checked = [self._value(key, (key, index), item) for index, item in enumerate(raw)]
+        self._refuse_repeats(key, raw, checked)
+        return tuple(checked)
 
-def _known(key: str, location: tuple[int | str, ...], raw: Any, found: Found) -> bool:
-    known = [name for name in sweep_keys() if name != "points"]
-    if key in known:
-        return True
-    remedy = did_you_mean(key, known).strip() or f"sweep one of {', '.join(known)}"
-    _problem(found, location, raw, wrong("stands under a key that can't be swept", remedy))
-    return False
+    def points(self, raw: Any) -> tuple[dict[str, Any], ...]:
+        """The checked points."""
+        if isinstance(raw, tuple):
+            raw = list(raw)
+        if not isinstance(raw, list) or not raw or not all(isinstance(point, Mapping) and point for point in raw):
+            remedy = "write [{num_gpus: 1, batch_size: 256, learning_rate: 0.2}, …] or remove the key"
+            self._add(("points",), raw, "is not a list of points", remedy)
+            return ()
+        for index, point in enumerate(raw):
+            if set(point) != set(raw[0]):
+                remedy = f"give every point the keys of the first: {', '.join(raw[0])}"
+                self._add(("points", index), point, "has other keys than the first point", remedy)
+        checked = [
+            {
+                key: self._value(key, ("points", index, key), value)
+                for key, value in point.items()
+                if self._is_known(key, ("points", index, key), value)
+            }
+            for index, point in enumerate(raw)
+        ]
+        self._refuse_repeats("points", raw, checked)
+        return tuple(checked)
 
+    def _range(self, key: str, raw: Mapping[str, Any]) -> Range | None:
+        kind, bounds = next(iter(raw.items()))
+        if number_type(key) is None:
+            self._add((key,), raw, "is a range, but the values are no measure", "list the values")
+            return None
+        listed = list(bounds) if isinstance(bounds, list | tuple) else []
+        is_pair = len(listed) == 2 and all(type(bound) in (int, float) for bound in listed)
+        if not is_pair or not listed[0] < listed[1] or (kind == "log_uniform" and listed[0] <= 0):
+            above = "above 0, " if kind == "log_uniform" else ""
+            self._add((key,), raw, "has no valid bounds", f"write {{{kind}: [low, high]}}, {above}low < high")
+            return None
+        before = len(self.problems)
+        low, high = (self._value(key, (key,), bound) for bound in listed)
+        if len(self.problems) > before:
+            return None
+        return Range.model_validate({"kind": kind, "low": low, "high": high})
 
-def _listed(key: str, raw: Any, found: Found) -> list[Any]:
-    """The items of a list or of {choice: [...]}."""
-    if isinstance(raw, Mapping) and set(raw) == {"choice"}:
-        raw = raw["choice"]
-    if isinstance(raw, tuple):
-        raw = list(raw)
-    if not isinstance(raw, list):
-        remedy = f"write a list, such as [{shown(raw)}]" if not isinstance(raw, Mapping | None) else "write a list"
-        _problem(found, (key,), raw, wrong("is not a list", remedy))
-        return []
-    if not raw:
-        _problem(found, (key,), raw, wrong("is an empty list", "list at least one value, or remove the key"))
-    return raw
+    def _value(self, key: str, location: tuple[int | str, ...], item: Any) -> Any:
+        """The value of a parameter as trials have it. `train` checks its own keys."""
+        try:
+            if key in ITEMS:
+                return ITEMS[key].validate_python(item)
+            path = key.removeprefix("train.")
+            section: Any = item
+            for part in reversed(path.split(".")):
+                section = {part: section}
+            return value_of(Train.from_dict(section), path)
+        except ValidationError as error:
+            message, remedy = explain(error.errors()[0])
+        except KnobError as error:
+            message, remedy = error.problems[0].what, error.problems[0].remedy
+        self._add(location, item, message, remedy)
+        return item
 
+    def _is_known(self, key: str, location: tuple[int | str, ...], raw: Any) -> bool:
+        known = [name for name in sweep_keys() if name != "points"]
+        if key not in known:
+            remedy = did_you_mean(key, known).strip() or f"sweep one of {', '.join(known)}"
+            self._add(location, raw, "stands under a key that can't be swept", remedy)
+        return key in known
 
-def _range(key: str, raw: Mapping[str, Any], found: Found) -> Range | None:
-    """The checked range of {uniform: [low, high]} or {log_uniform: [low, high]}."""
-    kind, bounds = next(iter(raw.items()))
-    if number_type(key) is None:
-        _problem(found, (key,), raw, wrong("is a range, but the values are no measure", "list the values"))
-        return None
-    listed = list(bounds) if isinstance(bounds, list | tuple) else []
-    numbers = len(listed) == 2 and all(type(bound) in (int, float) for bound in listed)
-    ordered = numbers and listed[0] < listed[1]
-    if not ordered or (kind == "log_uniform" and listed[0] <= 0):
-        above = "above 0, " if kind == "log_uniform" else ""
-        _problem(found, (key,), raw, wrong("has no valid bounds", f"write {{{kind}: [low, high]}}, {above}low < high"))
-        return None
-    before = len(found)
-    low, high = (_checked(key, (key,), bound, found) for bound in listed)
-    return Range.model_validate({"kind": kind, "low": low, "high": high}) if len(found) == before else None
+    def _refuse_repeats(self, key: str, items: list[Any], checked: list[Any]) -> None:
+        seen: set[str] = set()
+        for index, value in enumerate(checked):
+            text = json.dumps(value, sort_keys=True, default=str)
+            if text in seen:
+                self._add((key, index), items[index], "is listed twice", "keep one of the two")
+            seen.add(text)
 
-
-def _checked(key: str, location: tuple[int | str, ...], item: Any, found: Found) -> Any:
-    """The value of a parameter as trials have it; what is wrong is added to `found`."""
-    try:
-        return ITEMS[key].validate_python(item) if key in ITEMS else _train_value(key, item)
-    except ValidationError as error:
-        message, remedy = explain(error.errors()[0])
-    except KnobError as error:
-        message, remedy = error.problems[0].what, error.problems[0].remedy
-    _problem(found, location, item, wrong(message, remedy))
-    return item
-
-
-def _train_value(key: str, item: Any) -> Any:
-    """The value of a `train.*` key, checked by the section that it belongs to."""
-    path = key.removeprefix("train.")
-    raw: Any = item
-    for part in reversed(path.split(".")):
-        raw = {part: raw}
-    return value_of(Train.from_dict(raw), path)
-
-
-def _refuse_repeats(key: str, items: list[Any], checked: list[Any], found: Found) -> None:
-    seen: set[str] = set()
-    for index, value in enumerate(checked):
-        text = json.dumps(value, sort_keys=True, default=str)
-        if text in seen:
-            _problem(found, (key, index), items[index], wrong("is listed twice", "keep one of the two"))
-        seen.add(text)
-
-
-def _points(raw: Any, found: Found) -> tuple[dict[str, Any], ...]:
-    """The checked points; what is wrong is added to `found`."""
-    if isinstance(raw, tuple):
-        raw = list(raw)
-    if not isinstance(raw, list) or not raw or not all(isinstance(point, Mapping) and point for point in raw):
-        remedy = "write [{num_gpus: 1, batch_size: 256, learning_rate: 0.2}, …] or remove the key"
-        _problem(found, ("points",), raw, wrong("is not a list of points", remedy))
-        return ()
-    for index, point in enumerate(raw):
-        if set(point) != set(raw[0]):
-            remedy = f"give every point the keys of the first: {', '.join(raw[0])}"
-            _problem(found, ("points", index), point, wrong("has other keys than the first point", remedy))
-    checked = [
-        {
-            key: _checked(key, ("points", index, key), value, found)
-            for key, value in point.items()
-            if _known(key, ("points", index, key), value, found)
-        }
-        for index, point in enumerate(raw)
-    ]
-    _refuse_repeats("points", raw, checked, found)
-    return tuple(checked)
+    def _add(self, location: tuple[int | str, ...], value: Any, message: str, remedy: str) -> None:
+        self.problems.append(InitErrorDetails(type=wrong(message, remedy), loc=location, input=value))

@@ -1,8 +1,7 @@
-"""YAML read as plain data, with the line of every value.
+"""YAML as plain data, with the line of every value.
 
-PyYAML composes the document into nodes; the values are built here. So a tag that would run code has nothing to run,
-a key given twice is seen, aliases are bounded, and numbers are read as people mean them: the scalars are those of
-YAML 1.2 (`1e-3` is a number; `yes`, `010` and `1:30` are not what YAML 1.1 made of them).
+PyYAML only composes the nodes; the values are built here. So no tag can run code, repeated keys are seen, and aliases
+are bounded. Scalars follow YAML 1.2: `1e-3` is a number, while `yes`, `1:30` and a date are text.
 """
 
 import math
@@ -17,51 +16,40 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from scalestudy.experiments.spec.errors import ABSENT, Problem, shown
 
 MAX_VALUES = 50_000
-"""Values in one document with its aliases written out; a spec of 10,000 trials as points stays below it."""
+"""Values in one document, aliases written out. A spec that lists 10,000 trials as points has fewer."""
 MAX_DEPTH = 40
 
 Path = tuple[int | str, ...]
 
-_TAG = "tag:yaml.org,2002:"
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_INT = re.compile(r"[-+]?[0-9]{1,300}")
-
 
 @dataclass
 class Document:
-    """Plain data, the 1-based line of the value at each path, and what was wrong with the way it was written."""
+    """Plain data, the 1-based line of the value at each path, and the problems of its notation."""
 
     data: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, path: Path) -> int | None:
-        """The line of the value at `path`, or of the nearest thing around it."""
+        """The line of the value at `path`, or of the nearest section around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path)
 
 
 class NotReadableError(ValueError):
-    """Text that is not a YAML document of plain data. Carries message, remedy and the 1-based line, if known."""
+    """Text that is not a YAML document of plain data. line: 1-based, None if unknown."""
 
     def __init__(self, message: str, remedy: str, line: int | None = None) -> None:
         super().__init__(message, remedy, line)
         self.message, self.remedy, self.line = message, remedy, line
 
 
-class _Composer(yaml.SafeLoader):
-    """Composes nodes with every plain scalar left untagged: `_scalar` decides what it is."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and shape)
-
-
 def read_yaml(text: str) -> Document:
     """Reads one YAML document.
 
-    Raises NotReadableError where the text is no YAML at all, or holds more than one document. Tags, repeated keys and
-    oversized aliases become `problems` of the document instead, so that they are told together with the rest.
+    Raises NotReadableError if the text is not YAML, has several documents, or is too large with its aliases written
+    out. Tags and repeated keys become `problems` of the document, so that they are told together with the rest.
     """
     try:
         node = yaml.compose(text, Loader=_Composer)
@@ -78,8 +66,17 @@ def read_yaml(text: str) -> Document:
     return document
 
 
+class _Composer(yaml.SafeLoader):
+    """Composes nodes and leaves every plain scalar untagged. `_plain_scalar` decides its type."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and shape)
+
+
+_TAG = "tag:yaml.org,2002:"
+
+
 class _Builder:
-    """Turns composed nodes into plain data, noting lines and problems in the document."""
+    """Turns composed nodes into plain data. Notes lines and problems in the document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -91,40 +88,38 @@ class _Builder:
         if self.values > MAX_VALUES or depth > MAX_DEPTH:
             remedy = f"use at most {MAX_VALUES:,} values, nested at most {MAX_DEPTH} deep, aliases (*name) written out"
             raise NotReadableError("is too large or too deeply nested", remedy, node.start_mark.line + 1)
-        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
-            return self._mapping(node, path, depth)
+        shown_tag = node.tag.replace(_TAG, "!!")
         if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
             return [self.build(child, (*path, index), depth + 1) for index, child in enumerate(node.value)]
-        if isinstance(node, ScalarNode) and node.tag.removeprefix(_TAG) in _SCALARS:
-            return self._tagged_scalar(node, path)
-        self._problem(node, path, f"has the tag {node.tag.replace(_TAG, '!!')}, which is refused", "remove the tag")
+        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+            return self._build_mapping(node, path, depth)
+        if isinstance(node, ScalarNode) and node.tag.removeprefix(_TAG) in _TAGGED_SCALARS:
+            is_plain = node.style is None and node.tag == f"{_TAG}str"
+            read = _plain_scalar if is_plain else _TAGGED_SCALARS[node.tag.removeprefix(_TAG)]
+            try:
+                return read(node.value)
+            except (ValueError, KeyError):
+                self._add_problem(node, path, f"{shown(node.value)} does not fit its tag {shown_tag}", "remove the tag")
+                return None
+        self._add_problem(node, path, f"has the tag {shown_tag}, which is refused", "remove the tag")
         return None
 
-    def _mapping(self, node: MappingNode, path: Path, depth: int) -> dict[str, Any]:
+    def _build_mapping(self, node: MappingNode, path: Path, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = self.build(key_node, (*path, "<key>"), depth + 1)
             if not isinstance(key, str) or key == "<<":
-                self._problem(key_node, path, f"has the key {shown(key)}", "use plain words as keys, no << merges")
+                self._add_problem(key_node, path, f"has the key {shown(key)}", "use plain words as keys, no << merges")
             elif key in result:
                 first = self.document.lines[(*path, key)]
                 remedy = f"keep one of the two (the first is on line {first})"
-                self._problem(key_node, (*path, key), "is given twice", remedy)
+                self._add_problem(key_node, (*path, key), "is given twice", remedy)
             else:
                 self.document.lines[(*path, key)] = key_node.start_mark.line + 1
                 result[key] = self.build(value_node, (*path, key), depth + 1)
         return result
 
-    def _tagged_scalar(self, node: ScalarNode, path: Path) -> Hashable:
-        try:
-            plain = node.style is None and node.tag == f"{_TAG}str"
-            return _plain_scalar(node.value) if plain else _SCALARS[node.tag.removeprefix(_TAG)](node.value)
-        except (ValueError, KeyError):
-            tag = node.tag.replace(_TAG, "!!")
-            self._problem(node, path, f"{shown(node.value)} does not fit its tag {tag}", "remove the tag")
-            return None
-
-    def _problem(self, node: Node, path: Path, message: str, remedy: str) -> None:
+    def _add_problem(self, node: Node, path: Path, message: str, remedy: str) -> None:
         name = ".".join(part for part in path if isinstance(part, str) and part != "<key>")
         line = node.start_mark.line + 1
         self.document.problems.append(Problem(field=name, value=ABSENT, line=line, message=message, remedy=remedy))
@@ -135,6 +130,9 @@ _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_INT = re.compile(r"[-+]?[0-9]{1,300}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def _plain_scalar(text: str) -> Hashable:
@@ -150,10 +148,11 @@ def _plain_scalar(text: str) -> Hashable:
     return text
 
 
-_SCALARS: dict[str, Callable[[str], Hashable]] = {
+_TAGGED_SCALARS: dict[str, Callable[[str], Hashable]] = {
     "str": str,
     "int": int,
     "float": lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "null": lambda text: _CONSTANTS[text],
 }
+"""How the value of a quoted or tagged scalar is read."""

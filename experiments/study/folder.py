@@ -1,4 +1,4 @@
-"""The files of one study, and how they are written. Every path inside a study's folder is made here."""
+"""The files of one study. Every path inside a study's folder is made here and nowhere else."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.addresses import child
 
 PLAN_MARKS = ("study_id", "spec_sha256")
-"""Keys of plan.json beside the plan's own."""
+"""Keys of plan.json that are not the plan's own."""
 MODEL_FILE = "model.pt"
 
 
@@ -46,31 +46,31 @@ def write_whole(file: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 class Mirror(Protocol):
-    """Where a study is kept, such as a bucket, if its folder here is a working copy.
+    """The storage of a study whose folder here is only a working copy, such as a bucket.
 
-    Names are those of the folder's files, such as `journal/00000001.json`. A call returns when the object is there,
-    whole. All raise OSError if the storage fails.
+    Names are those of the folder's files, such as `journal/00000001.json`. A call returns when the whole data is
+    stored. All calls raise OSError if the storage fails.
     """
 
     @property
     def address(self) -> str:
-        """Of the study, such as s3://bucket/runs/<study_id>."""
+        """The address of the study, such as s3://bucket/runs/<study_id>."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Holds the data under this name from now on."""
+        """Stores the data under this name, in place of what was there."""
 
     def create(self, name: str, data: bytes) -> None:
-        """As `write`. Raises FileExistsError where something is held under this name."""
+        """Stores the data under a new name. Raises FileExistsError if the name is taken."""
 
     def delete(self, name: str) -> None:
-        """Holds nothing under this name; it need not have held anything."""
+        """Deletes what is stored under this name, if anything."""
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """A study's folder, `<storage>/<study_id>/`. Files are written aside, then renamed; trials are appended whole.
+    """A study's folder, `<storage>/<study_id>/`. Files are written aside, then renamed; trials are appended.
 
-    mirror: where the study is kept, if not here. All is written there first, so that this copy never holds more.
+    mirror: where the study is kept, if not here. Everything goes there first, so this copy never says more than it.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class StudyFolder:
 
     @property
     def study_id(self) -> str:
-        """Name and UTC time, as the plan's file says; the folder's name as long as there is no plan."""
+        """Name and UTC timestamp, from the plan's file. Without that file, the folder's name."""
         if self.plan_file.exists():
             return str(json.loads(self.plan_file.read_text("utf-8")).get("study_id") or self.path.resolve().name)
         return self.path.resolve().name
@@ -93,22 +93,22 @@ class StudyFolder:
 
     @property
     def plan_file(self) -> Path:
-        """The plan, `Plan.to_dict`."""
+        """The plan, as `Plan.to_dict` gives it."""
         return self.path / "plan.json"
 
     @property
     def journal_folder(self) -> Path:
-        """Every event, one file each; `scalestudy.experiments.study.journal` reads and writes them."""
+        """Every event in a file of its own. `scalestudy.experiments.study.journal` reads and writes them."""
         return self.path / "journal"
 
     @property
     def cursor_file(self) -> Path:
-        """How much of the journal MLflow has."""
+        """How much of the journal has reached MLflow."""
         return self.path / "spool" / "written"
 
     @property
     def address_file(self) -> Path:
-        """Where MLflow has the study."""
+        """The MLflow address of the study."""
         return self.path / "spool" / "address.json"
 
     @property
@@ -118,27 +118,27 @@ class StudyFolder:
 
     @property
     def trials_file(self) -> Path:
-        """One line an ended trial."""
+        """One line for each ended trial."""
         return self.path / "trials.jsonl"
 
     @property
     def summary_file(self) -> Path:
-        """The analysis, strict JSON."""
+        """The analysis, as strict JSON."""
         return self.path / "summary.json"
 
     @property
     def report_file(self) -> Path:
-        """The report, self-contained HTML."""
+        """The report, as self-contained HTML."""
         return self.path / "report.html"
 
     @property
     def driver_log(self) -> Path:
-        """What Ray and Tune say."""
+        """The output of Ray and Tune."""
         return self.path / "driver.log"
 
     @property
     def log_file(self) -> Path:
-        """What the driver did and met, a line of JSON each, with the study's and the trial's id."""
+        """What the driver did and met: lines of JSON, with the ids of study and trial."""
         return self.path / "log.jsonl"
 
     @property
@@ -148,7 +148,7 @@ class StudyFolder:
 
     @property
     def figures(self) -> Path:
-        """Folder of the report's figures as PNG."""
+        """Folder of the report's figures, as PNG."""
         return self.path / "figures"
 
     def figure_file(self, name: str) -> Path:
@@ -160,31 +160,31 @@ class StudyFolder:
         return self.path / "checkpoints" / trial_id
 
     def model_file(self, trial_id: str) -> Path:
-        """The parameters of one trial's model, if it is kept."""
+        """The parameters of one trial's model. Only kept models have this file."""
         return self.checkpoints(trial_id) / MODEL_FILE
 
     @property
     def address(self) -> str:
-        """Where the study is kept, as a command takes it: a path, or a URI."""
+        """Where the study is kept: the path or URI that commands take."""
         return self.mirror.address if self.mirror else str(self.path)
 
     def place_of(self, file: Path) -> str:
-        """Where a file of this folder is kept: its path, or its URI."""
+        """Where a file of this folder is kept: its path or URI."""
         return child(self.mirror.address, *file.relative_to(self.path).parts) if self.mirror else str(file)
 
     def share(self, *files: Path) -> None:
-        """Puts files that were written by other means into the mirror; skips those that do not exist."""
+        """Copies files that others wrote to where the study is kept. Skips files that do not exist."""
         for file in files:
             if self.mirror and file.is_file():
                 self.mirror.write(self._name(file), file.read_bytes())
 
     def share_new(self, file: Path, content: bytes) -> None:
-        """Puts a file into the mirror before it is written here. Raises FileExistsError if it is there already."""
+        """Stores a new file where the study is kept, before it is written here. Raises FileExistsError if it exists."""
         if self.mirror:
             self.mirror.create(self._name(file), content)
 
     def delete(self, file: Path) -> None:
-        """Deletes a file; it need not exist."""
+        """Deletes a file, if it exists."""
         if self.mirror:
             self.mirror.delete(self._name(file))
         file.unlink(missing_ok=True)
@@ -193,29 +193,37 @@ class StudyFolder:
         return file.relative_to(self.path).as_posix()
 
     def create(self) -> None:
-        """Makes the folder and those in it. Raises OSError."""
+        """Makes the folder and its subfolders. Raises OSError if that fails."""
         for folder in (self.path, self.figures, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
     def write_text(self, file: Path, text: str) -> None:
-        """Writes a file of this folder by `write_whole`, and into the mirror before that."""
+        """Writes a file of this folder aside, then renames it. A reader sees the old or the new one, whole."""
         self.write_bytes(file, text.encode("utf-8"))
 
     def write_bytes(self, file: Path, content: bytes) -> None:
-        """As `write_text`, for bytes."""
+        """Does the same as `write_text`, for bytes."""
         if self.mirror:
             self.mirror.write(self._name(file), content)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, content, durable=True)
 
     def write_json(self, file: Path, data: Mapping[str, Any]) -> None:
-        """Writes strict JSON: a line a key, and a line an item of its list. Raises ValueError for NaN and infinity."""
-        self.write_text(file, "{\n" + ",\n".join(f" {_line(key)}: {_lines(data[key])}" for key in data) + "\n}\n")
+        """Writes strict JSON as `write_text` does. Each key has a line, and so has each item of its list.
+
+        Raises ValueError for NaN and infinity.
+        """
+        line = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+        values = {
+            key: "[\n  " + ",\n  ".join(map(line, value)) + "\n ]" if isinstance(value, list) and value else line(value)
+            for key, value in data.items()
+        }
+        self.write_text(file, "{\n" + ",\n".join(f" {line(key)}: {text}" for key, text in values.items()) + "\n}\n")
 
     def write_plan(self, plan: Plan, study_id: str, spec_yaml: str) -> None:
         """Writes the spec and its plan, with the study's id and the spec's hash.
 
-        The plan comes first, and also knows the spec that it replaces. So a study killed in between can still go on.
+        The plan comes first, with the hash of the old spec too. So a study that is killed in between can still resume.
         """
         specs = [_hash(spec_yaml.encode("utf-8"))]
         if self.spec_file.exists():
@@ -225,24 +233,24 @@ class StudyFolder:
         self.write_text(self.spec_file, spec_yaml)
 
     def update_plan(self, plan: Plan) -> None:
-        """Writes the plan anew, with the trials that a search has added; the file's other keys stay."""
+        """Replaces the plan in its file, with the trials that a search has added. The `PLAN_MARKS` stay."""
         before = json.loads(self.plan_file.read_text("utf-8"))
         self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS if key in before} | plan.to_dict())
 
     def is_spec_unchanged(self) -> bool:
-        """Whether spec.yaml is one that the plan was written for. Raises OSError or ValueError."""
+        """Whether the plan was written for this spec.yaml. Raises OSError or ValueError if either can't be read."""
         known = json.loads(self.plan_file.read_text("utf-8")).get("spec_sha256")
         return _hash(self.spec_file.read_bytes()) in (known or ())
 
     def read_plan(self) -> Plan:
-        """The plan. Raises OSError or ValueError if it can't be read."""
+        """Reads the plan. Raises OSError or ValueError if there is none that can be read."""
         return Plan.from_dict(json.loads(self.plan_file.read_text("utf-8")))
 
     def append_trial(self, trial: Mapping[str, Any]) -> None:
-        """Appends one ended trial as a whole line, and hands it to the system.
+        """Appends one ended trial as a whole line. Raises ValueError for NaN and infinity.
 
-        The journal has the trial on disk by then; what a power cut takes from here is written again from it. Raises
-        ValueError for NaN and infinity.
+        The line may not be on disk yet when this returns. A power cut can take it, but the journal has the trial on
+        disk, and the line is written again from it.
         """
         line = json.dumps(trial, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
         with self.trials_file.open("ab+") as stream:
@@ -250,18 +258,13 @@ class StudyFolder:
             stream.write(line.encode("utf-8", "backslashreplace"))
 
     def read_trials(self) -> list[dict[str, Any]]:
-        """The ended trials in the order of their ends; the first record of a trial_id wins.
+        """Reads the ended trials in the order of their ends. The first record of a trial_id wins.
 
-        A last line torn by a crash is left out. Raises ValueError for a broken line elsewhere.
+        Ignores a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
         """
-        trials: dict[str, dict[str, Any]] = {}
-        for trial in self._lines():
-            trials.setdefault(trial["trial_id"], trial)
-        return list(trials.values())
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
         if not self.trials_file.exists():
-            return
+            return []
+        trials: dict[str, dict[str, Any]] = {}
         whole, _, _torn = self.trials_file.read_bytes().rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n"), start=1):
             if not line.strip():
@@ -272,10 +275,11 @@ class StudyFolder:
             except (ValueError, KeyError, TypeError):
                 remedy = "remove the line; `resume` takes it from the journal again"
                 raise ValueError(f"{self.trials_file}:{number}: is not the record of a trial; {remedy}") from None
-            yield trial
+            trials.setdefault(trial["trial_id"], trial)
+        return list(trials.values())
 
     def measured_trials(self) -> list[dict[str, Any]]:
-        """The ended trials, each with the `workload` and `train` of its plan: what `plan.estimate` learns from."""
+        """The ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them."""
         planned = {trial.trial_id: trial for trial in self.read_plan().trials}
         return [
             {**trial, "workload": planned[trial["trial_id"]].workload, "train": planned[trial["trial_id"]].train}
@@ -284,19 +288,12 @@ class StudyFolder:
         ]
 
 
-_line = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
-
-
-def _lines(value: Any) -> str:
-    return "[\n  " + ",\n  ".join(map(_line, value)) + "\n ]" if isinstance(value, list) and value else _line(value)
-
-
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
 def _drop_torn_line(stream: Any) -> None:
-    """Cuts what a crash left after the last line's end."""
+    """Cuts off the torn line that a crash left at the end."""
     size = stream.seek(0, os.SEEK_END)
     position = size
     while position > 0:

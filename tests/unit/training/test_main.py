@@ -156,7 +156,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         (["--metric", "math:pi"], "metric: 'math:pi': module 'math' has no callable 'pi'"),
         (
             ["--loss", f"{WORKLOADS}:mean_loss"],
-            "return one value an example (with PyTorch's losses",
+            "return one value an example (for PyTorch's losses",
         ),
         (["--data", f"{WORKLOADS}:labels_out_of_range", "--data-args", "{}"], "correct the labels"),
         (

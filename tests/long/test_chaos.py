@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from scalestudy.orchestration.study.ready import check_data, read_spec
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import check_data
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.train import train

@@ -7,7 +7,6 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from scalestudy.orchestration.commands.manifests import image_version
 
 from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pods, read
 from tests.support.studies import REPOSITORY
@@ -16,6 +15,12 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 DOCKERFILE = (INFRA / "docker" / "Dockerfile").read_text("utf-8")
 PIN = re.compile(r"([A-Za-z][\w.-]*)(?:\[[\w,]+\])?==([\w.]+)")
 MARKED = [INFRA / name for name in ("kuberay/raycluster.yaml", "kuberay/rayjob.yaml", "ray/cluster.yaml")]
+
+
+def image_version(image):
+    """An image's name and the version in its tag, which may name the device too."""
+    name, _, tag = image.rpartition("/")[2].partition(":")
+    return name, tag.partition("-")[0]
 
 
 def pinned(package):

@@ -5,7 +5,7 @@ import pytest
 from scalestudy.experiments.spec.reading import SpecError
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import write_new_spec
-from scalestudy.orchestration.study.ready import read_spec
+from scalestudy.orchestration.study.folders import read_spec
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind
 

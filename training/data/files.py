@@ -1,8 +1,4 @@
-"""Data files: found, checked, downloaded.
-
-A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
-targets.
-"""
+"""Data files: found, checked, downloaded."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def write_file(name: str, target: Path, content: bytes) -> Path:
         write_whole(target, content)
     except OSError as error:
         raise DataError(
-            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be"
+            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be written"
         ) from None
     return target
 

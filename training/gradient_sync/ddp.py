@@ -5,8 +5,6 @@ This file does not postpone annotations: PyTorch compares those of a communicati
 Shapes: a parameter's gradient as a matrix, m × n; P, m × r; Q, n × r; r the rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial

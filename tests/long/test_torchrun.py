@@ -24,11 +24,18 @@ def test_devices_start_a_worker_each() -> None:
     assert [line["train_loss"] for line in started[:2]] == [line["train_loss"] for line in under_torchrun[:2]]
 
 
-def test_what_is_no_device_is_told_once() -> None:
-    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,tpu"]
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("cpu,tpu", "devices: 'tpu' is not a device; write cpu, cuda or cuda:1"),
+        ("cpu,cuda:7", "device: no CUDA device 7 among"),
+    ],
+)
+def test_what_is_no_device_is_told_once(devices: str, message: str) -> None:
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", devices]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert "devices: 'tpu' is not a device; write cpu, cuda or cuda:1" in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 

@@ -125,11 +125,9 @@ def test_the_search_ends_at_the_limit(limit: int, most: int) -> None:
 
 
 def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
-    """LeNet's activations: some 0.2 MB an example. A little more memory, a larger batch: no try takes up room."""
-    less, more = (
-        find_max_batch(make_config(model="lenet", model_args={}), ALONE, limit_bytes=mib * MIB, most=2**12)
-        for mib in (540, 580)
-    )
+    """At some 0.2 MB an example. A little more memory, a larger batch: no try takes up room."""
+    config = make_config(model="tests.support.training.workloads:RoomyNet", model_args={})
+    less, more = (find_max_batch(config, ALONE, limit_bytes=mib * MIB, most=2**12) for mib in (540, 580))
     assert 256 < less.batch < more.batch < 2**12
     for found in (less, more):
         assert not found.at_least

@@ -137,12 +137,6 @@ def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
     assert less.to_dict()["limit_bytes"] == 540 * MIB
 
 
-def test_more_may_fit_where_the_search_ends_first() -> None:
-    found = find_max_batch(make_config(), ALONE, limit_bytes=2 * GIB, most=8)
-    assert (found.batch, found.at_least) == (8, True)
-    assert [each.batch for each in found.tries] == [2, 4, 8]
-
-
 @pytest.mark.parametrize(
     ("limit", "message"), [(None, "on a CPU the limit has to be stated"), (2**26, "too little to load the data set")]
 )

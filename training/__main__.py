@@ -16,7 +16,6 @@ from typing import Any
 from scalestudy.training.arguments import become_many, has_to_become_many, make_config, make_parser
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
-from scalestudy.training.device import choose_device
 from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_memory
 
 # exit codes
@@ -74,6 +73,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
 
     from scalestudy.training.checkpoint.byte_store import LocalByteStore
     from scalestudy.training.checkpoint.hook import Checkpoints
+    from scalestudy.training.device import choose_device
     from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
     from scalestudy.training.loop.noise_scale import NoiseScale
     from scalestudy.training.loop.train import train

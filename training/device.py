@@ -1,7 +1,4 @@
-"""Device, precision, memory count: the device protocol.
-
-bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, other operations where it is safe.
-"""
+"""What a training needs to know of its device: which one, in which precision, with how much memory."""
 
 from __future__ import annotations
 
@@ -10,49 +7,10 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 
 from scalestudy.training.exceptions import InputError
-
-if TYPE_CHECKING:
-    import torch
-
-
-Precision = Callable[[], AbstractContextManager[object]]
-"""Makes the context that a forward pass runs in."""
-
-
-def make_precision(name: str, device: torch.device) -> Precision:
-    """Make the context of `fp32` or `bf16` on the device. Raises ValueError if the device has no bfloat16."""
-    if name == "fp32":
-        return nullcontext
-    if not has_bfloat16(device):
-        raise InputError(f"precision: bf16 is not there on this device ({device})", "choose fp32")
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 (a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it)."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def start_memory_count(device: torch.device) -> None:
-    """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only)."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """CUDA: most bytes allocated since start_memory_count. CPU: the process's largest resident set, ever."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
 
 
 def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:
@@ -60,8 +18,6 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
 
     `kind` (auto, cpu, cuda) holds for all workers; `devices` names one a worker, by rank. Raises InputError.
     """
-    import torch
-
     if devices is None:
         if kind not in ("auto", "cpu", "cuda"):
             raise InputError(f"device: {kind!r} is not known", "choose auto, cpu or cuda")
@@ -91,10 +47,46 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
 
 
 def _cuda(index: int) -> torch.device:
-    import torch
-
     count = torch.cuda.device_count()
     if index >= count:
         raise InputError(f"device: no CUDA device {index} among {count}", "start fewer workers, or choose cpu")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+Precision = Callable[[], AbstractContextManager[object]]
+"""Makes the context that a forward pass runs in."""
+
+
+def make_precision(name: str, device: torch.device) -> Precision:
+    """Make the context of `fp32` or `bf16` on the device. Raises InputError if the device has no bfloat16.
+
+    bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, other operations where it is safe.
+    """
+    if name == "fp32":
+        return nullcontext
+    if not has_bfloat16(device):
+        raise InputError(f"precision: bf16 is not there on this device ({device})", "choose fp32")
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 (a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def start_memory_count(device: torch.device) -> None:
+    """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only)."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """CUDA: most bytes allocated since start_memory_count. CPU: the process's largest resident set, ever."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

@@ -49,16 +49,6 @@ def make_metric(name: str) -> NamedMetric:
     return NamedMetric(short, _checked("metric", name, resolve_field("metric", name, METRICS)))
 
 
-def require_outputs(outputs: object, examples: int) -> None:
-    """Raise ValueError unless a model's outputs are a tensor of floating-point numbers with a row an example."""
-    if not isinstance(outputs, torch.Tensor):
-        raise InputError(f"model: its output is a {type(outputs).__name__}", "return one tensor (N, ...)")
-    if not outputs.is_floating_point():
-        raise InputError(f"model: its outputs are {outputs.dtype}", "return floating-point numbers")
-    if outputs.dim() == 0 or len(outputs) != examples:
-        raise InputError(f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return a row an example")
-
-
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Softmax cross-entropy of logits (N, K) and classes (N,): (N,)."""
     _require_classes("loss: cross_entropy", outputs, targets)
@@ -90,49 +80,6 @@ def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """1 where the largest of the logits (N, K) is the class (N,), else 0: (N,)."""
     _require_classes("metric: accuracy", outputs, targets)
     return (outputs.argmax(dim=1) == targets).to(torch.float32)
-
-
-def _checked(field: str, name: str, function: PerExample) -> PerExample:
-    """The function, with a check that it returns one value an example."""
-
-    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        values = function(outputs, targets)
-        if not isinstance(values, torch.Tensor):
-            raise InputError(
-                f"{field}: {name!r} gave a {type(values).__name__}", "return a tensor, one value an example"
-            )
-        if values.shape != targets.shape[:1]:
-            raise InputError(
-                f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} examples",
-                "return one value an example (for PyTorch's losses reduction='none', then the mean over an "
-                "example's values)",
-            )
-        return values
-
-    return checked
-
-
-def _for_classes(function: PerExample, num_classes: int) -> PerExample:
-    """The function, with a check that outputs are one a class if the targets are classes."""
-
-    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if not targets.is_floating_point() and (outputs.dim() != 2 or outputs.shape[1] != num_classes):
-            raise InputError(
-                f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes",
-                f"make its last layer give {num_classes} outputs, shape (N, {num_classes})",
-            )
-        return function(outputs, targets)
-
-    return checked
-
-
-def _require_classes(what: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
-        raise InputError(
-            f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
-            f"and targets {tuple(targets.shape)} of {targets.dtype}",
-            "choose mse for numbers",
-        )
 
 
 class ShardLoss(nn.Module):
@@ -180,3 +127,56 @@ class ShardLoss(nn.Module):
     def trained_parameters(self) -> list[nn.Parameter]:
         """The parameters that need gradients, in the model's order, each once."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+
+def require_outputs(outputs: object, examples: int) -> None:
+    """Raise ValueError unless a model's outputs are a tensor of floating-point numbers with a row an example."""
+    if not isinstance(outputs, torch.Tensor):
+        raise InputError(f"model: its output is a {type(outputs).__name__}", "return one tensor (N, ...)")
+    if not outputs.is_floating_point():
+        raise InputError(f"model: its outputs are {outputs.dtype}", "return floating-point numbers")
+    if outputs.dim() == 0 or len(outputs) != examples:
+        raise InputError(f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return a row an example")
+
+
+def _checked(field: str, name: str, function: PerExample) -> PerExample:
+    """The function, with a check that it returns one value an example."""
+
+    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        values = function(outputs, targets)
+        if not isinstance(values, torch.Tensor):
+            raise InputError(
+                f"{field}: {name!r} gave a {type(values).__name__}", "return a tensor, one value an example"
+            )
+        if values.shape != targets.shape[:1]:
+            raise InputError(
+                f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} examples",
+                "return one value an example (for PyTorch's losses reduction='none', then the mean over an "
+                "example's values)",
+            )
+        return values
+
+    return checked
+
+
+def _for_classes(function: PerExample, num_classes: int) -> PerExample:
+    """The function, with a check that outputs are one a class if the targets are classes."""
+
+    def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not targets.is_floating_point() and (outputs.dim() != 2 or outputs.shape[1] != num_classes):
+            raise InputError(
+                f"model: outputs {tuple(outputs.shape)} do not fit {num_classes} classes",
+                f"make its last layer give {num_classes} outputs, shape (N, {num_classes})",
+            )
+        return function(outputs, targets)
+
+    return checked
+
+
+def _require_classes(what: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+        raise InputError(
+            f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
+            f"and targets {tuple(targets.shape)} of {targets.dtype}",
+            "choose mse for numbers",
+        )

@@ -1,4 +1,4 @@
-"""Parameters as bytes that hold no code."""
+"""A model's parameters in a file, and a checkpoint's state as bytes. Reading either runs no code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from torch import nn
 
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.whole_file import write_whole
+
+# what `pack` takes
+_MAPPINGS = (dict, OrderedDict)  # a module's `state_dict()` is an OrderedDict
+_KEYS = (str, int)
+_SEQUENCES = (list, tuple)
+_LEAVES = (torch.Tensor, nn.Parameter, bool, int, float, str, NoneType)
 
 
 def cpu_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -42,12 +48,6 @@ def load_state(path: str | Path) -> Mapping[str, torch.Tensor]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(f"model state: can't read {path}: {error}", "give a file that save_state wrote") from None
-
-
-MAPPINGS = (dict, OrderedDict)  # a module's `state_dict()` is an OrderedDict
-KEYS = (str, int)
-SEQUENCES = (list, tuple)
-LEAVES = (torch.Tensor, nn.Parameter, bool, int, float, str, NoneType)
 
 
 def pack(state: Any) -> bytes:
@@ -78,21 +78,21 @@ def unpack(data: bytes) -> Any:
     except Exception as error:  # on a damaged file the reader can raise anything
         odd = f"state: {len(data)} bytes can't be read ({type(error).__name__}): they are damaged or hold code"
     if odd is not None:
-        raise InputError(f"{odd}", "resume from a checkpoint that this program wrote") from None
+        raise InputError(odd, "resume from a checkpoint that this program wrote") from None
     return state
 
 
 def _odd_places(value: Any, place: str) -> Iterator[str]:
     """Each place in a state whose content is refused, with its type."""
-    if type(value) in MAPPINGS:
+    if type(value) in _MAPPINGS:
         for key, item in value.items():
-            if type(key) not in KEYS:
+            if type(key) not in _KEYS:
                 yield f"{place}: a key of type {_type_name(key)}"
             yield from _odd_places(item, f"{place}[{key!r}]")
-    elif type(value) in SEQUENCES:
+    elif type(value) in _SEQUENCES:
         for index, item in enumerate(value):
             yield from _odd_places(item, f"{place}[{index}]")
-    elif type(value) not in LEAVES:
+    elif type(value) not in _LEAVES:
         yield f"{place}: a {_type_name(value)}"
 
 

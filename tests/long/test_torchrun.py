@@ -1,4 +1,4 @@
-"""`python -m scalestudy.training` under torchrun: errors, devices, and a real SIGKILL."""
+"""Processes that train together, under torchrun and without: errors, devices, how they end, and a real SIGKILL."""
 
 from __future__ import annotations
 
@@ -24,11 +24,18 @@ def test_devices_start_a_worker_each() -> None:
     assert [line["train_loss"] for line in started[:2]] == [line["train_loss"] for line in under_torchrun[:2]]
 
 
-def test_what_is_no_device_is_told_once() -> None:
-    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,tpu"]
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("cpu,tpu", "devices: 'tpu' is not a device; write cpu, cuda or cuda:1"),
+        ("cpu,cuda:7", "device: no CUDA device 7 among"),
+    ],
+)
+def test_what_is_no_device_is_told_once(devices: str, message: str) -> None:
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", devices]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert "devices: 'tpu' is not a device; write cpu, cuda or cuda:1" in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
@@ -64,6 +71,32 @@ def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: 
     said = [line for line in done.stderr.splitlines() if message in line]
     assert len(said) == 1, done.stderr
     assert said[0].startswith(f"python -m scalestudy.training: {place}")
+
+
+PROGRAM = """
+import sys, torch
+from tests.support.training.helpers import make_config
+from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+from scalestudy.training.loop.train import train
+
+rank = int(sys.argv[1])
+start_process_group(rank, 2, init_method=sys.argv[2], timeout_seconds=60)
+config = make_config(model="lenet", model_args={}, data="digits", data_args={}, batch_size=320, epochs=2)
+result = train(config, Worker(rank, 2, torch.device("cpu")))
+stop_process_group()
+"""
+
+
+def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
+    """Even one that still holds its result; a process group that outlives the interpreter would abort it."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    ranks = [
+        subprocess.Popen([*command, str(rank), (tmp_path / "store").as_uri()], env=environment, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    errors = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [(process.returncode, error) for process, error in zip(ranks, errors, strict=True)] == [(0, b"")] * 2
 
 
 def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Manifest and parts: written, judged, found, forgotten.
-
-A checkpoint is one file for each rank, one that rank 0 writes for all, and then the manifest. No torch here.
+"""A checkpoint's files: written, found, judged and forgotten.
 
 Layout: `<number>/part-<rank>.pt` of each rank, `<number>/shared.pt` of rank 0, and last `<number>/manifest.json`. Rank
 0 writes the manifest once all ranks have said that their parts are written. A checkpoint exists only after its
@@ -24,6 +22,24 @@ from scalestudy.training.state import unpack
 FORMAT = 1  # of the manifest and of the files' layout; raise it if an older program can't read a new checkpoint
 MANIFEST = "manifest.json"
 SHARED = "shared.pt"
+_FILE = re.compile(r"(\d{8,})/.+")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that was not finished, or is damaged.
+
+    Attributes:
+        number: of the checkpoint.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(number, problem)
+        self.number = number
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.number}: {self.problem}; resume again, from the one before"
 
 
 def part_name(rank: int) -> str:
@@ -134,26 +150,6 @@ class Manifest:
 
 def _dump(fields: dict[str, Any]) -> bytes:
     return (json.dumps(fields, indent=1) + "\n").encode("ascii")
-
-
-_FILE = re.compile(r"(\d{8,})/.+")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that was not finished, or is damaged.
-
-    Attributes:
-        number: of the checkpoint.
-        problem: what is wrong with it.
-    """
-
-    def __init__(self, number: int, problem: str) -> None:
-        super().__init__(number, problem)
-        self.number = number
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"checkpoint {self.number}: {self.problem}; resume again, from the one before"
 
 
 @dataclass(frozen=True)

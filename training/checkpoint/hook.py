@@ -1,4 +1,4 @@
-"""When checkpoints are written; leaving together."""
+"""The hook that writes checkpoints and resumes from them, and how all ranks agree to leave a training."""
 
 from __future__ import annotations
 
@@ -34,57 +34,10 @@ from scalestudy.training.loop.trial import Trial
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.state import pack
 
-LOOK_SECONDS = 0.5
-MOST_BETWEEN = 64
-
-
-class Preemption:
-    """Rank 0 decides whether all ranks leave now, and broadcasts two numbers to the others.
-
-    NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
-    and buffers in a state that fits no checkpoint. A broadcast in every step would cost too much. So rank 0 also says
-    after how many moments they meet again, about half a second away at the pace of the last ones. That distance at most
-    doubles each time, up to 64 moments, so that slower steps do not delay the next meeting for long. One rank alone
-    looks each time and broadcasts nothing.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, read on rank 0 alone."""
-        self._clock = clock
-        self._between = 1  # moments from the last look to the next
-        self._moments = 0  # since the last look
-        self._looked_at = clock()
-
-    def is_now(self, trial: Trial) -> bool:
-        """Whether all ranks leave. Call it at the same moments of the training on all ranks."""
-        if trial.worker.world_size == 1:
-            return trial.should_preempt()
-        self._moments += 1
-        if self._moments < self._between:
-            return False
-        decision = [0, 0]
-        if trial.worker.rank == 0:
-            decision[0] = int(trial.should_preempt())
-            now = self._clock()
-            seconds, self._looked_at = now - self._looked_at, now
-            in_time = LOOK_SECONDS * self._moments / max(seconds, 1e-9)
-            decision[1] = max(1, int(min(in_time, 2 * self._between, MOST_BETWEEN)))
-        shared = torch.tensor(decision, dtype=torch.int64, device=trial.worker.device)
-        broadcast_from_first([shared], trial.worker)
-        leave, self._between = shared.tolist()
-        self._moments = 0
-        return bool(leave)
-
-
+LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
+MOST_BETWEEN = 64  # moments between two looks
 FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards")
 """Fields of a config that change results only by rounding; `epochs` too, if the rate does not look ahead."""
-
-
-def identity_of(config: TrainConfig) -> str:
-    """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
-    free = {*FREE_TO_CHANGE, *(["epochs"] if config.schedule == "constant" else [])}
-    held = {name: value for name, value in config.to_dict().items() if name not in free}
-    return json.dumps(held, sort_keys=True, default=repr)
 
 
 class Checkpoints(Hook):
@@ -232,9 +185,54 @@ class Checkpoints(Hook):
             return None
 
 
+def identity_of(config: TrainConfig) -> str:
+    """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
+    free = {*FREE_TO_CHANGE, *(["epochs"] if config.schedule == "constant" else [])}
+    held = {name: value for name, value in config.to_dict().items() if name not in free}
+    return json.dumps(held, sort_keys=True, default=repr)
+
+
 def _store_error(error: Exception) -> Exception:
-    """A ValueError with a remedy, for an error of the store itself; other errors as they are."""
+    """An InputError for an error of the store itself; other errors as they are."""
     if not isinstance(error, OSError):
         return error
     place = f"{error.filename}: " if error.filename else ""
-    return ValueError(f"checkpoints: {place}{error.strerror or error}; give a folder that can be read and written")
+    return InputError(f"checkpoints: {place}{error.strerror or error}", "give a folder that can be read and written")
+
+
+class Preemption:
+    """Rank 0 decides whether all ranks leave now, and broadcasts two numbers to the others.
+
+    NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
+    and buffers in a state that fits no checkpoint. A broadcast in every step would cost too much. So rank 0 also says
+    after how many moments they meet again, about half a second away at the pace of the last ones. That distance at most
+    doubles each time, up to 64 moments, so that slower steps do not delay the next meeting for long. One rank alone
+    looks each time and broadcasts nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, read on rank 0 alone."""
+        self._clock = clock
+        self._between = 1  # moments from the last look to the next
+        self._moments = 0  # since the last look
+        self._looked_at = clock()
+
+    def is_now(self, trial: Trial) -> bool:
+        """Whether all ranks leave. Call it at the same moments of the training on all ranks."""
+        if trial.worker.world_size == 1:
+            return trial.should_preempt()
+        self._moments += 1
+        if self._moments < self._between:
+            return False
+        decision = [0, 0]
+        if trial.worker.rank == 0:
+            decision[0] = int(trial.should_preempt())
+            now = self._clock()
+            seconds, self._looked_at = now - self._looked_at, now
+            in_time = LOOK_SECONDS * self._moments / max(seconds, 1e-9)
+            decision[1] = max(1, int(min(in_time, 2 * self._between, MOST_BETWEEN)))
+        shared = torch.tensor(decision, dtype=torch.int64, device=trial.worker.device)
+        broadcast_from_first([shared], trial.worker)
+        leave, self._between = shared.tolist()
+        self._moments = 0
+        return bool(leave)

@@ -43,5 +43,7 @@ def fetch(name: str, root: str | Path | None = None, source: str | Path | None =
     """
     check_name(name, DATASETS)
     if name not in SOURCES:
-        raise DataError(f"data: {name!r} needs no files", f"nothing to fetch (choose one of {', '.join(SOURCES)})")
+        raise DataError(
+            f"data: {name!r} needs no files, so there is nothing to fetch", f"choose one of {', '.join(SOURCES)}"
+        )
     return SOURCES[name].fetch(Path(root or default_root()), Path(source) if source else None)

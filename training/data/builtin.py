@@ -1,4 +1,4 @@
-"""Digits and synthetic data as tensors."""
+"""Data sets that need no files, digits and synthetic data, and images of bytes as tensors."""
 
 from __future__ import annotations
 
@@ -82,6 +82,34 @@ def _draw(
     return prototypes[targets].mul_(1 - noise).add_(random, alpha=noise), targets
 
 
+def load_linear(
+    root: str | None,
+    train_samples: int = 4096,
+    test_samples: int = 1024,
+    features: int = 2,
+    noise: float = 0.01,
+    variances: Sequence[float] | None = None,
+    seed: int = 0,
+) -> Splits:
+    """Linear regression: inputs (n, features), targets (n,) as `LinearTruth` says, one output. `root` is not used.
+
+    Raises ValueError for sizes below 1, or noise or variances below 0.
+    """
+    _check_sizes({"train_samples": train_samples, "test_samples": test_samples})
+    truth = linear_truth(features, noise, variances, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    return Splits(
+        *_draw_linear(truth, train_samples, generator), *_draw_linear(truth, test_samples, generator), num_classes=1
+    )
+
+
+def _draw_linear(truth: LinearTruth, samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """(inputs, targets) of `samples` examples."""
+    inputs = torch.randn(samples, len(truth.weights), generator=generator) * truth.variances.sqrt()
+    errors = torch.randn(samples, generator=generator) * truth.noise
+    return inputs, inputs @ truth.weights + truth.bias + errors
+
+
 @dataclass(frozen=True)
 class LinearTruth:
     """The distribution of `load_linear`: y = X w + b + e with X ~ N(0, diag v) and e ~ N(0, noise²).
@@ -115,40 +143,6 @@ def linear_truth(
     return LinearTruth(drawn[:-1], drawn[-1].item(), torch.tensor(spread), noise)
 
 
-def load_linear(
-    root: str | None,
-    train_samples: int = 4096,
-    test_samples: int = 1024,
-    features: int = 2,
-    noise: float = 0.01,
-    variances: Sequence[float] | None = None,
-    seed: int = 0,
-) -> Splits:
-    """Linear regression: inputs (n, features), targets (n,) as `LinearTruth` says, one output. `root` is not used.
-
-    Raises ValueError for sizes below 1, or noise or variances below 0.
-    """
-    _check_sizes({"train_samples": train_samples, "test_samples": test_samples})
-    truth = linear_truth(features, noise, variances, seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    return Splits(
-        *_draw_linear(truth, train_samples, generator), *_draw_linear(truth, test_samples, generator), num_classes=1
-    )
-
-
-def _draw_linear(truth: LinearTruth, samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, targets) of `samples` examples."""
-    inputs = torch.randn(samples, len(truth.weights), generator=generator) * truth.variances.sqrt()
-    errors = torch.randn(samples, generator=generator) * truth.noise
-    return inputs, inputs @ truth.weights + truth.bias + errors
-
-
-def _check_sizes(sizes: Mapping[str, object]) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise InputError(f"data_args.{name}: {size!r} is not a whole number above 0", "correct it")
-
-
 def splits_of_bytes(
     train_images: NDArray[np.uint8],
     train_labels: NDArray[np.uint8],
@@ -164,3 +158,9 @@ def splits_of_bytes(
         test_targets=torch.from_numpy(test_labels.astype(np.int64)),
         num_classes=num_classes,
     )
+
+
+def _check_sizes(sizes: Mapping[str, object]) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"data_args.{name}: {size!r} is not a whole number above 0", "correct it")

@@ -1,4 +1,4 @@
-"""CIFAR-10: files and tensors.
+"""CIFAR-10, read from its files without running a pickle, or fetched.
 
 Archive and layout are torchvision's, `<root>/cifar-10-batches-py/data_batch_1`, so both can share a folder. The files
 are pickles of Python 2. Their checksum is verified first. Then an unpickler reads them that makes only objects of its
@@ -30,6 +30,19 @@ TEST_FILE = "test_batch"
 FILES = (*TRAIN_FILES, TEST_FILE)
 NAMES_FILE = "batches.meta"  # only torchvision reads it; fetched to make its folder complete
 _IMAGE = (3, 32, 32)
+
+
+def load(root: str | None) -> Splits:
+    """CIFAR-10, (n, 3, 32, 32) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
+    return load_source(CIFAR10, root)
+
+
+def load_source(source: CifarSource, root: str | None) -> Splits:
+    """A data set of six batch files."""
+    from scalestudy.training.data.builtin import splits_of_bytes
+
+    train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
+    return splits_of_bytes(train_images, train_labels, test_images, test_labels, num_classes=10)
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,22 @@ CIFAR10 = CifarSource(
 )
 
 
+def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError for other content."""
+    try:
+        batch = _BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
+        _, shape, dtype, is_fortran, values = batch[b"data"].state
+        if dtype.arguments[0] != b"u1" or is_fortran:
+            raise DataError("its data are not rows of bytes")
+        images = np.frombuffer(values, dtype=np.uint8).reshape(shape).reshape(-1, *_IMAGE)
+        labels = np.array(batch[b"labels"], dtype=np.uint8)
+    except Exception as error:  # a broken or forged pickle can raise anything
+        raise DataError(f"not a batch of CIFAR-10: {type(error).__name__}: {error}") from None
+    if labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
+        raise DataError(f"labels of shape {labels.shape}, up to {labels.max(initial=0)}, for {len(images)} images")
+    return images, labels
+
+
 class _Stored:
     """Stands for every NumPy object of a pickle: keeps the arguments, and makes nothing of them."""
 
@@ -161,32 +190,3 @@ class _BatchUnpickler(pickle.Unpickler):
         if f"{module_name}.{global_name}" not in self._NAMES:
             raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
         return _Stored
-
-
-def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError for other content."""
-    try:
-        batch = _BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
-        _, shape, dtype, is_fortran, values = batch[b"data"].state
-        if dtype.arguments[0] != b"u1" or is_fortran:
-            raise DataError("its data are not rows of bytes")
-        images = np.frombuffer(values, dtype=np.uint8).reshape(shape).reshape(-1, *_IMAGE)
-        labels = np.array(batch[b"labels"], dtype=np.uint8)
-    except Exception as error:  # a broken or forged pickle can raise anything
-        raise DataError(f"not a batch of CIFAR-10: {type(error).__name__}: {error}") from None
-    if labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
-        raise DataError(f"labels of shape {labels.shape}, up to {labels.max(initial=0)}, for {len(images)} images")
-    return images, labels
-
-
-def load(root: str | None) -> Splits:
-    """CIFAR-10, (n, 3, 32, 32) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
-    return load_source(CIFAR10, root)
-
-
-def load_source(source: CifarSource, root: str | None) -> Splits:
-    """A data set of six batch files."""
-    from scalestudy.training.data.builtin import splits_of_bytes
-
-    train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
-    return splits_of_bytes(train_images, train_labels, test_images, test_labels, num_classes=10)

@@ -1,8 +1,4 @@
-"""Data files: found, checked, downloaded.
-
-A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
-targets.
-"""
+"""Data files: found, checked, downloaded."""
 
 from __future__ import annotations
 
@@ -81,7 +77,7 @@ def write_file(name: str, target: Path, content: bytes) -> Path:
         write_whole(target, content)
     except OSError as error:
         raise DataError(
-            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be"
+            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be written"
         ) from None
     return target
 

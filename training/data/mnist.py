@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: IDX files and tensors.
+"""MNIST and Fashion-MNIST, read from their IDX files or fetched.
 
 The layout is torchvision's, `<root>/FashionMNIST/raw/train-images-idx3-ubyte.gz`, so both can share a folder. Rejected:
 to read by its data set classes, which unpack into the folder; that may be read-only.
@@ -30,6 +30,69 @@ FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+
+
+def load_mnist(
+    root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
+) -> Splits:
+    """MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes.
+
+    `train_samples`, `test_samples`: so many from the start of each set; None: all.
+    `image_size`: 14, 7, 4, 2 or 1 shrink images, each square of pixels to its mean; None: 28. Raises DataError if files
+    are missing or damaged, ValueError for more examples than there are and for another size.
+    """
+    return load_source(MNIST, root, train_samples, test_samples, image_size)
+
+
+def load_fashion_mnist(
+    root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
+) -> Splits:
+    """Fashion-MNIST, as `load_mnist`. Its files mix the classes, so the first examples are a fair sample."""
+    return load_source(FASHION_MNIST, root, train_samples, test_samples, image_size)
+
+
+def load_source(
+    source: IdxSource,
+    root: str | None,
+    train_samples: int | None = None,
+    test_samples: int | None = None,
+    image_size: int | None = None,
+) -> Splits:
+    """A data set of four IDX files; the first `train_samples` and `test_samples`, None: all."""
+    from torch.nn.functional import adaptive_avg_pool2d  # torch, which `require` and `fetch` do without
+
+    from scalestudy.training.data.builtin import splits_of_bytes
+
+    train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
+    train = _count("data_args.train_samples", train_samples, len(train_labels))
+    test = _count("data_args.test_samples", test_samples, len(test_labels))
+    if max(train_labels.max(initial=0), test_labels.max(initial=0)) > 9:
+        raise DataError(f"data: {source.name}: labels above 9", remedy(source.name))
+    splits = splits_of_bytes(
+        train_images[:train, None], train_labels[:train], test_images[:test, None], test_labels[:test], num_classes=10
+    )
+    if image_size is None:
+        return splits
+    side = splits.train_inputs.shape[-1]
+    sizes = [number for number in range(side, 0, -1) if side % number == 0]
+    if image_size not in sizes or isinstance(image_size, bool):
+        raise InputError(f"data_args.image_size: {image_size!r} is none of {', '.join(map(str, sizes))}", "correct it")
+    return replace(
+        splits,
+        train_inputs=adaptive_avg_pool2d(splits.train_inputs, image_size),
+        test_inputs=adaptive_avg_pool2d(splits.test_inputs, image_size),
+    )
+
+
+def _count(field: str, count: int | None, available: int) -> int:
+    """How many examples to take."""
+    if count is None:
+        return available
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= available:
+        raise InputError(
+            f"{field}: {count!r} is not a whole number from 1 to {available}", "correct it, or leave it out"
+        )
+    return count
 
 
 @dataclass(frozen=True)
@@ -111,6 +174,8 @@ MNIST = IdxSource(
         "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
     },
 )
+
+
 FASHION_MNIST = IdxSource(
     name="fashion_mnist",
     folder="FashionMNIST",
@@ -134,66 +199,3 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
     if len(content) != header + math.prod(shape):
         raise DataError(f"shape {shape} takes {header + math.prod(shape)} bytes and the file has {len(content)}")
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
-
-
-def load_mnist(
-    root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
-) -> Splits:
-    """MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes.
-
-    `train_samples`, `test_samples`: so many from the start of each set; None: all.
-    `image_size`: 14, 7, 4, 2 or 1 shrink images, each square of pixels to its mean; None: 28. Raises DataError if files
-    are missing or damaged, ValueError for more examples than there are and for another size.
-    """
-    return load_source(MNIST, root, train_samples, test_samples, image_size)
-
-
-def load_fashion_mnist(
-    root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
-) -> Splits:
-    """Fashion-MNIST, as `load_mnist`. Its files mix the classes, so the first examples are a fair sample."""
-    return load_source(FASHION_MNIST, root, train_samples, test_samples, image_size)
-
-
-def load_source(
-    source: IdxSource,
-    root: str | None,
-    train_samples: int | None = None,
-    test_samples: int | None = None,
-    image_size: int | None = None,
-) -> Splits:
-    """A data set of four IDX files; the first `train_samples` and `test_samples`, None: all."""
-    from torch.nn.functional import adaptive_avg_pool2d  # torch, which `require` and `fetch` do without
-
-    from scalestudy.training.data.builtin import splits_of_bytes
-
-    train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
-    train = _count("data_args.train_samples", train_samples, len(train_labels))
-    test = _count("data_args.test_samples", test_samples, len(test_labels))
-    if max(train_labels.max(initial=0), test_labels.max(initial=0)) > 9:
-        raise DataError(f"data: {source.name}: labels above 9", remedy(source.name))
-    splits = splits_of_bytes(
-        train_images[:train, None], train_labels[:train], test_images[:test, None], test_labels[:test], num_classes=10
-    )
-    if image_size is None:
-        return splits
-    side = splits.train_inputs.shape[-1]
-    sizes = [number for number in range(side, 0, -1) if side % number == 0]
-    if image_size not in sizes or isinstance(image_size, bool):
-        raise InputError(f"data_args.image_size: {image_size!r} is none of {', '.join(map(str, sizes))}", "correct it")
-    return replace(
-        splits,
-        train_inputs=adaptive_avg_pool2d(splits.train_inputs, image_size),
-        test_inputs=adaptive_avg_pool2d(splits.test_inputs, image_size),
-    )
-
-
-def _count(field: str, count: int | None, available: int) -> int:
-    """How many examples to take."""
-    if count is None:
-        return available
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= available:
-        raise InputError(
-            f"{field}: {count!r} is not a whole number from 1 to {available}", "correct it, or leave it out"
-        )
-    return count

@@ -1,10 +1,9 @@
 """Batches on their way to the device.
 
-They come from a fork server, a clean process that has imported this module. Measured on two cores, from the start of a
-pass to its first batch: 0.03–0.06 s (the first time 1.3 s), as with fork; 0.8 s with spawn. Rejected: to fork the
-training process itself. Its process group, Ray and OpenMP run threads, and a fork may copy their locks while held.
+They come from tensors that live there, from tensors in the host's memory, or from a user's torch data set. All three
+ways give the same batches to the bit.
 
-Shapes: n examples, N of them in a batch, C channels. All ways give the same batches to the bit.
+Shapes: n examples, N of them in a batch, C channels.
 """
 
 from __future__ import annotations
@@ -37,80 +36,6 @@ from scalestudy.training.seeding import generators_kept, seed_example
 from scalestudy.training.torchvision_compat import define_missing_operators
 
 define_missing_operators()  # here, because a user's data set may import torchvision when it is unpickled
-
-
-class KeyedExamples(Dataset[Any]):
-    """A user's data set whose random numbers (random, numpy.random, torch) are a function of (seed, epoch, example).
-
-    So an example is equal at any world size and in any process. Reading does not change the process's generators.
-    """
-
-    def __init__(self, examples: Any, seed: int, epoch: int) -> None:
-        self.examples = examples
-        self.seed = seed
-        self.epoch = epoch
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The examples of a batch. DataLoader's fetcher calls this method.
-
-        Leaves the inference mode of an evaluation, since a data set may keep tensors for a later training step.
-        """
-        examples = []
-        with torch.inference_mode(mode=False), generators_kept():
-            for index in indices:
-                seed_example(self.seed, self.epoch, index)
-                examples.append(self.examples[index])
-        return examples
-
-
-def fork_server(examples: object) -> BaseContext:
-    """The context that starts loader processes. Its server, once started, keeps its imports.
-
-    It imports what every loader process needs: this module, the data set's, and those of the main module, which
-    multiprocessing runs in each process (Ray's takes 0.3 s).
-    """
-    context = multiprocessing.get_context("forkserver")
-    used_by_main = {value.__name__ for value in vars(sys.modules["__main__"]).values() if isinstance(value, ModuleType)}
-    context.set_forkserver_preload([__name__, type(examples).__module__, *sorted(used_by_main)])
-    return context
-
-
-def why_not_sent(examples: object) -> str | None:
-    """Why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
-
-    Skips its tensors and arrays: pickling them takes long, and torch would move them to shared memory.
-    """
-    try:
-        _FormPickler(_Nowhere()).dump(examples)
-    except Exception as error:  # each class may raise its own
-        return str(error)
-    return None
-
-
-class _FormPickler(pickle.Pickler):
-    def persistent_id(self, part: object) -> str | None:
-        return "values" if isinstance(part, torch.Tensor | np.ndarray) else None
-
-
-class _Nowhere:
-    def write(self, content: object) -> int:
-        return 0
-
-
-def end_with_parent(loader_number: int) -> None:
-    """In a loader process: end as soon as the training process does, however it ends.
-
-    DataLoader watches the parent's id. Here that is the fork server's, which lives as long as its children.
-    """
-
-    def watch_parent() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch_parent, daemon=True).start()
-
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs (N, C, …) and targets (N, …), on the worker's device."""
@@ -250,18 +175,6 @@ class DatasetReader:
         return inputs, targets
 
 
-def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
-    """The same items (none may be None). A thread makes up to `depth` of them ahead, and ends with the iterator.
-
-    For iterators that draw no random numbers: a thread would take them from the training's generators.
-    """
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        pending = deque(thread.submit(next, batches, None) for _ in range(depth))
-        while (item := pending.popleft().result()) is not None:
-            pending.append(thread.submit(next, batches, None))
-            yield item
-
-
 def loader_processes(worker: Worker, seconds: float) -> int:
     """How many loader processes to start for this time of reading; 0: the training process reads.
 
@@ -282,6 +195,95 @@ def _probe(examples: KeyedExamples, count: int) -> tuple[float, list[Any]]:
     started = time.perf_counter()
     others = examples.__getitems__(chosen[1:])
     return (time.perf_counter() - started) / max(len(others), 1), first + others
+
+
+class KeyedExamples(Dataset[Any]):
+    """A user's data set whose random numbers (random, numpy.random, torch) are a function of (seed, epoch, example).
+
+    So an example is equal at any world size and in any process. Reading does not change the process's generators.
+    """
+
+    def __init__(self, examples: Any, seed: int, epoch: int) -> None:
+        self.examples = examples
+        self.seed = seed
+        self.epoch = epoch
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The examples of a batch. DataLoader's fetcher calls this method.
+
+        Leaves the inference mode of an evaluation, since a data set may keep tensors for a later training step.
+        """
+        examples = []
+        with torch.inference_mode(mode=False), generators_kept():
+            for index in indices:
+                seed_example(self.seed, self.epoch, index)
+                examples.append(self.examples[index])
+        return examples
+
+
+def fork_server(examples: object) -> BaseContext:
+    """The context that starts loader processes from a fork server, a clean process that keeps its imports.
+
+    Measured on two cores, from the start of a pass to its first batch: 0.03–0.06 s (the first time 1.3 s), as with
+    fork; 0.8 s with spawn. Rejected: to fork the training process itself. Its process group, Ray and OpenMP run
+    threads, and a fork may copy their locks while held.
+
+    The server imports what every loader process needs: this module, the data set's, and those of the main module,
+    which multiprocessing runs in each process (Ray's takes 0.3 s).
+    """
+    context = multiprocessing.get_context("forkserver")
+    used_by_main = {value.__name__ for value in vars(sys.modules["__main__"]).values() if isinstance(value, ModuleType)}
+    context.set_forkserver_preload([__name__, type(examples).__module__, *sorted(used_by_main)])
+    return context
+
+
+def why_not_sent(examples: object) -> str | None:
+    """Why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
+
+    Skips its tensors and arrays: pickling them takes long, and torch would move them to shared memory.
+    """
+    try:
+        _FormPickler(_Nowhere()).dump(examples)
+    except Exception as error:  # each class may raise its own
+        return str(error)
+    return None
+
+
+class _FormPickler(pickle.Pickler):
+    def persistent_id(self, part: object) -> str | None:
+        return "values" if isinstance(part, torch.Tensor | np.ndarray) else None
+
+
+class _Nowhere:
+    def write(self, content: object) -> int:
+        return 0
+
+
+def end_with_parent(loader_number: int) -> None:
+    """In a loader process: end as soon as the training process does, however it ends.
+
+    DataLoader watches the parent's id. Here that is the fork server's, which lives as long as its children.
+    """
+
+    def watch_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch_parent, daemon=True).start()
+
+
+def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
+    """The same items (none may be None). A thread makes up to `depth` of them ahead, and ends with the iterator.
+
+    For iterators that draw no random numbers: a thread would take them from the training's generators.
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        pending = deque(thread.submit(next, batches, None) for _ in range(depth))
+        while (item := pending.popleft().result()) is not None:
+            pending.append(thread.submit(next, batches, None))
+            yield item
 
 
 @dataclass(frozen=True)

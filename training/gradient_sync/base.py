@@ -1,4 +1,4 @@
-"""The strategy's interface and a flat buffer.
+"""What a gradient strategy is to the training loop, and the flat buffer that several strategies send.
 
 In each step the loop
 1. calls `step_starts`;

@@ -1,11 +1,9 @@
-"""PyTorch's DDP, bf16 and PowerSGD hooks.
+"""Gradients that PyTorch's DistributedDataParallel sums while backward runs: plain, as bfloat16, or by PowerSGD.
 
 This file does not postpone annotations: PyTorch compares those of a communication hook with the types themselves.
 
 Shapes: a parameter's gradient as a matrix, m × n; P, m × r; Q, n × r; r the rank.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +22,10 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
 from scalestudy.training.losses import ShardLoss
+
+FEWEST_EXACT_STEPS = 2  # of PowerSGD, which PyTorch asks for: buckets are reordered after the first step
+EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed
+EPSILON = 1e-8  # against a division by zero, the norm of a column of zeros (a dead layer)
 
 
 class DistributedDataParallelSync(GradientSync):
@@ -111,11 +113,6 @@ class Bf16Sync(DistributedDataParallelSync):
 def _compress(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """PyTorch's hook under another name. Under its own, DistributedDataParallel refuses it without NCCL."""
     return bf16_compress_hook(group, bucket)
-
-
-FEWEST_EXACT_STEPS = 2  # PyTorch's minimum: DistributedDataParallel reorders its buckets after the first step
-EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed
-EPSILON = 1e-8  # against a division by zero, the norm of a column of zeros (a dead layer)
 
 
 class PowerSGDSync(DistributedDataParallelSync):

@@ -101,9 +101,7 @@ class GainEstimator:
 class RatePlan:
     """The rate at any progress, before AdaScale's gain."""
 
-    first: (
-        float | None
-    )  # rate of the first update in the warm-up; None: it rises from 0, the first is 1/warm_up of peak
+    first: float | None  # rate of the warm-up's first update; None: 1/warm_up of the peak
     peak: float  # rate after the warm-up, from which the schedule falls
     warm_up: int  # updates over which the rate rises; 0: none
     steps: int  # progress at the training's end

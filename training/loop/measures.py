@@ -1,4 +1,4 @@
-"""Stopwatches, phases, CPU and GPU use.
+"""What an epoch takes: its seconds, their phases, and the CPU, memory and GPU that the process uses.
 
 An epoch's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
 line (CUDA events; on a CPU the clock). They are read after the epoch, so that no step waits for its measurement.

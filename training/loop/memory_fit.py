@@ -1,4 +1,4 @@
-"""A model's memory: counted, and the largest batch tried."""
+"""A model's memory: what its parameters take, and the largest batch that fits, found by trying."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.models import seeded_model
 
 ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
+RESOLUTION = 64  # the answer is exact to 1/64 of it
+LARGEST = 2**20  # examples; where a search ends
+Example = Sequence[torch.Tensor]  # one input and its target, each with a first dimension of 1
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,6 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-RESOLUTION = 64  # the answer is exact to 1/64 of it
-LARGEST = 2**20  # examples; where a search ends
-
-Example = Sequence[torch.Tensor]  # one input and its target, each with a first dimension of 1
-
-
 @dataclass(frozen=True)
 class Try:
     """One batch that was tried."""
@@ -163,23 +160,6 @@ class MaxBatch:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return dataclasses.asdict(self)
-
-
-def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
-
-    From 2 · RESOLUTION on it may return a number that is smaller by less than 1/RESOLUTION, since `fits` may be a
-    training step. It doubles from 2 until something does not fit, then halves the gap. (It does not start at 1, a batch
-    that batch normalisation refuses.) 0: not even 1 fits.
-    """
-    good, bad = 0, min(2, most)
-    while bad <= most and fits(bad):
-        good, bad = bad, bad * 2
-    bad = min(bad, most + 1)
-    while bad - good > max(good // RESOLUTION, 1):
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
 
 
 def find_max_batch(
@@ -211,10 +191,27 @@ def find_max_batch(
     raise answer
 
 
-def _too_little(limit_bytes: int) -> ValueError:
-    return ValueError(
-        f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model; give more"
+def _too_little(limit_bytes: int) -> InputError:
+    return InputError(
+        f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model", "give more"
     )
+
+
+def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
+    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+
+    From 2 · RESOLUTION on it may return a number that is smaller by less than 1/RESOLUTION, since `fits` may be a
+    training step. It doubles from 2 until something does not fit, then halves the gap. (It does not start at 1, a batch
+    that batch normalisation refuses.) 0: not even 1 fits.
+    """
+    good, bad = 0, min(2, most)
+    while bad <= most and fits(bad):
+        good, bad = bad, bad * 2
+    bad = min(bad, most + 1)
+    while bad - good > max(good // RESOLUTION, 1):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
 
 
 def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> None:

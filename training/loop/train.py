@@ -34,40 +34,6 @@ from scalestudy.training.losses import NamedMetric, ShardLoss
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
 
-
-@dataclass(frozen=True)
-class Counts:
-    """What one worker counted. The sum over the workers counts each example once."""
-
-    loss_sum: float
-    metric_sum: float
-    samples: int
-
-
-@torch.inference_mode()
-def evaluate(
-    shard_loss: ShardLoss,
-    metric: NamedMetric,
-    data: TrainingData,
-    worker: Worker,
-    weights: Sequence[float] | None = None,
-) -> Counts:
-    """Sum loss and metric over this worker's contiguous part of the test set; the part may be empty.
-
-    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
-    example's outputs are independent of the rest of its batch. It is in training mode afterwards.
-    """
-    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
-    losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
-    shard_loss.model.eval()
-    for inputs, targets in data.test_batches(start, stop):
-        outputs = shard_loss.predict(inputs)
-        losses += shard_loss.loss(outputs, targets).sum(dtype=torch.float64)
-        values += metric.function(outputs, targets).sum(dtype=torch.float64)
-    shard_loss.model.train()
-    return Counts(loss_sum=losses.item(), metric_sum=values.item(), samples=stop - start)
-
-
 Batch = tuple[torch.Tensor, torch.Tensor]
 Status = Literal["finished", "stopped", "diverged", "left"]
 
@@ -235,17 +201,12 @@ def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: 
         with sync.accumulating() if index < last else nullcontext():
             loss_sum = sync.module(inputs, targets)
             with phases.backward():
-                loss_sum.backward(_scale(loss_sum, factor))
+                loss_sum.backward(loss_sum.detach() * 0 + factor)  # NaN for a loss that is not finite: 0 · inf is NaN
         loss_sums.append(loss_sum.detach())
         if not trial.all_used and trial.plan.shard:
             _check_all_used(trial)
         _call(hooks, "backward_ends", trial, step, index)
     return loss_sums[0] if not last else torch.stack(loss_sums).sum()
-
-
-def _scale(loss_sum: torch.Tensor, factor: float) -> torch.Tensor:
-    """The gradient that backward starts from: the factor, or NaN if the loss is not finite (0 · inf is NaN)."""
-    return loss_sum.detach() * 0 + factor
 
 
 def _check_all_used(trial: Trial) -> None:
@@ -312,6 +273,39 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     progress.records.append(record)
     progress.epoch, progress.tally = progress.epoch + 1, new_tally(worker)
     return record
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one worker counted. The sum over the workers counts each example once."""
+
+    loss_sum: float
+    metric_sum: float
+    samples: int
+
+
+@torch.inference_mode()
+def evaluate(
+    shard_loss: ShardLoss,
+    metric: NamedMetric,
+    data: TrainingData,
+    worker: Worker,
+    weights: Sequence[float] | None = None,
+) -> Counts:
+    """Sum loss and metric over this worker's contiguous part of the test set; the part may be empty.
+
+    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
+    example's outputs are independent of the rest of its batch. It is in training mode afterwards.
+    """
+    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
+    losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
+    shard_loss.model.eval()
+    for inputs, targets in data.test_batches(start, stop):
+        outputs = shard_loss.predict(inputs)
+        losses += shard_loss.loss(outputs, targets).sum(dtype=torch.float64)
+        values += metric.function(outputs, targets).sum(dtype=torch.float64)
+    shard_loss.model.train()
+    return Counts(loss_sum=losses.item(), metric_sum=values.item(), samples=stop - start)
 
 
 def _call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:

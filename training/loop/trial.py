@@ -186,7 +186,10 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         model.compile()
     parameters = shard_loss.trained_parameters()
     if not parameters:
-        raise InputError(f"model: {config.model!r} has no parameters that need gradients", "there is nothing to train")
+        raise InputError(
+            f"model: {config.model!r} has no parameters that need gradients, so there is nothing to train",
+            "give it a layer with parameters, or set their requires_grad to True",
+        )
 
     total_steps = config.epochs * steps
     chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}

@@ -1,9 +1,7 @@
 """MLP, linear regression, LeNet, ResNet-18.
 
-Shapes: N examples of d = C · image_size² numbers, K classes or numbers to predict. Inputs (N, d) or (N, C, H, W),
-H = W = image_size, outputs (N, K).
-
-Shapes: N examples, C channels, H × W pixels, K classes. Inputs (N, C, H, W), outputs (N, K) logits.
+Shapes: N examples, C channels, H × W pixels, K classes or numbers to predict. Inputs (N, C, H, W), outputs (N, K). MLP
+and linear regression also take inputs (N, d) of d = C · image_size² numbers.
 """
 
 from __future__ import annotations

@@ -96,6 +96,17 @@ class RaisingNet(nn.Linear):
         raise RuntimeError("the user's own mistake")
 
 
+class RoomyNet(nn.Linear):
+    """Some 0.2 MB of activations an example, and hardly any work."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        copies = (inputs.flatten(1) * self.weight.mean()).repeat(1, 16).sin()
+        return super().forward(copies.unflatten(1, (16, -1)).mean(dim=1))
+
+
 def no_module(num_classes: int, in_channels: int) -> str:
     """Not a model."""
     return "no module"

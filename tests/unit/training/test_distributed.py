@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -62,32 +58,6 @@ def test_one_worker_needs_no_process_group() -> None:
     stop_process_group()
     check_process_group(ALONE)
     assert use_all(ALONE, 1.0) == ([[0.0, 2.0**53 - 1]], [0.0, 1.0, 0.0], 0.0, 0.0)
-
-
-PROGRAM = """
-import sys, torch
-from tests.support.training.helpers import make_config
-from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
-from scalestudy.training.loop.train import train
-
-rank = int(sys.argv[1])
-start_process_group(rank, 2, init_method=sys.argv[2], timeout_seconds=60)
-config = make_config(model="lenet", model_args={}, data="digits", data_args={}, batch_size=320, epochs=2)
-result = train(config, Worker(rank, 2, torch.device("cpu")))
-stop_process_group()
-"""
-
-
-def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
-    """Even one that still holds its result; a process group that outlives the interpreter would abort it."""
-    command = [sys.executable, "-W", "error", "-c", PROGRAM]
-    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
-    ranks = [
-        subprocess.Popen([*command, str(rank), (tmp_path / "store").as_uri()], env=environment, stderr=subprocess.PIPE)
-        for rank in (0, 1)
-    ]
-    errors = [process.communicate(timeout=100)[1] for process in ranks]
-    assert [(process.returncode, error) for process, error in zip(ranks, errors, strict=True)] == [(0, b"")] * 2
 
 
 def claim_to_be_first(worker: Worker) -> str:

@@ -30,8 +30,8 @@ def test_what_is_neither_name_nor_path_is_refused_with_the_choices(name: str) ->
 def test_a_missing_module_or_callable_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="there is no module 'nowhere'"):
         resolve("nowhere.models:Net", MODELS)
-    with pytest.raises(ValueError, match=r"there is no module 'training\.nowhere'"):
-        resolve("training.nowhere:Net", MODELS)
+    with pytest.raises(ValueError, match=r"there is no module 'scalestudy\.training\.nowhere'"):
+        resolve("scalestudy.training.nowhere:Net", MODELS)
     with pytest.raises(ValueError, match="no callable 'PHASES'"):
         resolve("scalestudy.training.records:PHASES", MODELS)
 

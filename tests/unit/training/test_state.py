@@ -1,15 +1,21 @@
-"""Saved parameters."""
+"""Saved parameters, and states as bytes."""
 
 from __future__ import annotations
 
 import pickle
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 from scalestudy.training.models import LeNet
-from scalestudy.training.state import cpu_state, load_state, save_state
+from scalestudy.training.state import cpu_state, load_state, pack, save_state, unpack
 
 
 def test_a_saved_model_loads_to_the_bit(tmp_path: Path) -> None:
@@ -61,3 +67,108 @@ def test_what_holds_no_tensors_is_refused(tmp_path: Path, content: bytes, capsys
 def test_a_missing_file_is_a_value_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="can't read"):
         load_state(tmp_path / "none.pt")
+
+
+dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+tensors = st.builds(
+    lambda shape, dtype, seed: torch.from_numpy(np.random.default_rng(seed).integers(0, 200, shape)).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    dtypes,
+    st.integers(0, 2**32 - 1),
+)
+leaves = st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats() | st.text() | tensors
+states = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, types and NaN included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other or (one != one and other != other)
+
+
+@given(states)
+def test_a_state_survives(state: Any) -> None:
+    assert same(unpack(pack(state)), state)
+
+
+def test_states_of_a_training_survive() -> None:
+    model = LeNet(10, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.rand(2, 1, 28, 28)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}
+    assert same(unpack(pack(state)), state)
+
+
+def test_tied_weights_stay_tied() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    again = unpack(pack({"one": weight, "other": weight}))
+    assert type(again["one"]) is nn.Parameter
+    assert again["one"].data_ptr() == again["other"].data_ptr()
+
+
+class _Float(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"a": [1, np.float64(2)]}, "state['a'][1]: a numpy.float64"),
+        ({"a": np.zeros(2)}, "state['a']: a numpy.ndarray"),
+        ((_Float(1),), f"state[0]: a {__name__}._Float"),
+        (torch.Size([1]), "state: a torch.Size"),
+        ({1.5: 0}, "state: a key of type builtins.float"),
+        ({True: 0}, "state: a key of type builtins.bool"),
+        ({"a": LeNet}, "state['a']: a builtins.type"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(state: Any, place: str) -> None:
+    with pytest.raises(ValueError) as error:
+        pack(state)
+    assert str(error.value) == (
+        f"{place} can't be in a checkpoint; turn it into tensors, numbers, strings, lists or dicts"
+    )
+
+
+def test_types_that_only_torch_allows_are_refused_when_read(tmp_path: Path) -> None:
+    torch.save({"shape": torch.Size([1])}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"^state\['shape'\]: a torch.Size; resume from a checkpoint"):
+        unpack((tmp_path / "state.pt").read_bytes())
+
+
+@settings(max_examples=200)
+@given(st.randoms(use_true_random=False))
+def test_damaged_states_are_value_errors(chance: random.Random) -> None:
+    """Here a change of the numbers alone may pass: the checksums of the manifest are what finds it."""
+    data = bytearray(pack({"weights": torch.arange(3.0), "random": [1, (2.5, None)]}))
+    for _ in range(chance.randrange(1, 4)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    cut = bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
+    try:
+        unpack(cut)
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - it need not be raised
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"PK\x03\x04", bytes(1_000)])
+def test_what_is_no_state_is_refused(data: bytes) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^state: {len(data)} bytes can't be read \(.*hold code; resume from a check"
+    ):
+        unpack(data)

@@ -13,7 +13,7 @@ from scalestudy.experiments.analysis.answers.verdicts import STRAGGLER_RATIO
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.train import _scale, run_steps, train
+from scalestudy.training.loop.train import run_steps, train
 from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.records import EpochRecord
 from tests.support.gloo import GlooPool, gloo_pool
@@ -25,19 +25,29 @@ WORKLOADS = "tests.support.training.workloads"
 LENET = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "data_args": {}, "epochs": 2}
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_used_process_trains_like_a_fresh_one(ranks: GlooPool, world_size: int) -> None:
-    """To the bit, after another model, another optimizer, another strategy, dropout, and a diverged trial."""
+class _Stops(Hook):
+    def train_starts(self, trial: Trial) -> None:
+        trial.should_stop = lambda: trial.progress.tally.steps == 3
+
+
+def stop_and_train(worker: Worker, stopped: TrainConfig, *configs: TrainConfig) -> dict[str, Any]:
+    """The outcome of the last config, after a training that is stopped and all of the others."""
+    train(stopped, worker, hooks=[_Stops()])
+    return run_training(worker, *configs)
+
+
+def test_a_used_process_trains_like_a_fresh_one(ranks: GlooPool) -> None:
+    """To the bit, after another model, another optimizer, another strategy, dropout, a stopped and a diverged trial."""
     config = make_config(**LENET, batch_size=96, learning_rate=0.2, seed=3)
     before = [
         make_config(optimizer=OptimizerConfig(name="adamw"), learning_rate=0.001, gradient_sync="naive"),
         make_config(model=f"{WORKLOADS}:DropoutNet", model_args={}, seed=8),
         make_config(**(LENET | {"model_args": {"init": "normal"}}), batch_size=200, learning_rate=1e20),
     ]
-    assert ranks.run(world_size, run_training, before[-1])[0]["status"] == "diverged"
-    used = ranks.run(world_size, run_training, *before, config)
-    with gloo_pool(world_size) as fresh_ranks:
-        fresh = fresh_ranks.run(world_size, run_training, config)
+    assert ranks.run(2, run_training, before[-1])[0]["status"] == "diverged"
+    used = ranks.run(2, stop_and_train, make_config(gradient_sync="powersgd"), *before, config)
+    with gloo_pool(2) as fresh_ranks:
+        fresh = fresh_ranks.run(2, run_training, config)
     for one, other in zip(used, fresh, strict=True):
         assert one["curve"] == other["curve"]
         assert same_bits(one["state"], other["state"])
@@ -120,12 +130,6 @@ def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]
 
 def test_an_infinite_loss_with_finite_gradients_stops_all_ranks(ranks: GlooPool) -> None:
     assert ranks.run(2, run_with_infinite_loss_on_rank_one) == [(True, 0, True)] * 2
-
-
-@pytest.mark.parametrize(("loss", "finite"), [(2.5, True), (float("inf"), False), (float("nan"), False)])
-def test_backward_starts_from_the_factor_or_from_nan(loss: float, finite: bool) -> None:
-    scale = _scale(torch.tensor(loss), 0.25)
-    assert scale.item() == 0.25 if finite else scale.isnan().item()
 
 
 def test_a_huge_but_finite_loss_is_finished() -> None:

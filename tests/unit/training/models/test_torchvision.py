@@ -12,18 +12,8 @@ from torch import nn
 from scalestudy.training.models import build_model
 from scalestudy.training.registry import DATASETS, MODELS, resolve
 
-SMALL = [
-    "resnet18",
-    "squeezenet1_1",
-    "mobilenet_v3_small",
-    "shufflenet_v2_x0_5",
-    "mnasnet0_5",
-    "googlenet",
-    "densenet121",
-]
 
-
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small", "googlenet"])
 def test_a_classifier_gives_one_tensor_of_logits_for_any_channels(name: str) -> None:
     model = build_model(f"torchvision:{name}", 7, 1, {})
     assert model.training

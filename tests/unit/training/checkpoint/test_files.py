@@ -1,8 +1,9 @@
-"""Checkpoints in a store: found whole, passed over when damaged, forgotten when old."""
+"""A checkpoint's manifest; checkpoints in a store: found whole, passed over when damaged, forgotten when old."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ from scalestudy.training.checkpoint.files import (
     MANIFEST,
     SHARED,
     CheckpointError,
+    Manifest,
     PartSummary,
     Search,
     file_name,
@@ -37,12 +39,81 @@ from tests.support.gloo import GlooPool
 from tests.support.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save
 
 
+@given(st.binary())
+def test_a_summary_tells_its_bytes_from_others(data: bytes) -> None:
+    summary = PartSummary.of("part-0.pt", data)
+    assert summary.problem_with(data) is None
+    assert summary.problem_with(data + b"x") == f"part-0.pt has {len(data) + 1} bytes, not {len(data)}"
+
+
+def manifest(**changes: Any) -> Manifest:
+    parts = tuple(PartSummary.of(name, b"data") for name in (SHARED, part_name(0), part_name(1)))
+    values = {"number": 3, "world_size": 2, "identity": "lenet ü", "epoch": 2, "step": 40, "parts": parts}
+    return Manifest(**(values | changes))
+
+
+def test_a_manifest_is_plain_json() -> None:
+    written = json.loads(manifest().to_bytes())
+    del written["sha256"]
+    file = {"bytes": 4, "sha256": hashlib.sha256(b"data").hexdigest()}
+    assert written == {
+        "format": 1,
+        "number": 3,
+        "world_size": 2,
+        "identity": "lenet ü",
+        "position": {"epoch": 2, "step": 40},
+        "files": {"shared.pt": file, "part-0.pt": file, "part-1.pt": file},
+    }
+    assert Manifest.from_bytes(manifest().to_bytes()) == manifest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"number": -1}, "number: -1 is too small; give at least 0"),
+        ({"world_size": 0}, "world_size: 0 is too small; give at least 1"),
+        ({"epoch": -1}, "epoch: -1 is too small; give at least 0"),
+        ({"step": -1}, "step: -1 is too small; give at least 0"),
+        ({"world_size": 3}, "parts: no part-2.pt; write the shared part and one for each rank"),
+        ({"parts": ()}, "parts: no part-0.pt, part-1.pt, shared.pt; write the shared part and one for each rank"),
+        (
+            {"parts": (*manifest().parts, manifest().parts[0])},
+            "parts: part-0.pt, part-1.pt, shared.pt, shared.pt name a part twice; give each once",
+        ),
+        (
+            {"parts": (*manifest().parts, PartSummary("a/b", 0, "0" * 64))},
+            "name: 'a/b' is not a part's name; use 'shared.pt', part_name(rank) or a plain file name",
+        ),
+    ],
+)
+def test_unfit_manifests_are_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError) as error:
+        manifest(**changes)
+    assert str(error.value) == problem
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"3", b"null", b"[" * 100_000, b'{"format": 1}', b"\xff"])
+def test_what_is_no_manifest_is_damaged(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^manifest.json is damaged$"):
+        Manifest.from_bytes(data)
+
+
+def test_a_manifest_edited_by_hand_is_damaged() -> None:
+    data = manifest().to_bytes()
+    for old, new in ((b'"step": 40', b'"step": 41'), (b'"step": 40', b'"step":40'), (b"part-1", b"part-0")):
+        assert old in data
+        with pytest.raises(ValueError, match=r"^manifest.json is damaged$"):
+            Manifest.from_bytes(data.replace(old, new))
+
+
+def test_another_format_says_so() -> None:
+    with pytest.raises(ValueError, match=r"^manifest.json is of format 2, not 1$"):
+        Manifest.from_bytes(manifest().to_bytes().replace(b'"format": 1', b'"format": 2'))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> LocalByteStore:
     return LocalByteStore(tmp_path / "checkpoints")
-
-
-# --- written and found -------------------------------------------------------------------------------------------
 
 
 def test_the_newest_is_found_whole(store: LocalByteStore) -> None:
@@ -106,9 +177,6 @@ def test_parts_that_are_not_there_are_refused(store: LocalByteStore) -> None:
             write_part(store, 1, name, b"")
     with pytest.raises(ValueError, match="number: -1 is negative; "):
         write_part(store, -1, SHARED, b"")
-
-
-# --- damage ------------------------------------------------------------------------------------------------------
 
 
 def damage(store: ByteStore, name: str, how: str) -> None:
@@ -221,9 +289,6 @@ def test_another_model_is_refused(store: LocalByteStore) -> None:
     assert origins(latest(store, LENET)) == {(name, 1, 0) for name in NAMES}
     with pytest.raises(ValueError, match="checkpoint: 1 is of another training"):
         latest(store, "resnet18")
-
-
-# --- forgetting --------------------------------------------------------------------------------------------------
 
 
 def test_the_last_two_are_kept(store: LocalByteStore) -> None:

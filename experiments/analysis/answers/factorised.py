@@ -247,7 +247,8 @@ def held_out_trials(
         key = min(left, key=lambda key: _rank(left[key], told[_trained(plan, left[key])] or 0, used, spec.search.seed))
         held[key] = left.pop(key)
         used[_step(held[key])] += 1
-    resources, found = spec.to_dict()["resources"], []
+    resources = spec.to_dict()["resources"]
+    found: list[TrialPlan] = []
     for cell in held.values():
         for training in trainings.get(_trained(plan, cell), ()):
             trial = at_size(training, cell["num_gpus"])

@@ -1,4 +1,4 @@
-"""Rate map and steps over batch size."""
+"""Two figures over batch sizes: the best learning rate of each, and the steps to the target."""
 
 import math
 import statistics
@@ -41,10 +41,14 @@ from scalestudy.experiments.report.speedup_figures import ENOUGH_SIZES
 
 Place = tuple[int, int]
 """Column and row of a square."""
+Point = Mapping[str, Any]
 LOG_FROM = 30.0
 """From this ratio of the greatest to the least value on, an error's colours follow its logarithm."""
 MOST_NAMED = 6
 ENDED = ("diverged", "out_of_memory", "failed", "skipped")
+REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
+NEAR = 4.0
+"""The axis has room for a batch beyond the measured ones by less than this factor."""
 
 
 def rate_map_figure(summary: Summary) -> Drawn:
@@ -131,13 +135,6 @@ def _rule_words(summary: Summary) -> str:
     nearest = f", nearest the {rule['nearest']} rule" if rule.get("nearest") else ""
     by = f" ({rule['target_or_metric']})" if rule.get("target_or_metric") else ""
     return f"The best rate{by} grows with the batch to the power of {exponent}{nearest}."
-
-
-Point = Mapping[str, Any]
-
-REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
-NEAR = 4.0
-"""The axis has room for a batch beyond the measured ones by less than this factor."""
 
 
 def steps_figure(summary: Summary) -> Drawn:

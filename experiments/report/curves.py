@@ -1,4 +1,4 @@
-"""Metric over epochs and seconds; phases of a step."""
+"""The metric over epochs and over seconds, and the phases of a step."""
 
 import math
 import statistics
@@ -27,28 +27,17 @@ from scalestudy.experiments.report.drawing import (
 from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_mark, flag_words
 
 Points = tuple[Sequence[float], Sequence[float]]
-
-
-def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
-    """Epochs, and the median of the metric over the seeds that have each epoch."""
-    values: dict[int, list[float]] = {}
-    for trial in cell.with_status(COUNTED):
-        for epoch in epochs_of(trial):
-            for value in test_values({"epochs": [epoch]}, cell.metric):
-                values.setdefault(int(epoch["epoch"]), []).append(value)
-    epochs = sorted(values)
-    return epochs, [statistics.median(values[epoch]) for epoch in epochs]
-
-
-def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
-    """Median seconds and median metric over seeds, after each epoch."""
-    curves = [points for trial in cell.with_status(COUNTED) if (points := cell.curve(trial))]
-    longest = max((len(points) for points in curves), default=0)
-    columns = [[points[index] for points in curves if index < len(points)] for index in range(longest)]
-    return (
-        [statistics.median(point[0] for point in column) for column in columns],
-        [statistics.median(point[1] for point in column) for column in columns],
-    )
+PHASE_NAMES = {
+    "data": "data",
+    "forward_backward": "forward + backward",
+    "gradient_sync": "gradient sync (exposed)",
+    "optimizer": "optimizer",
+}
+LOG_FROM = 30.0
+"""From this ratio of the largest to the smallest value on, a metric's axis is logarithmic."""
+LABEL_GAP = 0.06
+"""Least distance of two targets' labels, as a share of the axis."""
+MOST_BARS = 16
 
 
 def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
@@ -68,6 +57,17 @@ def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) 
     return _curves("epochs", "epochs", "epoch", _by_epoch, cells, summary, styles, caption)
 
 
+def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
+    """Epochs, and the median of the metric over the seeds that have each epoch."""
+    values: dict[int, list[float]] = {}
+    for trial in cell.with_status(COUNTED):
+        for epoch in epochs_of(trial):
+            for value in test_values({"epochs": [epoch]}, cell.metric):
+                values.setdefault(int(epoch["epoch"]), []).append(value)
+    epochs = sorted(values)
+    return epochs, [statistics.median(values[epoch]) for epoch in epochs]
+
+
 def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
     """The same values over the training seconds that they took."""
     x_label = "training time (seconds, evaluation left out)"
@@ -78,6 +78,17 @@ def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles)
         words = f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
     caption = sentences(words, flag_words(summary["cells"]))
     return _curves("seconds", "training time", x_label, _by_seconds, cells, summary, styles, caption)
+
+
+def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
+    """Median seconds and median metric over seeds, after each epoch."""
+    curves = [points for trial in cell.with_status(COUNTED) if (points := cell.curve(trial))]
+    longest = max((len(points) for points in curves), default=0)
+    columns = [[points[index] for points in curves if index < len(points)] for index in range(longest)]
+    return (
+        [statistics.median(point[0] for point in column) for column in columns],
+        [statistics.median(point[1] for point in column) for column in columns],
+    )
 
 
 def _curves(
@@ -109,10 +120,6 @@ def _curves(
         return export(figure, key, title, caption)
 
 
-LOG_FROM = 30.0
-"""From this ratio of the largest to the smallest value on, a metric's axis is logarithmic."""
-
-
 def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None:
     """A share's axis has `share_limits`. Another metric's fits values and targets, in logarithms if they span much."""
     axes.set_ylabel(metric.title)
@@ -130,10 +137,6 @@ def share_limits(values: Sequence[float]) -> tuple[float, float]:
         return 0.0, 1.0
     low = min(math.floor(min(values) * 10) / 10, 0.9)
     return low, max(math.ceil(max(values) * 10) / 10, low + 0.1)
-
-
-LABEL_GAP = 0.06
-"""Least distance of two targets' labels, as a share of the axis."""
 
 
 def _draw_targets(axes: Any, targets: Sequence[float]) -> None:
@@ -164,15 +167,6 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     for place in places:
         moved.append(max(place, moved[-1] + gap) if moved else place)
     return moved
-
-
-PHASE_NAMES = {
-    "data": "data",
-    "forward_backward": "forward + backward",
-    "gradient_sync": "gradient sync (exposed)",
-    "optimizer": "optimizer",
-}
-MOST_BARS = 16
 
 
 def phases_figure(summary: Summary) -> Drawn:

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours without yellow and black. Readers with a colour-vision deficiency can tell them apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 HATCHES = ("", "", "///", "")
-
 INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
 _CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
-
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """One panel. Its text is still readable on a telephone."""
 PNG_DOTS_PER_INCH = 160
-
+LEGEND_CHARACTERS = 68
+"""Characters of labels and handles for which one row of a legend has room."""
+MOST_TICKS = 13
+TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -143,10 +143,6 @@ def patch_handle(**looks: Any) -> Any:
     return Patch(**looks)
 
 
-LEGEND_CHARACTERS = 68
-"""Characters of labels and handles for which one row of a legend has room."""
-
-
 def legend_below(figure: "Figure", handles: list[Any]) -> None:
     """A legend under the axes, where it hides no data. The figure grows by its rows, the axes keep their size."""
     if not handles:
@@ -180,10 +176,6 @@ def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:
     ticks = sorted(set(sizes))
     ticks = ticks[:: max(1, -(-len(ticks) // MOST_TICKS))]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-
-
-MOST_TICKS = 13
-TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
 
 
 def log_ticks(low: float, high: float) -> list[float]:

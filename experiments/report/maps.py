@@ -1,4 +1,4 @@
-"""Maps of squares with binned axes.
+"""Maps of squares, and the columns of a map where there are too many values.
 
 The colour is the palette's blue over the page's ground, so that the map works in light and dark. Every square has a
 number, so that nobody has to read a colour.
@@ -27,11 +27,6 @@ class Square:
     lines: Sequence[str]
     shade: float | None
     chosen: bool = False
-
-
-def height_of(rows: int, lines: int) -> float:
-    """Height in inches of a map with so many rows of so many lines of text."""
-    return 0.75 + rows * (0.26 + 0.16 * lines)
 
 
 def draw_map(axes: Any, squares: Sequence[Square], columns: Sequence[str], rows: Sequence[str]) -> None:
@@ -83,6 +78,11 @@ def shades(values: Sequence[float]) -> list[float]:
     """Strength of each value: 0 for the least, 1 for the greatest. All are 1 if the values are equal."""
     least, most = min(values), max(values)
     return [(value - least) / (most - least) if most > least else 1.0 for value in values]
+
+
+def height_of(rows: int, lines: int) -> float:
+    """Height in inches of a map with so many rows of so many lines of text."""
+    return 0.75 + rows * (0.26 + 0.16 * lines)
 
 
 @dataclass(frozen=True)

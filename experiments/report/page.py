@@ -1,4 +1,4 @@
-"""What the template gets; the choices.
+"""The report's page: what the template gets from a summary.
 
 Names, messages and every other text of a study are untrusted, so the template escapes them. Only the SVG of figures,
 which is made from escaped text, goes in unchanged.
@@ -28,8 +28,73 @@ from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.styles import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 
-Choice = Mapping[str, Any]
+HERE = Path(__file__).parent
 ROLES = ("fastest", "cheapest", "knee")
+TABLE_ROWS = 40
+"""Cells that are shown at once. If there are more, the best are shown, and all of them on request."""
+LONGEST_TABLE = 1_400_000
+"""Characters of text in a table of every cell. If there are more, it has the best cells, summary.json the rest."""
+TAGS = 9
+"""Characters that a table's cell takes beside its text."""
+LONGEST_VERDICT = 600
+Choice = Mapping[str, Any]
+
+
+def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
+    """The report as one HTML text that needs nothing else. Its one script sorts tables and is not needed to read it."""
+    from markupsafe import Markup
+
+    header, rows = book_table(summary)
+    cards, notes = choices(summary)
+    ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
+    table = [_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)]
+    return _template().render(
+        study=summary["study"],
+        metric=metric_of(summary["study"]),
+        counts=summary["trials"],
+        headline=headline(summary),
+        answer=answer(summary),
+        choices=cards,
+        notes=notes,
+        cost=cost_words(summary),
+        header=header,
+        rows=[table[position] for position in best_rows(summary, TABLE_ROWS)],
+        cells=len(table),
+        every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
+        flags=flag_words(summary["cells"]),
+        details=(ranges[0], [ranges[1][position] for position in listed(summary, ranges[1])]),
+        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures if figure.png is not None],
+        undrawn=[figure for figure in figures if figure.png is None],
+        verdicts=[
+            {**each, "words": clipped(verdict_words(each, summary), LONGEST_VERDICT)} for each in summary["verdicts"]
+        ],
+        no_verdict=no_verdict(summary),
+        laws=[law for law in laws if law.rows],
+        unfitted=[law for law in [*laws, predictions] if not law.rows],
+        predictions=predictions,
+        factorised=factorised_table(summary),
+        caveats=summary["caveats"],
+        failures=summary["failures"],
+        style=Markup((HERE / "style.css").read_text("utf-8")),
+        script=Markup((HERE / "sort.js").read_text("utf-8")),
+        spec_yaml=spec_yaml,
+    )
+
+
+def _template() -> Any:
+    """The page without its texts. It escapes them all, and fails if one is missing."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("template.html")
+
+
+def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Positions of the rows that a table of every cell has room for: all, or the best."""
+    length = max(1, sum(len(text) + TAGS for row in rows for text in row))
+    return best_rows(summary, int(len(rows) * min(1.0, LONGEST_TABLE / length)))
 
 
 def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
@@ -98,73 +163,6 @@ def cost_words(summary: Summary) -> str:
         f"training on its critical path, {cost['overhead_ratio']:.2f}× as long: start-up, evaluation and recording are "
         f"the difference. All trainings together: {three_digits(cost['gpu_seconds'])} {work_unit(summary)}{money}."
     )
-
-
-HERE = Path(__file__).parent
-TABLE_ROWS = 40
-"""Cells that are shown at once. If there are more, the best are shown, and all of them on request."""
-LONGEST_TABLE = 1_400_000
-"""Characters of text in a table of every cell. If there are more, it has the best cells, summary.json the rest."""
-TAGS = 9
-"""Characters that a table's cell takes beside its text."""
-LONGEST_VERDICT = 600
-
-
-def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
-    """The report as one HTML text that needs nothing else. Its one script sorts tables and is not needed to read it."""
-    from markupsafe import Markup
-
-    header, rows = book_table(summary)
-    cards, notes = choices(summary)
-    ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
-    table = [_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)]
-    return _template().render(
-        study=summary["study"],
-        metric=metric_of(summary["study"]),
-        counts=summary["trials"],
-        headline=headline(summary),
-        answer=answer(summary),
-        choices=cards,
-        notes=notes,
-        cost=cost_words(summary),
-        header=header,
-        rows=[table[position] for position in best_rows(summary, TABLE_ROWS)],
-        cells=len(table),
-        every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
-        flags=flag_words(summary["cells"]),
-        details=(ranges[0], [ranges[1][position] for position in listed(summary, ranges[1])]),
-        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures if figure.png is not None],
-        undrawn=[figure for figure in figures if figure.png is None],
-        verdicts=[
-            {**each, "words": clipped(verdict_words(each, summary), LONGEST_VERDICT)} for each in summary["verdicts"]
-        ],
-        no_verdict=no_verdict(summary),
-        laws=[law for law in laws if law.rows],
-        unfitted=[law for law in [*laws, predictions] if not law.rows],
-        predictions=predictions,
-        factorised=factorised_table(summary),
-        caveats=summary["caveats"],
-        failures=summary["failures"],
-        style=Markup((HERE / "style.css").read_text("utf-8")),
-        script=Markup((HERE / "sort.js").read_text("utf-8")),
-        spec_yaml=spec_yaml,
-    )
-
-
-def _template() -> Any:
-    """The page without its texts. It escapes them all, and fails if one is missing."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("template.html")
-
-
-def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
-    """Positions of the rows that a table of every cell has room for: all, or the best."""
-    length = max(1, sum(len(text) + TAGS for row in rows for text in row))
-    return best_rows(summary, int(len(rows) * min(1.0, LONGEST_TABLE / length)))
 
 
 def no_verdict(summary: Summary) -> str:

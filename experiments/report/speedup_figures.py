@@ -1,4 +1,4 @@
-"""Speed-up, efficiency and the laws as curves."""
+"""Speed-up and efficiency over num_gpus, with the laws as curves."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +42,13 @@ from scalestudy.experiments.report.drawing import (
 )
 from scalestudy.experiments.report.styles import flag_mark, flag_words, used_all_the_same
 
+Quantity = Literal["speedup", "efficiency"]
 ENOUGH_SIZES = 3
 """Any law fits fewer numbers of workers."""
 MOST_POINTS = 60
+MOST_LINES = len(PALETTE)
+LOG_FROM_WORKERS = 16
+"""From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
 WIDEST_HALF = math.log(WIDEST_RATIO) / 2
 """The widest half interval of a speed-up's logarithm that is drawn. Wider figures are not identified."""
 
@@ -64,125 +68,6 @@ class LawCurve:
     measured: float
 
 
-def part_for(summary: Summary, key: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of the summary for the combination of swept keys that a row belongs to. It may be missing."""
-    part, of = part_of(summary, key), combination_of(params)
-    parts = (part, *(part.get("others") or ()))
-    return next((each for each in parts if each.get("of", of) == of), missing(f"nothing was fitted for {of}"))
-
-
-def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | None:
-    """The law to draw through the speed-ups of one batch size, or None if the data identify none.
-
-    rows: its timings, which differ only in num_gpus. Flagged ones count if the laws were fitted to such as well.
-    """
-    params = rows[0]["params"]
-    used = [row for row in rows if not row["flags"] or rests_on_flagged(summary, params)]
-    if not used:
-        return None
-    fit = usl_fit(summary, params)
-    if fit is not None and (curve := _usl_curve(fit)) is not None:
-        return curve
-    return _step_time_curve(summary, params, [row["params"]["num_gpus"] for row in used])
-
-
-def rests_on_flagged(summary: Summary, params: Mapping[str, Any]) -> bool:
-    """Whether the laws for a row's combination of swept keys were fitted to flagged timings."""
-    return any(part_for(summary, key, params).get("flagged") for key in ("usl", "throughput_model"))
-
-
-def usl_fit(summary: Summary, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The fit of Gunther's law at constant batch size, with a law or the reason for none. None: no such line."""
-    fits = part_for(summary, "usl", params).get("fits") or ()
-    strong = (fit for fit in fits if fit["scaling"] == STRONG and fit["batch_size"] == params["batch_size"])
-    return next(strong, None)
-
-
-def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
-    """The fitted throughput over that of one worker. It goes beyond the measured if σ and κ are both identified.
-
-    None without a curve, with too few sizes, or if one worker was not measured.
-    """
-    of_one = [point["samples_per_second"] for point in fit.get("points") or () if point["num_gpus"] == 1]
-    if not fit["extrapolates"] or not fit.get("curve") or not of_one or not of_one[0]:
-        return None
-    alone, measured = of_one[0], float(max(fit["sizes"]))
-    everywhere = identified(fit["sigma"]) and identified(fit["kappa"])
-    curve = [place for place in fit["curve"] if everywhere or place["num_gpus"] <= measured * (1 + 1e-9)]
-    banded = all(place["low"] is not None and place["high"] is not None for place in curve)
-    return LawCurve(
-        kind="usl",
-        x=[place["num_gpus"] for place in curve],
-        y=[place["samples_per_second"] / alone for place in curve],
-        low=[place["low"] / alone for place in curve] if banded else None,
-        high=[place["high"] / alone for place in curve] if banded else None,
-        measured=measured,
-    )
-
-
-def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequence[int]) -> LawCurve | None:
-    """S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
-    model = part_for(summary, "throughput_model", params)
-    law = step_law(model)
-    if law is None or len(set(sizes)) < ENOUGH_SIZES:
-        return None
-    # all whole numbers of workers, or about so many of them: between one and two the law has no meaning
-    whole = sorted({round(max(sizes) ** (step / MOST_POINTS)) for step in range(MOST_POINTS + 1)})
-    x, batch = [float(size) for size in whole], float(params["batch_size"])
-    y = [law(1.0, batch) / law(size, batch / size) for size in x]
-    halves = [half for size in x if (half := _half(model, law, size, batch)) is not None]
-
-    def end(sign: int) -> list[float] | None:
-        banded = len(halves) == len(x)
-        return [gain * math.exp(sign * half) for gain, half in zip(y, halves, strict=True)] if banded else None
-
-    return LawCurve(kind="step time", x=x, y=y, low=end(-1), high=end(1), measured=max(sizes))
-
-
-def _half(model: Mapping[str, Any], law: Callable[[float, float], float], size: float, batch: float) -> float | None:
-    """Half the 90% interval of a speed-up's logarithm, or None if it is unknown or too wide to say anything.
-
-    The delta method is applied to both times of a step together, since the same constants make them.
-    """
-    times = times_of(model) if model.get("covariance") else None
-    if times is None or times.t is None:
-        return None
-    slopes = np.zeros(len(times.names))
-    for count, sign in ((1.0, 1), (size, -1)):
-        by_name = times.constants.slopes(count, batch / count)
-        slopes += sign * np.array([by_name[name] for name in times.names]) / law(count, batch / count)
-    half = times.t * math.sqrt(max(float(slopes @ times.covariance @ slopes), 0.0))
-    return half if half <= WIDEST_HALF else None
-
-
-def step_law(model: Mapping[str, Any]) -> Callable[[float, float], float] | None:
-    """T_iter(K, m) of the fitted model on one node, in seconds.
-
-    None if a parameter that it needs is not identified, or if workers spanned nodes, which their number does not tell.
-    """
-    numbers = {key: number_of(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r")}
-    known = {key: value for key, value in numbers.items() if value is not None}
-    sizes = {point["num_gpus"] for point in model.get("points") or ()}
-    if len(known) < len(numbers) or len(sizes) < ENOUGH_SIZES or model.get("alpha_n") is not None:
-        return None
-    gamma = (model.get("gamma") or {}).get("value") or 1.0  # if the data do not identify it, it hardly matters
-    data = number_of(model.get("data_seconds")) or 0.0
-
-    def seconds(num_gpus: float, per_worker_batch: float) -> float:
-        gradient = known["alpha_c"] + known["beta_c"] * per_worker_batch
-        sync = known["alpha_r"] + known["beta_r"] * max(num_gpus - 2, 0.0) if num_gpus > 1 else 0.0
-        return float((gradient**gamma + sync**gamma) ** (1 / gamma)) + data
-
-    return seconds
-
-
-Quantity = Literal["speedup", "efficiency"]
-
-MOST_LINES = len(PALETTE)
-LOG_FROM_WORKERS = 16
-"""From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
-
-
 @dataclass(frozen=True)
 class Line:
     """Timings that differ only in num_gpus, fewest workers first, and the law through them if there is one."""
@@ -195,6 +80,38 @@ class Line:
     def sizes(self) -> list[int]:
         """Numbers of workers."""
         return [row["params"]["num_gpus"] for row in self.rows]
+
+
+def speedup_figure(summary: Summary) -> Drawn:
+    """Speed-up over one worker against num_gpus at the same batch, with the ideal and the law."""
+    lines = lines_of_batches(summary)
+    title, y_label = "Speed-up at the same batch", "speed-up over num_gpus = 1 (times)"
+    return _scaling_figure(summary, lines, "speedup", title, y_label, _speedup_caption(summary, lines))
+
+
+def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
+    shown = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
+    rows = [row for line in lines[:MOST_LINES] for row in line.rows]
+    return sentences(str(scaling_line(summary)), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
+
+
+def efficiency_figure(summary: Summary) -> Drawn:
+    """Speed-up divided by num_gpus."""
+    lines = lines_of_batches(summary)
+    title, y_label = "Efficiency at the same batch", "efficiency (speed-up ÷ num_gpus)"
+    return _scaling_figure(summary, lines, "efficiency", title, y_label, _efficiency_caption(summary, lines))
+
+
+def _efficiency_caption(summary: Summary, lines: Sequence[Line]) -> str:
+    scaling = summary["scaling"]
+    words = ""
+    if present(scaling):
+        best = scaling["best"]
+        words = (
+            f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
+            "one alone would do in the same time."
+        )
+    return sentences(words, flag_words([row for line in lines[:MOST_LINES] for row in line.rows]))
 
 
 def lines_of_batches(summary: Summary) -> list[Line]:
@@ -213,20 +130,6 @@ def lines_of_batches(summary: Summary) -> list[Line]:
             ordered = sorted(rows, key=lambda row: row["params"]["num_gpus"])
             lines.append(Line(name, ordered, law_of(summary, ordered)))
     return sorted(lines, key=lambda line: -max(row["speedup"] for row in line.rows))
-
-
-def speedup_figure(summary: Summary) -> Drawn:
-    """Speed-up over one worker against num_gpus at the same batch, with the ideal and the law."""
-    lines = lines_of_batches(summary)
-    title, y_label = "Speed-up at the same batch", "speed-up over num_gpus = 1 (times)"
-    return _scaling_figure(summary, lines, "speedup", title, y_label, _speedup_caption(summary, lines))
-
-
-def efficiency_figure(summary: Summary) -> Drawn:
-    """Speed-up divided by num_gpus."""
-    lines = lines_of_batches(summary)
-    title, y_label = "Efficiency at the same batch", "efficiency (speed-up ÷ num_gpus)"
-    return _scaling_figure(summary, lines, "efficiency", title, y_label, _efficiency_caption(summary, lines))
 
 
 def _scaling_figure(
@@ -307,12 +210,6 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
             above = (x, y)
 
 
-def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
-    shown = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
-    rows = [row for line in lines[:MOST_LINES] for row in line.rows]
-    return sentences(str(scaling_line(summary)), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
-
-
 def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
     """What the topmost law says, or why the topmost line has none."""
     if not lines:
@@ -344,13 +241,113 @@ def _why_no_law(summary: Summary, line: Line) -> str:
     return f"its timings are marked {', '.join(flags)}" if flags else "too few of its sizes were timed"
 
 
-def _efficiency_caption(summary: Summary, lines: Sequence[Line]) -> str:
-    scaling = summary["scaling"]
-    words = ""
-    if present(scaling):
-        best = scaling["best"]
-        words = (
-            f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
-            "one alone would do in the same time."
-        )
-    return sentences(words, flag_words([row for line in lines[:MOST_LINES] for row in line.rows]))
+def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | None:
+    """The law to draw through the speed-ups of one batch size, or None if the data identify none.
+
+    rows: its timings, which differ only in num_gpus. Flagged ones count if the laws were fitted to such as well.
+    """
+    params = rows[0]["params"]
+    used = [row for row in rows if not row["flags"] or rests_on_flagged(summary, params)]
+    if not used:
+        return None
+    fit = usl_fit(summary, params)
+    if fit is not None and (curve := _usl_curve(fit)) is not None:
+        return curve
+    return _step_time_curve(summary, params, [row["params"]["num_gpus"] for row in used])
+
+
+def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
+    """The fitted throughput over that of one worker. It goes beyond the measured if σ and κ are both identified.
+
+    None without a curve, with too few sizes, or if one worker was not measured.
+    """
+    of_one = [point["samples_per_second"] for point in fit.get("points") or () if point["num_gpus"] == 1]
+    if not fit["extrapolates"] or not fit.get("curve") or not of_one or not of_one[0]:
+        return None
+    alone, measured = of_one[0], float(max(fit["sizes"]))
+    everywhere = identified(fit["sigma"]) and identified(fit["kappa"])
+    curve = [place for place in fit["curve"] if everywhere or place["num_gpus"] <= measured * (1 + 1e-9)]
+    banded = all(place["low"] is not None and place["high"] is not None for place in curve)
+    return LawCurve(
+        kind="usl",
+        x=[place["num_gpus"] for place in curve],
+        y=[place["samples_per_second"] / alone for place in curve],
+        low=[place["low"] / alone for place in curve] if banded else None,
+        high=[place["high"] / alone for place in curve] if banded else None,
+        measured=measured,
+    )
+
+
+def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequence[int]) -> LawCurve | None:
+    """S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
+    model = part_for(summary, "throughput_model", params)
+    law = step_law(model)
+    if law is None or len(set(sizes)) < ENOUGH_SIZES:
+        return None
+    # all whole numbers of workers, or about so many of them: between one and two the law has no meaning
+    whole = sorted({round(max(sizes) ** (step / MOST_POINTS)) for step in range(MOST_POINTS + 1)})
+    x, batch = [float(size) for size in whole], float(params["batch_size"])
+    y = [law(1.0, batch) / law(size, batch / size) for size in x]
+    halves = [half for size in x if (half := _half(model, law, size, batch)) is not None]
+
+    def end(sign: int) -> list[float] | None:
+        banded = len(halves) == len(x)
+        return [gain * math.exp(sign * half) for gain, half in zip(y, halves, strict=True)] if banded else None
+
+    return LawCurve(kind="step time", x=x, y=y, low=end(-1), high=end(1), measured=max(sizes))
+
+
+def _half(model: Mapping[str, Any], law: Callable[[float, float], float], size: float, batch: float) -> float | None:
+    """Half the 90% interval of a speed-up's logarithm, or None if it is unknown or too wide to say anything.
+
+    The delta method is applied to both times of a step together, since the same constants make them.
+    """
+    times = times_of(model) if model.get("covariance") else None
+    if times is None or times.t is None:
+        return None
+    slopes = np.zeros(len(times.names))
+    for count, sign in ((1.0, 1), (size, -1)):
+        by_name = times.constants.slopes(count, batch / count)
+        slopes += sign * np.array([by_name[name] for name in times.names]) / law(count, batch / count)
+    half = times.t * math.sqrt(max(float(slopes @ times.covariance @ slopes), 0.0))
+    return half if half <= WIDEST_HALF else None
+
+
+def step_law(model: Mapping[str, Any]) -> Callable[[float, float], float] | None:
+    """T_iter(K, m) of the fitted model on one node, in seconds.
+
+    None if a parameter that it needs is not identified, or if workers spanned nodes, which their number does not tell.
+    """
+    numbers = {key: number_of(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r")}
+    known = {key: value for key, value in numbers.items() if value is not None}
+    sizes = {point["num_gpus"] for point in model.get("points") or ()}
+    if len(known) < len(numbers) or len(sizes) < ENOUGH_SIZES or model.get("alpha_n") is not None:
+        return None
+    gamma = (model.get("gamma") or {}).get("value") or 1.0  # if the data do not identify it, it hardly matters
+    data = number_of(model.get("data_seconds")) or 0.0
+
+    def seconds(num_gpus: float, per_worker_batch: float) -> float:
+        gradient = known["alpha_c"] + known["beta_c"] * per_worker_batch
+        sync = known["alpha_r"] + known["beta_r"] * max(num_gpus - 2, 0.0) if num_gpus > 1 else 0.0
+        return float((gradient**gamma + sync**gamma) ** (1 / gamma)) + data
+
+    return seconds
+
+
+def usl_fit(summary: Summary, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The fit of Gunther's law at constant batch size, with a law or the reason for none. None: no such line."""
+    fits = part_for(summary, "usl", params).get("fits") or ()
+    strong = (fit for fit in fits if fit["scaling"] == STRONG and fit["batch_size"] == params["batch_size"])
+    return next(strong, None)
+
+
+def rests_on_flagged(summary: Summary, params: Mapping[str, Any]) -> bool:
+    """Whether the laws for a row's combination of swept keys were fitted to flagged timings."""
+    return any(part_for(summary, key, params).get("flagged") for key in ("usl", "throughput_model"))
+
+
+def part_for(summary: Summary, key: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of the summary for the combination of swept keys that a row belongs to. It may be missing."""
+    part, of = part_of(summary, key), combination_of(params)
+    parts = (part, *(part.get("others") or ()))
+    return next((each for each in parts if each.get("of", of) == of), missing(f"nothing was fitted for {of}"))

@@ -44,6 +44,22 @@ class TextTable:
 
 
 Tables = list[TextTable]
+STEP_TIME: tuple[tuple[str, str, str, Text], ...] = (
+    ("alpha_c", "α_c", "computing a step, whatever its size", brief_seconds),
+    ("beta_c", "β_c", "computing one example more", brief_seconds),
+    ("alpha_r", "α_r", "summing gradients over two workers", brief_seconds),
+    ("beta_r", "β_r", "each further worker", brief_seconds),
+    ("alpha_n", "α_n", "summing gradients across nodes", brief_seconds),
+    ("beta_n", "β_n", "each further worker across nodes", brief_seconds),
+    ("gamma", "γ", "overlap of the two, 1 none to 10 full", "{:.2f}".format),
+    ("data_seconds", "T_data", "waiting for data", brief_seconds),
+)
+STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
+    ("s_min", "S_min", "steps with a batch without limit", "{:,.3g}".format),
+    ("e_min", "E_min", "examples with a batch near one", "{:,.0f}".format),
+    ("b_crit", "B_crit", "batch that needs twice S_min steps", "{:,.0f}".format),
+    ("noise_scale", "B_noise", "gradient noise scale, a proxy for B_crit", "{:,.0f}".format),
+)
 
 
 def law_tables(summary: Summary) -> Tables:
@@ -56,14 +72,6 @@ def law_tables(summary: Summary) -> Tables:
     ]
 
 
-def _of(part: Mapping[str, Any]) -> str:
-    return f", {part['of']}" if part.get("of") else ""
-
-
-def _flagged(part: Mapping[str, Any]) -> str:
-    return f" {used_all_the_same(part)}".rstrip()
-
-
 def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
     """A table for each combination of swept keys that has this part, a sentence for each other. Equal ones are one."""
     part, found = part_of(summary, key), Tables()
@@ -73,18 +81,6 @@ def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mappin
         if made not in found:
             found.append(made)
     return found
-
-
-STEP_TIME: tuple[tuple[str, str, str, Text], ...] = (
-    ("alpha_c", "α_c", "computing a step, whatever its size", brief_seconds),
-    ("beta_c", "β_c", "computing one example more", brief_seconds),
-    ("alpha_r", "α_r", "summing gradients over two workers", brief_seconds),
-    ("beta_r", "β_r", "each further worker", brief_seconds),
-    ("alpha_n", "α_n", "summing gradients across nodes", brief_seconds),
-    ("beta_n", "β_n", "each further worker across nodes", brief_seconds),
-    ("gamma", "γ", "overlap of the two, 1 none to 10 full", "{:.2f}".format),
-    ("data_seconds", "T_data", "waiting for data", brief_seconds),
-)
 
 
 def _step_table(title: str, part: Mapping[str, Any]) -> TextTable:
@@ -107,6 +103,41 @@ def _parameters(part: Mapping[str, Any], wanted: Sequence[tuple[str, str, str, T
         for key, symbol, meaning, text in wanted
         if part.get(key) is not None
     ]
+
+
+def _steps_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    return TextTable(
+        title=title,
+        lead=f"S(B) = S_min (1 + B_crit / B){_to(part)}, each batch at its best rate.",
+        header=["parameter", "value (90% interval)", "meaning"],
+        rows=_parameters(part, STATISTICAL),
+    )
+
+
+def _to(part: Mapping[str, Any]) -> str:
+    return f" to {part['target']:g}" if part["target"] is not None else ""
+
+
+def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
+    exponent = estimate_text(part["exponent"], "{:.2f}".format)
+    known = f"is {exponent}" if isinstance(exponent, Missing) else f"= {exponent}"
+    nearest = f", nearest {part['nearest']}" if part.get("nearest") else ""
+    by = f" Best: {part['target_or_metric']}." if part.get("target_or_metric") else ""
+    return TextTable(
+        title=title,
+        lead=f"Best rate ∝ batch^p: p {known}{nearest}. 0.5 is the square-root rule, 1 the "
+        f"linear one; bounds are left out.{by}",
+        header=["batch", "best rate", "runs", "note"],
+        rows=[
+            [
+                plain_text(point["batch_size"]),
+                f"{point['best_rate']:g}",
+                plain_text(point["n"]),
+                f"{point['edge']} rate tried: a bound" if point["edge"] else "",
+            ]
+            for point in part["points"]
+        ],
+    )
 
 
 def _scaling_table(title: str, part: Mapping[str, Any]) -> TextTable:
@@ -146,49 +177,6 @@ def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
         ", ".join(measured) or NOTHING,
         "; ".join(reading),
     ]
-
-
-def _to(part: Mapping[str, Any]) -> str:
-    return f" to {part['target']:g}" if part["target"] is not None else ""
-
-
-STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
-    ("s_min", "S_min", "steps with a batch without limit", "{:,.3g}".format),
-    ("e_min", "E_min", "examples with a batch near one", "{:,.0f}".format),
-    ("b_crit", "B_crit", "batch that needs twice S_min steps", "{:,.0f}".format),
-    ("noise_scale", "B_noise", "gradient noise scale, a proxy for B_crit", "{:,.0f}".format),
-)
-
-
-def _steps_table(title: str, part: Mapping[str, Any]) -> TextTable:
-    return TextTable(
-        title=title,
-        lead=f"S(B) = S_min (1 + B_crit / B){_to(part)}, each batch at its best rate.",
-        header=["parameter", "value (90% interval)", "meaning"],
-        rows=_parameters(part, STATISTICAL),
-    )
-
-
-def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
-    exponent = estimate_text(part["exponent"], "{:.2f}".format)
-    known = f"is {exponent}" if isinstance(exponent, Missing) else f"= {exponent}"
-    nearest = f", nearest {part['nearest']}" if part.get("nearest") else ""
-    by = f" Best: {part['target_or_metric']}." if part.get("target_or_metric") else ""
-    return TextTable(
-        title=title,
-        lead=f"Best rate ∝ batch^p: p {known}{nearest}. 0.5 is the square-root rule, 1 the "
-        f"linear one; bounds are left out.{by}",
-        header=["batch", "best rate", "runs", "note"],
-        rows=[
-            [
-                plain_text(point["batch_size"]),
-                f"{point['best_rate']:g}",
-                plain_text(point["n"]),
-                f"{point['edge']} rate tried: a bound" if point["edge"] else "",
-            ]
-            for point in part["points"]
-        ],
-    )
 
 
 def prediction_table(summary: Summary) -> TextTable:
@@ -261,3 +249,11 @@ def factorised_table(summary: Summary) -> TextTable | None:
         seconds = [seconds_text(row["predicted_seconds"]), seconds_text(row["measured_seconds"])]
         rows.append([row["label"], *seconds, error, row.get("why") or ""])
     return TextTable(title=title, lead=" ".join(lead), header=header, rows=rows)
+
+
+def _of(part: Mapping[str, Any]) -> str:
+    return f", {part['of']}" if part.get("of") else ""
+
+
+def _flagged(part: Mapping[str, Any]) -> str:
+    return f" {used_all_the_same(part)}".rstrip()

@@ -1,4 +1,4 @@
-"""Time to target, Pareto front, predictions."""
+"""Three figures of the time to the target: by size, against GPU-seconds, and predicted."""
 
 import math
 from collections.abc import Mapping, Sequence

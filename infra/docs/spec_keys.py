@@ -14,7 +14,7 @@ from scalestudy.experiments.spec.reading import template
 from scalestudy.experiments.spec.sweep import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
-MODELS = ROOT / "experiments" / "spec_models.py"
+MODELS = ROOT / "experiments" / "spec" / "sections.py"
 PAGE = ROOT / "docs" / "write-a-study.md"
 BEGIN, END = "<!-- keys: written by infra/docs/spec_keys.py -->", "<!-- end of keys -->"
 

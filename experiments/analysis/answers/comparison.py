@@ -1,4 +1,4 @@
-"""Two studies side by side, laws included."""
+"""Studies side by side: the cells that they share, and the parameters of their laws."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,14 @@ from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summ
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, three_digits
 from scalestudy.experiments.plan.plan import label
 
+Answer = Literal["more", "less", "within noise", "not known"]
+ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
+NOT_KNOWN = (
+    f"not known: without a figure, below {ENOUGH_SEEDS} seeds in the metric and in time to a target, and with too few "
+    "epochs in seconds an epoch and samples/s, there is no telling a difference from noise"
+)
+RATE_PLACE, METRIC_PLACE = 1, 2
+"""Places of samples/s and the metric among the measures. The metric alone is compared by difference, not by ratio."""
 LAWS: Sequence[tuple[str, str, str]] = (
     ("throughput_model", "alpha_c", "seconds a step"),
     ("throughput_model", "beta_c", "seconds an example"),
@@ -25,66 +33,6 @@ LAWS: Sequence[tuple[str, str, str]] = (
     ("lr_rule", "exponent", "power of the batch size"),
 )
 """The parameters that are compared: the part of the summary, the key, the unit."""
-
-
-def compared_laws(studies: Mapping[str, Summary]) -> list[dict[str, Any]]:
-    """A row for each parameter that two or more studies have. The first of these studies is the base.
-
-    studies: `summarise`'s result by name. A row is `{name, part, unit, entries}`, an entry `{study, value, low, high,
-    change, answer, why}`. change: value over the base's. answer: `more` or `less` if the 90 % intervals do not touch,
-    `within noise` if they do. It is `not known`, with a why, if one has no interval or is not identified, or if the
-    laws are of different things.
-    """
-    rows = []
-    for part, name, unit in LAWS:
-        found = {study: summary.get(part) or {} for study, summary in studies.items()}
-        known = {study: law for study, law in found.items() if law.get(name) is not None and present(law[name])}
-        if len(known) > 1:
-            base = next(iter(known.values()))
-            entries = [{"study": study, **_law_entry(law, base, name)} for study, law in known.items()]
-            rows.append({"name": name, "part": part, "unit": unit, "entries": entries})
-    return rows
-
-
-def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
-    estimate, of_base = law[name], base[name]
-    facts = {key: estimate.get(key) for key in ("value", "low", "high")}
-    change = estimate["value"] / of_base["value"] if of_base["value"] else None
-    answer, why = "not known", None
-    if law.get("of") != base.get("of"):
-        why = "the law is of other settings"
-    elif law.get("target") != base.get("target"):
-        why = "the law is to another target"
-    elif any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
-        why = "it has no interval in both"
-    elif not (identified(estimate) and identified(of_base)):
-        why = "the measurements do not identify it in both"
-    elif not exclusive(estimate, of_base):
-        answer = "within noise"
-    else:
-        answer = "more" if estimate["value"] > of_base["value"] else "less"
-    return {**facts, "change": change, "answer": answer, "why": why}
-
-
-def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rows as text, a line for each parameter and study but the base."""
-    lines = []
-    for row in rows:
-        base, *others = row["entries"]
-        for entry in others:
-            told = f"{entry['study']}: {row['name']} ({row['unit']}) {entry['value']:.3g} against {base['value']:.3g}"
-            lines.append(": ".join([told, *(text for text in (entry["answer"], entry["why"]) if text)]))
-    return lines
-
-
-Answer = Literal["more", "less", "within noise", "not known"]
-ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
-NOT_KNOWN = (
-    f"not known: without a figure, below {ENOUGH_SEEDS} seeds in the metric and in time to a target, and with too few "
-    "epochs in seconds an epoch and samples/s, there is no telling a difference from noise"
-)
-RATE_PLACE, METRIC_PLACE = 1, 2
-"""Places of samples/s and the metric among the measures. The metric alone is compared by difference, not by ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +93,6 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
     }
 
 
-def _time_figure(row: Mapping[str, Any]) -> Figure:
-    """Seconds to a target as a figure. A null end of its interval is infinite."""
-    if row["seconds"] is None:
-        return missing(row["why"])
-    interval = row["interval"]
-    return {"value": row["seconds"], "low": interval["low"], "high": interval["high"], "n": row["n_seeds"]}
-
-
-def target_heading(target: float) -> str:
-    """The head of a column: `s to 0.85`."""
-    return f"s to {target:g}"
-
-
 def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
     """Seconds an epoch and samples a second. If all studies have the same metric, also that and the targets shared."""
     found = [
@@ -172,6 +107,19 @@ def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
         headings = [target_heading(target) for target in first if all(target in other for other in others)]
         found += [Measure(heading=heading, key=heading, by_ratio=True, timed=True) for heading in headings]
     return found
+
+
+def target_heading(target: float) -> str:
+    """The head of a column: `s to 0.85`."""
+    return f"s to {target:g}"
+
+
+def _time_figure(row: Mapping[str, Any]) -> Figure:
+    """Seconds to a target as a figure. A null end of its interval is infinite."""
+    if row["seconds"] is None:
+        return missing(row["why"])
+    interval = row["interval"]
+    return {"value": row["seconds"], "low": interval["low"], "high": interval["high"], "n": row["n_seeds"]}
 
 
 def _entries(found: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -219,6 +167,45 @@ def beyond_noise(figure: Mapping[str, Any], base: Mapping[str, Any], *, repeated
     return "less" if high < base_low else "within noise"
 
 
+def compared_laws(studies: Mapping[str, Summary]) -> list[dict[str, Any]]:
+    """A row for each parameter that two or more studies have. The first of these studies is the base.
+
+    studies: `summarise`'s result by name. A row is `{name, part, unit, entries}`, an entry `{study, value, low, high,
+    change, answer, why}`. change: value over the base's. answer: `more` or `less` if the 90 % intervals do not touch,
+    `within noise` if they do. It is `not known`, with a why, if one has no interval or is not identified, or if the
+    laws are of different things.
+    """
+    rows = []
+    for part, name, unit in LAWS:
+        found = {study: summary.get(part) or {} for study, summary in studies.items()}
+        known = {study: law for study, law in found.items() if law.get(name) is not None and present(law[name])}
+        if len(known) > 1:
+            base = next(iter(known.values()))
+            entries = [{"study": study, **_law_entry(law, base, name)} for study, law in known.items()]
+            rows.append({"name": name, "part": part, "unit": unit, "entries": entries})
+    return rows
+
+
+def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
+    estimate, of_base = law[name], base[name]
+    facts = {key: estimate.get(key) for key in ("value", "low", "high")}
+    change = estimate["value"] / of_base["value"] if of_base["value"] else None
+    answer, why = "not known", None
+    if law.get("of") != base.get("of"):
+        why = "the law is of other settings"
+    elif law.get("target") != base.get("target"):
+        why = "the law is to another target"
+    elif any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
+        why = "it has no interval in both"
+    elif not (identified(estimate) and identified(of_base)):
+        why = "the measurements do not identify it in both"
+    elif not exclusive(estimate, of_base):
+        answer = "within noise"
+    else:
+        answer = "more" if estimate["value"] > of_base["value"] else "less"
+    return {**facts, "change": change, "answer": answer, "why": why}
+
+
 def comparison_table(found: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text, a row for each cell and study. cells: how many, those that differ most in time.
 
@@ -240,6 +227,17 @@ def comparison_table(found: Mapping[str, Any], cells: int | None = None) -> tupl
             ]
             rows.append([row["label"] if number == 0 else "", entry["study"], *values])
     return ["cell", "study", *headings], rows
+
+
+def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
+    """whole: written without decimals."""
+    if entry["value"] is None:
+        return NOTHING
+    value = f"{entry['value']:,.0f}" if whole else three_digits(entry["value"])
+    value += FLAGGED if entry["flags"] else ""
+    if entry["answer"] not in ("more", "less"):
+        return value
+    return f"{value} ({entry['change']:.2f}×)" if by_ratio else f"{value} ({entry['change']:+.3g})"
 
 
 def comparison_lines(found: Mapping[str, Any]) -> list[str]:
@@ -264,12 +262,12 @@ def comparison_lines(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
-    """whole: written without decimals."""
-    if entry["value"] is None:
-        return NOTHING
-    value = f"{entry['value']:,.0f}" if whole else three_digits(entry["value"])
-    value += FLAGGED if entry["flags"] else ""
-    if entry["answer"] not in ("more", "less"):
-        return value
-    return f"{value} ({entry['change']:.2f}×)" if by_ratio else f"{value} ({entry['change']:+.3g})"
+def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rows as text, a line for each parameter and study but the base."""
+    lines = []
+    for row in rows:
+        base, *others = row["entries"]
+        for entry in others:
+            told = f"{entry['study']}: {row['name']} ({row['unit']}) {entry['value']:.3g} against {base['value']:.3g}"
+            lines.append(": ".join([told, *(text for text in (entry["answer"], entry["why"]) if text)]))
+    return lines

@@ -1,8 +1,9 @@
-"""Steps over batch sizes; noise scale.
+"""Steps to a target over batch sizes, and the gradients' noise scale (docs/formulas.md §3).
 
-Each epoch's record has the means, over its sampled steps, of two unbiased estimates, |G|² and tr Σ. Each is averaged
-over epochs and trainings before they are divided: B_noise = mean(tr Σ) / mean(|G|²) (McCandlish et al. 2018, arXiv
-1812.06162). It is a proxy of B_crit. It depends on the optimizer's path, so it is labelled with the optimizer.
+The noise scale is a proxy of B_crit. Each epoch's record has the means, over its sampled steps, of two unbiased
+estimates, |G|² and tr Σ. Each is averaged over epochs and trainings before they are divided: B_noise = mean(tr Σ) /
+mean(|G|²) (McCandlish et al. 2018, arXiv 1812.06162). It depends on the optimizer's path, so it is labelled with the
+optimizer.
 """
 
 import math
@@ -28,59 +29,8 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 NOT_MEASURED = "no training that finished has recorded its gradients' noise"
 MORE = "measure more steps, or more seeds"
 NOT_ABOVE_ZERO = "the mean estimate of |G|² or of tr Σ is not above zero: measure more steps, or larger batch sizes"
-
 Noise = tuple[float, float]
 """|G|² and tr Σ."""
-
-
-def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Figure:
-    """B_noise in examples, over the trainings at the best rate of their batch size.
-
-    Args:
-        trainings: of one combination of settings.
-        rates: the best rate by batch size. A batch size that has none counts with all its rates.
-        optimizer: its name, with its distinguishing settings.
-
-    Returns:
-        `{value, low, high, identified, optimizer, steps, by_batch, why}`. value is null, with a why, if a mean is not
-        above zero; identified is false, with a why, if the interval has no ends. low, high: 90 %, Fieller's, over
-        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: those of the epochs
-        that were measured, of which training samples some. by_batch: if its values differ, the noise scale is no
-        single number.
-    """
-    measured = [
-        training
-        for training in trainings
-        if training.noise is not None and rates.get(training.batch_size, training.rate) == training.rate
-    ]
-    told: dict[tuple[int, float, int], list[Noise]] = defaultdict(list)
-    for training in measured:
-        if training.noise is not None:
-            told[training.batch_size, training.rate, training.seed].append(training.noise)
-    pairs: dict[tuple[int, float, int], Noise] = {}
-    by_batch: dict[int, list[Noise]] = defaultdict(list)
-    for key, noises in sorted(told.items()):
-        squares, traces = zip(*noises, strict=True)
-        pairs[key] = statistics.fmean(squares), statistics.fmean(traces)
-        by_batch[key[0]].append(pairs[key])
-
-    found = _ratio(pairs.values()) if pairs else None
-    figure: dict[str, Any] = {"value": None, "low": None, "high": None, "identified": False}
-    figure["why"] = NOT_ABOVE_ZERO if pairs else NOT_MEASURED
-    if found is not None:
-        figure = {"identified": True, "why": None, **estimate_part(found, MORE)}
-    ratios = {batch_size: _ratio(noises) for batch_size, noises in by_batch.items()}
-    return {
-        **figure,
-        "optimizer": optimizer,
-        "steps": sum(training.noise_steps for training in measured),
-        "by_batch": [{"batch_size": size, "value": ratio and finite(ratio.value)} for size, ratio in ratios.items()],
-    }
-
-
-def _ratio(noises: Iterable[Noise]) -> Estimate | None:
-    squares, traces = zip(*noises, strict=True)
-    return ratio_of_means(traces, squares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,3 +242,53 @@ def _point(point: BatchPoint, law: BatchLaw | None) -> dict[str, Any]:
         "regime": law.regime(point.examples_per_step) if law else None,
         "fitted_steps": law.steps(point.examples_per_step) if law else None,
     }
+
+
+def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Figure:
+    """B_noise in examples, over the trainings at the best rate of their batch size.
+
+    Args:
+        trainings: of one combination of settings.
+        rates: the best rate by batch size. A batch size that has none counts with all its rates.
+        optimizer: its name, with its distinguishing settings.
+
+    Returns:
+        `{value, low, high, identified, optimizer, steps, by_batch, why}`. value is null, with a why, if a mean is not
+        above zero; identified is false, with a why, if the interval has no ends. low, high: 90 %, Fieller's, over
+        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: those of the epochs
+        that were measured, of which training samples some. by_batch: if its values differ, the noise scale is no
+        single number.
+    """
+    measured = [
+        training
+        for training in trainings
+        if training.noise is not None and rates.get(training.batch_size, training.rate) == training.rate
+    ]
+    told: dict[tuple[int, float, int], list[Noise]] = defaultdict(list)
+    for training in measured:
+        if training.noise is not None:
+            told[training.batch_size, training.rate, training.seed].append(training.noise)
+    pairs: dict[tuple[int, float, int], Noise] = {}
+    by_batch: dict[int, list[Noise]] = defaultdict(list)
+    for key, noises in sorted(told.items()):
+        squares, traces = zip(*noises, strict=True)
+        pairs[key] = statistics.fmean(squares), statistics.fmean(traces)
+        by_batch[key[0]].append(pairs[key])
+
+    found = _ratio(pairs.values()) if pairs else None
+    figure: dict[str, Any] = {"value": None, "low": None, "high": None, "identified": False}
+    figure["why"] = NOT_ABOVE_ZERO if pairs else NOT_MEASURED
+    if found is not None:
+        figure = {"identified": True, "why": None, **estimate_part(found, MORE)}
+    ratios = {batch_size: _ratio(noises) for batch_size, noises in by_batch.items()}
+    return {
+        **figure,
+        "optimizer": optimizer,
+        "steps": sum(training.noise_steps for training in measured),
+        "by_batch": [{"batch_size": size, "value": ratio and finite(ratio.value)} for size, ratio in ratios.items()],
+    }
+
+
+def _ratio(noises: Iterable[Noise]) -> Estimate | None:
+    squares, traces = zip(*noises, strict=True)
+    return ratio_of_means(traces, squares)

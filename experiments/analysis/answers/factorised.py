@@ -1,11 +1,11 @@
-"""Cells held out; what a factorised study infers.
+"""How well a factorised study infers cells, what it saves, and which cells are held out to check it.
 
 Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
-run. `cells.gather` makes such cells. Here they are compared with the cells that were run in full, and the study's cost
-with that of the whole grid.
+run. `cells.gather` makes such inferred cells. Here they are compared with the held-out cells, which were run in full,
+and the study's cost with that of the whole grid.
 
-They are chosen when the trainings have ended. A cell whose training missed every target, or was stopped early, has
-little to compare; chosen before the start, it might be one of these.
+Cells are held out when the trainings have ended. Chosen before the start, one might be a cell whose training missed
+every target or was stopped early, which leaves little to compare.
 """
 
 import hashlib
@@ -177,20 +177,6 @@ def _grid_gpu_seconds(study: _Study) -> float | None:
     return math.fsum(parts) or None
 
 
-def _check_words(part: Mapping[str, Any], them: str) -> str:
-    """How far the products were off in the cells run in full, or why that is unknown. them: the inferred cells."""
-    if not part["held_out"]:
-        return "No cell was run in full to check these products."
-    count = sum(row["error"] is not None for row in part["held_out"])
-    if count == 0:
-        count = len(part["held_out"])
-        cells = "One cell was" if count == 1 else f"{count} cells were"
-        reasons = sorted({row["why"] or "it has no times" for row in part["held_out"]})
-        return f"{cells} run in full to check {them}, but can't be compared with a product: {'; '.join(reasons)}."
-    cells = "the one cell" if count == 1 else f"{count} cells"
-    return f"In {cells} run in full to check {them} the product was off by {part['median_error']:.1%} (median)."
-
-
 def factorised_caveats(
     spec: StudySpec, plan: Plan, rows: Sequence[Mapping[str, Any]], part: Mapping[str, Any] | None
 ) -> list[str]:
@@ -212,6 +198,20 @@ def factorised_caveats(
     return found
 
 
+def _check_words(part: Mapping[str, Any], them: str) -> str:
+    """How far the products were off in the cells run in full, or why that is unknown. them: the inferred cells."""
+    if not part["held_out"]:
+        return "No cell was run in full to check these products."
+    count = sum(row["error"] is not None for row in part["held_out"])
+    if count == 0:
+        count = len(part["held_out"])
+        cells = "One cell was" if count == 1 else f"{count} cells were"
+        reasons = sorted({row["why"] or "it has no times" for row in part["held_out"]})
+        return f"{cells} run in full to check {them}, but can't be compared with a product: {'; '.join(reasons)}."
+    cells = "the one cell" if count == 1 else f"{count} cells"
+    return f"In {cells} run in full to check {them} the product was off by {part['median_error']:.1%} (median)."
+
+
 def held_out_trials(
     spec: StudySpec, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]
 ) -> list[TrialPlan]:
@@ -229,7 +229,9 @@ def held_out_trials(
     """
     if plan.factorised is None:
         return []
-    trainings = _by_cell(plan.swept)
+    trainings: dict[str, list[TrialPlan]] = {}
+    for trial in plan.swept:
+        trainings.setdefault(cell_key(trial.cell), []).append(trial)
     told = {key: _told(spec, trials, records) for key, trials in trainings.items()}
     others = [trial for trial in known if trial.kind == "training" and not plan.is_swept(trial)]
     held = {cell_key(trial.cell): trial.cell for trial in others}
@@ -245,15 +247,14 @@ def held_out_trials(
         key = min(left, key=lambda key: _rank(left[key], told[_trained(plan, left[key])] or 0, used, spec.search.seed))
         held[key] = left.pop(key)
         used[_step(held[key])] += 1
-    found = [trial for cell in held.values() for trial in _trials(spec, cell, trainings.get(_trained(plan, cell), ()))]
+    resources = spec.to_dict()["resources"]
+    found: list[TrialPlan] = []
+    for cell in held.values():
+        for training in trainings.get(_trained(plan, cell), ()):
+            trial = at_size(training, cell["num_gpus"])
+            in_a_grid = trial_id(trial.params, trial.workload, trial.train, resources)
+            found.append(replace(trial, trial_id=in_a_grid))
     return sorted(found, key=lambda trial: trial.num_gpus)
-
-
-def _by_cell(trials: Iterable[TrialPlan]) -> dict[str, list[TrialPlan]]:
-    found: dict[str, list[TrialPlan]] = {}
-    for trial in trials:
-        found.setdefault(cell_key(trial.cell), []).append(trial)
-    return found
 
 
 def _trained(plan: Plan, cell: CellKey) -> str:
@@ -285,10 +286,3 @@ def _rank(cell: CellKey, told: int, used: Mapping[tuple[int, int], int], seed: i
     """The least is held out first. The last part is drawn by chance, and the same however the grid grows."""
     drawn = hashlib.sha256(f"{seed} {cell_key(cell)}".encode()).hexdigest()
     return -told, used[_step(cell)], drawn
-
-
-def _trials(spec: StudySpec, cell: CellKey, trainings: Iterable[TrialPlan]) -> list[TrialPlan]:
-    """The trials of a cell, with the ids that they have in a grid."""
-    resources = spec.to_dict()["resources"]
-    found = [at_size(trial, cell["num_gpus"]) for trial in trainings]
-    return [replace(each, trial_id=trial_id(each.params, each.workload, each.train, resources)) for each in found]

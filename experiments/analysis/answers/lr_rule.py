@@ -19,7 +19,7 @@ APPLIED: Mapping[str, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 
 
 def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
-    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. found: from `statistical_efficiency.tunings`.
+    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. found: from `efficiency.tunings`.
 
     If three batch sizes reach the target, the best rate is the one that reaches it soonest: after the last epoch many
     rates have come to the same metric, and differ in how soon they did. Else it is the one of the best metric after the

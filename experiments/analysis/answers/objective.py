@@ -1,4 +1,4 @@
-"""What a search learns from the trials of a point. Pure.
+"""What a search learns from the trials of a point.
 
 Of a point's seeds the median counts, so that one lucky seed does not lead a search.
 """

@@ -1,4 +1,4 @@
-"""Beyond what was measured, and where that ends.
+"""Predictions beyond what was measured, and where they end.
 
 T(K, B) = S(B) · T_iter(K, B/K) (docs/formulas.md §4): steps to the target do not depend on the workers, and the time of
 a step does not depend on the target. Predictions end where something that they need was not measured.
@@ -23,6 +23,120 @@ NODE_WORKERS = 8
 """Workers that one node is assumed to hold if no study spanned two: the GPUs of a usual server."""
 WIDEST_RATIO = 2.0
 """Upper over lower limit of a step's time from which on it is no prediction."""
+MOST_WORKERS = 4096
+LARGEST_BATCHES = 6
+"""How many doublings beyond the largest batch measured are tried."""
+WORTH_TELLING = 1.05
+"""Smaller predicted gains are not told: repeated timings on a quiet machine differ by as much."""
+LARGEST_SPREAD = 700.0
+"""The largest spread of logarithms that still has an exponential."""
+COLUMNS = (
+    "num_gpus",
+    "per_worker_batch",
+    "batch_size",
+    "learning_rate",
+    "step_seconds",
+    "seconds_to_target",
+    "gpu_seconds",
+    "cost",
+    "low",
+    "high",
+)
+
+
+def predictions_part(
+    throughput: Figure,
+    efficiency: Figure,
+    price_per_gpu_hour: float | None = None,
+    *,
+    most_workers: int = MOST_WORKERS,
+    node_workers: int = NODE_WORKERS,
+) -> Figure:
+    """The `predictions` of `summary.json`.
+
+    Args:
+        throughput: from `throughput.throughput_part`.
+        efficiency: from `efficiency.statistical_efficiency`. Its target and its combination of swept keys
+            are predicted.
+        price_per_gpu_hour: for the cost; None: no cost.
+        most_workers: up to which predictions go.
+        node_workers: that one node holds, if no study spanned two.
+
+    Returns:
+        `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
+
+        There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
+        that is soonest there among those whose steps were measured, its `learning_rate`, `per_worker_batch`,
+        `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the step's time and of the steps together;
+        null if either is unknown), `gpu_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it is
+        not valid; of a valid row, what a larger batch might bring).
+
+        The first row beyond that is not valid is the last, and `breaks_at` repeats its num_gpus and why. best: the
+        `fastest` and the `cheapest` of the valid rows. why: what puts the steps to the target in doubt, if anything.
+    """
+    if not present(efficiency):
+        return missing(f"steps to a target are not known: {efficiency['why']}")
+    of, target = efficiency["of"], efficiency.get("target")
+    batches = measured_batches(efficiency)
+    if not batches or target is None:
+        return missing(f"steps to a target are not known: {efficiency.get('why') or 'no batch size reached one'}")
+    part = part_of_combination(throughput, of)
+    if part is None:
+        return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
+    predicting = _Predicting(ValidRange.of(part, node_workers), batches, efficiency, price_per_gpu_hour)
+    rows = list(predicting.rows(most_workers))
+    valid = [row for row in rows if row["valid"]]
+    broken = next((row for row in rows if row["beyond"] and not row["valid"]), None)
+    why = next((row["why"] for row in rows if not row["valid"]), "nothing was predicted")
+    sizes = sorted(batch.batch_size for batch in batches)
+    batch_words = f"constant at {sizes[0]}" if len(sizes) == 1 else f"the soonest of {', '.join(map(str, sizes))}"
+
+    def best(key: str) -> Figure:
+        return min(valid, key=lambda row: float(row[key])) if valid else missing(why)
+
+    return {
+        "of": of,
+        "target": target,
+        "batch_size": batch_words,
+        "rows": rows,
+        "breaks_at": {key: broken[key] for key in ("num_gpus", "why")} if broken else None,
+        "best": {"fastest": best("seconds_to_target"), "cheapest": best("gpu_seconds")},
+        "flagged": part["flagged"],
+        "why": efficiency.get("why"),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch size whose trainings reached the target.
+
+    examples: of a step. spread: half the interval of the logarithm of steps. It is None below five seeds, whose range
+    is no interval, and if a seed met the target within its first epoch, so that its steps are a bound.
+    """
+
+    batch_size: int
+    examples: float
+    learning_rate: float | None
+    steps: float
+    spread: float | None
+
+
+def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
+    """The batch sizes whose steps to the target were measured. If there is a law of batch sizes, it gives the steps."""
+    found = []
+    for point in efficiency["points"]:
+        if point["steps"] is not None:
+            known = point["n"] >= ENOUGH_SEEDS and not point.get("upper_bound") and point["low"] and point["high"]
+            found.append(
+                Batch(
+                    batch_size=point["batch_size"],
+                    examples=point.get("examples_per_step") or point["batch_size"],
+                    learning_rate=point["learning_rate"],
+                    steps=point.get("fitted_steps") or point["steps"],
+                    spread=math.log(point["high"] / point["low"]) / 2 if known else None,
+                )
+            )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,123 +244,6 @@ class ValidRange:
                 f"well enough; {MEASURE[name]}"
             )
         return None
-
-
-MOST_WORKERS = 4096
-LARGEST_BATCHES = 6
-"""How many doublings beyond the largest batch measured are tried."""
-WORTH_TELLING = 1.05
-"""Smaller predicted gains are not told: repeated timings on a quiet machine differ by as much."""
-LARGEST_SPREAD = 700.0
-"""The largest spread of logarithms that still has an exponential."""
-
-COLUMNS = (
-    "num_gpus",
-    "per_worker_batch",
-    "batch_size",
-    "learning_rate",
-    "step_seconds",
-    "seconds_to_target",
-    "gpu_seconds",
-    "cost",
-    "low",
-    "high",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """A batch size whose trainings reached the target.
-
-    examples: of a step. spread: half the interval of the logarithm of steps. It is None below five seeds, whose range
-    is no interval, and if a seed met the target within its first epoch, so that its steps are a bound.
-    """
-
-    batch_size: int
-    examples: float
-    learning_rate: float | None
-    steps: float
-    spread: float | None
-
-
-def predictions_part(
-    throughput: Figure,
-    efficiency: Figure,
-    price_per_gpu_hour: float | None = None,
-    *,
-    most_workers: int = MOST_WORKERS,
-    node_workers: int = NODE_WORKERS,
-) -> Figure:
-    """The `predictions` of `summary.json`.
-
-    Args:
-        throughput: from `throughput.throughput_part`.
-        efficiency: from `statistical_efficiency.statistical_efficiency`. Its target and its combination of swept keys
-            are predicted.
-        price_per_gpu_hour: for the cost; None: no cost.
-        most_workers: up to which predictions go.
-        node_workers: that one node holds, if no study spanned two.
-
-    Returns:
-        `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
-
-        There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
-        that is soonest there among those whose steps were measured, its `learning_rate`, `per_worker_batch`,
-        `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the step's time and of the steps together;
-        null if either is unknown), `gpu_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it is
-        not valid; of a valid row, what a larger batch might bring).
-
-        The first row beyond that is not valid is the last, and `breaks_at` repeats its num_gpus and why. best: the
-        `fastest` and the `cheapest` of the valid rows. why: what puts the steps to the target in doubt, if anything.
-    """
-    if not present(efficiency):
-        return missing(f"steps to a target are not known: {efficiency['why']}")
-    of, target = efficiency["of"], efficiency.get("target")
-    batches = measured_batches(efficiency)
-    if not batches or target is None:
-        return missing(f"steps to a target are not known: {efficiency.get('why') or 'no batch size reached one'}")
-    part = part_of_combination(throughput, of)
-    if part is None:
-        return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
-    predicting = _Predicting(ValidRange.of(part, node_workers), batches, efficiency, price_per_gpu_hour)
-    rows = list(predicting.rows(most_workers))
-    valid = [row for row in rows if row["valid"]]
-    broken = next((row for row in rows if row["beyond"] and not row["valid"]), None)
-    why = next((row["why"] for row in rows if not row["valid"]), "nothing was predicted")
-    sizes = sorted(batch.batch_size for batch in batches)
-    batch_words = f"constant at {sizes[0]}" if len(sizes) == 1 else f"the soonest of {', '.join(map(str, sizes))}"
-
-    def best(key: str) -> Figure:
-        return min(valid, key=lambda row: float(row[key])) if valid else missing(why)
-
-    return {
-        "of": of,
-        "target": target,
-        "batch_size": batch_words,
-        "rows": rows,
-        "breaks_at": {key: broken[key] for key in ("num_gpus", "why")} if broken else None,
-        "best": {"fastest": best("seconds_to_target"), "cheapest": best("gpu_seconds")},
-        "flagged": part["flagged"],
-        "why": efficiency.get("why"),
-    }
-
-
-def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
-    """The batch sizes whose steps to the target were measured. If there is a law of batch sizes, it gives the steps."""
-    found = []
-    for point in efficiency["points"]:
-        if point["steps"] is not None:
-            known = point["n"] >= ENOUGH_SEEDS and not point.get("upper_bound") and point["low"] and point["high"]
-            found.append(
-                Batch(
-                    batch_size=point["batch_size"],
-                    examples=point.get("examples_per_step") or point["batch_size"],
-                    learning_rate=point["learning_rate"],
-                    steps=point.get("fitted_steps") or point["steps"],
-                    spread=math.log(point["high"] / point["low"]) / 2 if known else None,
-                )
-            )
-    return found
 
 
 @dataclass(frozen=True)

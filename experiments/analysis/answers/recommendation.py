@@ -1,4 +1,4 @@
-"""Fastest, cheapest, knee, with caveats."""
+"""What to choose: the fastest cell, the cheapest and the knee between them, with caveats."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,126 +25,9 @@ from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 
 Edge = Literal["lowest", "highest", "only"]
-
-
-def rate_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """By label, the cells whose rate is the lowest, the highest or the only one tried, all but num_gpus being equal.
-
-    A rate counts as tried if a training with it ended in a way that says something about it. Diverged ones do.
-    """
-    return _edges(cells, "learning_rate", "num_gpus")
-
-
-def batch_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """The same for batch sizes, each at rates of its own."""
-    return _edges(cells, "batch_size", "learning_rate", "num_gpus")
-
-
-def _edges(cells: Sequence[Cell], key: str, *besides: str) -> dict[str, Edge]:
-    tried: dict[str, set[float]] = {}
-    places = {cell.label: (key_of(cell.params, without=(key, *besides)), float(cell.params[key])) for cell in cells}
-    for cell in cells:
-        if cell.with_status(TUNED):
-            place, value = places[cell.label]
-            tried.setdefault(place, set()).add(value)
-    edges: dict[str, Edge] = {}
-    for label, (place, value) in places.items():
-        others = tried.get(place, set())
-        if others <= {value}:
-            edges[label] = "only"
-        elif value <= min(others):
-            edges[label] = "lowest"
-        elif value >= max(others):
-            edges[label] = "highest"
-    return edges
-
-
-def caveats_of(
-    choice: Mapping[str, Any], edge: Edge | None, ties: Sequence[str], batch_edge: Edge | None = None
-) -> list[str]:
-    """The caveats of one row of the recommendation, the weightiest first.
-
-    edge: of its learning rate. ties: labels of what it can't be told apart from. batch_edge: of its batch size, if the
-    study asks for that; a single batch size is no choice.
-    """
-    found: list[str | None] = [_seed_caveat(choice["n_seeds"]), tie_sentence(ties)]
-    gain, batch_size, flags = choice.get("strong_speedup"), choice["batch_size"], choice["flags"]
-    if choice.get("seconds") is not None and gain is not None and gain < 1:
-        found.append(
-            f"At batch {batch_size} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
-            "what learns alike is sooner with one, and that it was not so here may be chance."
-        )
-    if choice["evidence"]["kind"] != "measured":
-        trained = ", ".join(choice["evidence"]["cells"])
-        found.append(
-            f"Inferred: the epochs are those of {trained}, the seconds an epoch those of a timing run of its own."
-        )
-    reached, seeds = choice["reached"], choice["n_seeds"]
-    if reached is not None and reached < seeds:
-        found.append(f"{seeds - reached} of {seeds} seeds did not reach the target.")
-    found.append(_stopped_caveat(choice))
-    if edge is not None:
-        beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
-        rate = f"{choice['learning_rate']:g}"
-        found.append(f"{rate} is the {edge} learning rate tried at batch {batch_size}: {beyond} may do better.")
-    if batch_edge is not None and batch_edge != "only":
-        which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[batch_edge]
-        found.append(f"{batch_size} is the {which} batch size tried: {beyond} may do better.")
-    if choice["upper_bound"]:
-        found.append("A seed met the target within its first epoch, whose end is counted: the time is an upper bound.")
-    if flags:
-        found.append(f"Its timings are marked {', '.join(flags)}.")
-    return [caveat for caveat in found if caveat]
-
-
-def _seed_caveat(seeds: int) -> str | None:
-    if seeds >= ENOUGH_SEEDS:
-        return None
-    if seeds == 1:
-        return "Provisional: with one seed it is not known how far its figures scatter, nor whether other cells differ."
-    return f"Provisional: of {seeds} seeds the range is shown; no difference from other cells is established."
-
-
-def _stopped_caveat(choice: Mapping[str, Any]) -> str | None:
-    """For a time to a target: seeds that are left out. For a final metric: seeds that have not trained to the end."""
-    left_out = choice.get("stopped")
-    if left_out:
-        were = "1 more seed was" if left_out == 1 else f"{left_out} more seeds were"
-        return f"{were} stopped before the target and left out: those that were let go on may be the lucky ones."
-    count = len(choice.get("stopped_after") or ()) if left_out is None else 0
-    if not count:
-        return None
-    were = f"{plural(count, 'seed')} {'was' if count == 1 else 'were'}"
-    return f"{were} stopped early, so that the last epoch is not that of a whole training."
-
-
 Option = Mapping[str, Any]
 """A row of `targets.target_row` whose seconds are known."""
-
 NO_KNEE = "a knee needs three cells on the Pareto front, one of them below the line from fastest to cheapest"
-
-
-def pareto(options: Sequence[Option]) -> list[Option]:
-    """Options that no other beats in both seconds and GPU-seconds, fastest first. Of equal options the first stays."""
-    front: list[Option] = []
-    for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
-        if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
-            front.append(option)
-    return front
-
-
-def knee(front: Sequence[Option]) -> Option | None:
-    """The Pareto point farthest below the line from fastest to cheapest, on log axes. None if no point lies below.
-
-    front: from `pareto`, fastest first, so that seconds rise and GPU-seconds fall.
-    """
-    if len(front) < 3:
-        return None
-    points = [(math.log(option["seconds"]), math.log(option["gpu_seconds"])) for option in front]
-    (left, top), (right, bottom) = points[0], points[-1]
-    below = [top + (bottom - top) * (x - left) / (right - left) - y for x, y in points]
-    deepest = max(range(len(front)), key=lambda index: below[index])
-    return front[deepest] if below[deepest] > 1e-12 else None
 
 
 def recommend(
@@ -291,3 +174,117 @@ class _Choosing:
         }
         caveats = caveats_of(choice, self._rate_edges.get(label), ties, self._batch_edges.get(label))
         return {**choice, "caveats": caveats}
+
+
+def pareto(options: Sequence[Option]) -> list[Option]:
+    """Options that no other beats in both seconds and GPU-seconds, fastest first. Of equal options the first stays."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
+        if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
+            front.append(option)
+    return front
+
+
+def knee(front: Sequence[Option]) -> Option | None:
+    """The Pareto point farthest below the line from fastest to cheapest, on log axes. None if no point lies below.
+
+    front: from `pareto`, fastest first, so that seconds rise and GPU-seconds fall.
+    """
+    if len(front) < 3:
+        return None
+    points = [(math.log(option["seconds"]), math.log(option["gpu_seconds"])) for option in front]
+    (left, top), (right, bottom) = points[0], points[-1]
+    below = [top + (bottom - top) * (x - left) / (right - left) - y for x, y in points]
+    deepest = max(range(len(front)), key=lambda index: below[index])
+    return front[deepest] if below[deepest] > 1e-12 else None
+
+
+def caveats_of(
+    choice: Mapping[str, Any], edge: Edge | None, ties: Sequence[str], batch_edge: Edge | None = None
+) -> list[str]:
+    """The caveats of one row of the recommendation, the weightiest first.
+
+    edge: of its learning rate. ties: labels of what it can't be told apart from. batch_edge: of its batch size, if the
+    study asks for that; a single batch size is no choice.
+    """
+    found: list[str | None] = [_seed_caveat(choice["n_seeds"]), tie_sentence(ties)]
+    gain, batch_size, flags = choice.get("strong_speedup"), choice["batch_size"], choice["flags"]
+    if choice.get("seconds") is not None and gain is not None and gain < 1:
+        found.append(
+            f"At batch {batch_size} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
+            "what learns alike is sooner with one, and that it was not so here may be chance."
+        )
+    if choice["evidence"]["kind"] != "measured":
+        trained = ", ".join(choice["evidence"]["cells"])
+        found.append(
+            f"Inferred: the epochs are those of {trained}, the seconds an epoch those of a timing run of its own."
+        )
+    reached, seeds = choice["reached"], choice["n_seeds"]
+    if reached is not None and reached < seeds:
+        found.append(f"{seeds - reached} of {seeds} seeds did not reach the target.")
+    found.append(_stopped_caveat(choice))
+    if edge is not None:
+        beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
+        rate = f"{choice['learning_rate']:g}"
+        found.append(f"{rate} is the {edge} learning rate tried at batch {batch_size}: {beyond} may do better.")
+    if batch_edge is not None and batch_edge != "only":
+        which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[batch_edge]
+        found.append(f"{batch_size} is the {which} batch size tried: {beyond} may do better.")
+    if choice["upper_bound"]:
+        found.append("A seed met the target within its first epoch, whose end is counted: the time is an upper bound.")
+    if flags:
+        found.append(f"Its timings are marked {', '.join(flags)}.")
+    return [caveat for caveat in found if caveat]
+
+
+def _seed_caveat(seeds: int) -> str | None:
+    if seeds >= ENOUGH_SEEDS:
+        return None
+    if seeds == 1:
+        return "Provisional: with one seed it is not known how far its figures scatter, nor whether other cells differ."
+    return f"Provisional: of {seeds} seeds the range is shown; no difference from other cells is established."
+
+
+def _stopped_caveat(choice: Mapping[str, Any]) -> str | None:
+    """For a time to a target: seeds that are left out. For a final metric: seeds that have not trained to the end."""
+    left_out = choice.get("stopped")
+    if left_out:
+        were = "1 more seed was" if left_out == 1 else f"{left_out} more seeds were"
+        return f"{were} stopped before the target and left out: those that were let go on may be the lucky ones."
+    count = len(choice.get("stopped_after") or ()) if left_out is None else 0
+    if not count:
+        return None
+    were = f"{plural(count, 'seed')} {'was' if count == 1 else 'were'}"
+    return f"{were} stopped early, so that the last epoch is not that of a whole training."
+
+
+def rate_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
+    """By label, the cells whose rate is the lowest, the highest or the only one tried, all but num_gpus being equal.
+
+    A rate counts as tried if a training with it ended in a way that says something about it. Diverged ones do.
+    """
+    return _edges(cells, "learning_rate", "num_gpus")
+
+
+def batch_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
+    """The same for batch sizes, each at rates of its own."""
+    return _edges(cells, "batch_size", "learning_rate", "num_gpus")
+
+
+def _edges(cells: Sequence[Cell], key: str, *besides: str) -> dict[str, Edge]:
+    tried: dict[str, set[float]] = {}
+    places = {cell.label: (key_of(cell.params, without=(key, *besides)), float(cell.params[key])) for cell in cells}
+    for cell in cells:
+        if cell.with_status(TUNED):
+            place, value = places[cell.label]
+            tried.setdefault(place, set()).add(value)
+    edges: dict[str, Edge] = {}
+    for label, (place, value) in places.items():
+        others = tried.get(place, set())
+        if others <= {value}:
+            edges[label] = "only"
+        elif value <= min(others):
+            edges[label] = "lowest"
+        elif value >= max(others):
+            edges[label] = "highest"
+    return edges

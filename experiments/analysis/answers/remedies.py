@@ -85,7 +85,7 @@ class Steps:
 
     @classmethod
     def of(cls, efficiency: Figure | None, row: Row) -> "Steps | None":
-        """The steps for a row, or None if they are unknown. efficiency: from `statistical_efficiency`, or None."""
+        """The steps for a row, or None if unknown. efficiency: from `efficiency.statistical_efficiency`, or None."""
         part = part_of_combination(efficiency, combination_of(row["params"])) if efficiency is not None else None
         if part is None or part.get("target") is None:
             return None

@@ -58,7 +58,7 @@ class Line:
 
 
 def usl_part(steps: Sequence[TimedSteps]) -> Figure:
-    """The `usl` of `summary.json`, from `timed_steps.timed_steps`, whose first combination stands first.
+    """The `usl` of `summary.json`, from `throughput.timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, fits, scale, sigma, kappa, peak_gpus, flagged, others}`, or missing with a why. The top level repeats the

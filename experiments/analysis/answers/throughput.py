@@ -1,4 +1,4 @@
-"""Timed steps to the step-time law.
+"""The timed steps of a study, and the law of a step's time through them (docs/formulas.md §4).
 
 Trials of any seed and learning rate are repeats, since neither changes the time of a step. If a size has a timing run
 (docs/concepts.md: Timed alone), that run stands for its trials.
@@ -42,6 +42,8 @@ DOUBTFUL = frozenset({"oversubscribed", "shared_node", "resumed", "warm_up_inclu
 SHORTEST_STEP, LONGEST_STEP = 1e-7, 1e6
 """Limits of a step's seconds. Anything beyond is a damaged record."""
 ROUNDING = 1e-6
+ACROSS_NODES = ("alpha_n", "beta_n")
+NO_PHASES = "phases were not measured: waiting for data is part of the other constants"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,12 +219,8 @@ def _of_timing_run(trial: Trial) -> StepTiming | None:
     return StepTiming(seconds=seconds, examples=seconds * rate, data_seconds=waited)
 
 
-ACROSS_NODES = ("alpha_n", "beta_n")
-NO_PHASES = "phases were not measured: waiting for data is part of the other constants"
-
-
 def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
-    """The `throughput_model` of `summary.json`, from `timed_steps.timed_steps`, whose first combination stands first.
+    """The `throughput_model` of `summary.json`, from `timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,

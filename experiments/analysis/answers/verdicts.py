@@ -22,37 +22,112 @@ STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
 SHARDED_HALFWAY = 0.5
 """Above this point between falling with the workers and staying constant, steps count as not falling."""
-
 Verdict = dict[str, Any]
 Rule = Callable[[Sequence[Row], Figure | None, Figure | None], Verdict | None]
 
 
-def phase_share(row: Row, phase: str) -> float | None:
-    """A phase's share of a step, 0 to 1, or None if phases were not measured."""
-    if not present(row["step_seconds"]):
+def verdicts(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> list[Verdict]:
+    """Every verdict that holds. Those that put the timings themselves in doubt stand first.
+
+    Causes are looked for in the timings that no flag puts in doubt. If all are flagged, all are used, and the words say
+    so.
+
+    Args:
+        rows: from `scaling.timing_rows`, those with a time.
+        throughput: from `throughput.throughput_part`. With it remedies say what they are predicted to bring, and fixed
+            costs are judged.
+        efficiency: from `efficiency.statistical_efficiency`. With it remedies are chosen by the time to its
+            target.
+    """
+    doubts = [verdict for rule in DOUBTS if (verdict := rule(rows, throughput, efficiency)) is not None]
+    sound = [row for row in rows if not DOUBTFUL & set(row["flags"])]
+    causes = [verdict for rule in CAUSES if (verdict := rule(sound or rows, throughput, efficiency)) is not None]
+    return doubts + (causes if sound else [_flagged(verdict, rows) for verdict in causes])
+
+
+def _flagged(verdict: Verdict, rows: Sequence[Row]) -> Verdict:
+    """The verdict with the flags of the timings that it rests on."""
+    flags = sorted({flag for row in rows if row["label"] in verdict["cells"] for flag in DOUBTFUL & set(row["flags"])})
+    return {**verdict, "words": f"{verdict['words']} These timings are marked {', '.join(flags)}.", "flags": flags}
+
+
+def oversubscribed(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """There were more threads than cores, as the trials are flagged."""
+    remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
+    return _by_flag(rows, "oversubscribed", "oversubscribed", remedy)
+
+
+def disturbed(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """Trials shared a node with others while they were timed."""
+    return _by_flag(rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
+
+
+def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
+    """The verdict for a flag on some rows. It has no threshold, and its words name every row."""
+    flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
+    if not flagged:
         return None
-    total = sum(row["step_seconds"][name] for name in PHASES)
-    return row["step_seconds"][phase] / total if total > 0 else None
+    return _verdict(cause, flag_verdict_words(cause, list(flagged)), remedy, None, flagged)
 
 
-def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evidence: dict[str, float]) -> Verdict:
-    return {
-        "cause": cause,
-        "words": words,
-        "evidence": evidence,
-        "threshold": threshold,
-        "remedy": remedy,
-        "cells": list(evidence),
-    }
+def unsteady(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> Verdict | None:
+    """Repeated timings differ by more than 20 %, on rows that no flag explains."""
+    differ = {row["label"]: row["unsteadiness"]["value"] for row in rows if "shared_node" not in row["flags"]}
+    evidence = _above(differ, UNSTEADINESS)
+    if not evidence:
+        return None
+    label, ratio = _worst(evidence)
+    words = f"Repeated timings differ by {ratio:.0%} ({label}; threshold {UNSTEADINESS:.0%}): something disturbs them."
+    remedy = "Keep other work off the machine, and time again with more seeds or longer epochs."
+    return _verdict("disturbed", words, remedy, UNSTEADINESS, evidence)
 
 
-def _worst(evidence: Mapping[str, float]) -> tuple[str, float]:
-    """The first of the cells with the largest value. It is the one that a verdict's words name."""
-    return max(evidence.items(), key=lambda item: item[1])
+def not_sharded(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.get("steps"):
+            alike = f"{row['per_worker_batch']:g} {_alike(row)}"
+            groups.setdefault(alike, []).append(row)
+    evidence: dict[str, float] = {}
+    for group in groups.values():
+        few = min(group, key=lambda row: row["params"]["num_gpus"])
+        for row in group:
+            share = few["params"]["num_gpus"] / row["params"]["num_gpus"]
+            most = few["steps"] * (share + SHARDED_HALFWAY * (1 - share))
+            if row["steps"] > max(most, few["steps"] * share + 1):
+                evidence[row["label"]] = row["steps"] / few["steps"]
+    if not evidence:
+        return None
+    label, ratio = _worst(evidence)
+    words = (
+        f"More workers make no fewer steps an epoch at the same batch a worker ({ratio:.2f}× as many, {label}): each "
+        "goes through the whole data set."
+    )
+    return _verdict("not_sharded", words, "Give each worker a part of the data of its own.", None, evidence)
 
 
-def _above(values: Mapping[str, float | None], threshold: float) -> dict[str, float]:
-    return {label: value for label, value in values.items() if value is not None and value > threshold}
+def straggler(
+    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
+) -> Verdict | None:
+    """The slowest worker's compute exceeds 1.15 × the median worker's."""
+    several = [row for row in rows if row["params"]["num_gpus"] > 1]
+    evidence = _above({row["label"]: row["straggler_ratio"] for row in several}, STRAGGLER_RATIO)
+    if not evidence:
+        return None
+    label, ratio = _worst(evidence)
+    words = (
+        f"One worker is slower than the others, who wait for it: it computes {ratio:.2f}× as long as the median one "
+        f"({label}; threshold {STRAGGLER_RATIO}×)."
+    )
+    remedy = "Find what slows it down; where its device is slower, train.shards: speed gives it fewer examples."
+    return _verdict("straggler", words, remedy, STRAGGLER_RATIO, evidence)
 
 
 def data_wait(
@@ -120,11 +195,6 @@ def small_batch_per_worker(
     return _verdict("small_batch_per_worker", words, remedy, SMALL_BATCH_RATIO, evidence)
 
 
-def _alike(row: Row) -> str:
-    """What rows share that differ only in a worker's part of the batch."""
-    return key_of(row["params"], ("num_gpus", "batch_size"))
-
-
 def fixed_cost(
     rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
 ) -> Verdict | None:
@@ -152,114 +222,43 @@ def fixed_cost(
     return _verdict("fixed_cost", words, remedy, FIXED_SHARE, evidence)
 
 
-def not_sharded(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
-    """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.get("steps"):
-            alike = f"{row['per_worker_batch']:g} {_alike(row)}"
-            groups.setdefault(alike, []).append(row)
-    evidence: dict[str, float] = {}
-    for group in groups.values():
-        few = min(group, key=lambda row: row["params"]["num_gpus"])
-        for row in group:
-            share = few["params"]["num_gpus"] / row["params"]["num_gpus"]
-            most = few["steps"] * (share + SHARDED_HALFWAY * (1 - share))
-            if row["steps"] > max(most, few["steps"] * share + 1):
-                evidence[row["label"]] = row["steps"] / few["steps"]
-    if not evidence:
+def phase_share(row: Row, phase: str) -> float | None:
+    """A phase's share of a step, 0 to 1, or None if phases were not measured."""
+    if not present(row["step_seconds"]):
         return None
-    label, ratio = _worst(evidence)
-    words = (
-        f"More workers make no fewer steps an epoch at the same batch a worker ({ratio:.2f}× as many, {label}): each "
-        "goes through the whole data set."
-    )
-    return _verdict("not_sharded", words, "Give each worker a part of the data of its own.", None, evidence)
+    total = sum(row["step_seconds"][name] for name in PHASES)
+    return row["step_seconds"][phase] / total if total > 0 else None
 
 
-def oversubscribed(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
-    """There were more threads than cores, as the trials are flagged."""
-    remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
-    return _by_flag(rows, "oversubscribed", "oversubscribed", remedy)
-
-
-def disturbed(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
-    """Trials shared a node with others while they were timed."""
-    return _by_flag(rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
-
-
-def unsteady(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> Verdict | None:
-    """Repeated timings differ by more than 20 %, on rows that no flag explains."""
-    differ = {row["label"]: row["unsteadiness"]["value"] for row in rows if "shared_node" not in row["flags"]}
-    evidence = _above(differ, UNSTEADINESS)
-    if not evidence:
-        return None
-    label, ratio = _worst(evidence)
-    words = f"Repeated timings differ by {ratio:.0%} ({label}; threshold {UNSTEADINESS:.0%}): something disturbs them."
-    remedy = "Keep other work off the machine, and time again with more seeds or longer epochs."
-    return _verdict("disturbed", words, remedy, UNSTEADINESS, evidence)
-
-
-def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
-    """The verdict for a flag on some rows. It has no threshold, and its words name every row."""
-    flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
-    if not flagged:
-        return None
-    return _verdict(cause, flag_verdict_words(cause, list(flagged)), remedy, None, flagged)
-
-
-def straggler(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
-    """The slowest worker's compute exceeds 1.15 × the median worker's."""
-    several = [row for row in rows if row["params"]["num_gpus"] > 1]
-    evidence = _above({row["label"]: row["straggler_ratio"] for row in several}, STRAGGLER_RATIO)
-    if not evidence:
-        return None
-    label, ratio = _worst(evidence)
-    words = (
-        f"One worker is slower than the others, who wait for it: it computes {ratio:.2f}× as long as the median one "
-        f"({label}; threshold {STRAGGLER_RATIO}×)."
-    )
-    remedy = "Find what slows it down; where its device is slower, train.shards: speed gives it fewer examples."
-    return _verdict("straggler", words, remedy, STRAGGLER_RATIO, evidence)
+def _alike(row: Row) -> str:
+    """What rows share that differ only in a worker's part of the batch."""
+    return key_of(row["params"], ("num_gpus", "batch_size"))
 
 
 def _row(rows: Sequence[Row], label: str) -> Row:
     return next(row for row in rows if row["label"] == label)
 
 
+def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evidence: dict[str, float]) -> Verdict:
+    return {
+        "cause": cause,
+        "words": words,
+        "evidence": evidence,
+        "threshold": threshold,
+        "remedy": remedy,
+        "cells": list(evidence),
+    }
+
+
+def _worst(evidence: Mapping[str, float]) -> tuple[str, float]:
+    """The first of the cells with the largest value. It is the one that a verdict's words name."""
+    return max(evidence.items(), key=lambda item: item[1])
+
+
+def _above(values: Mapping[str, float | None], threshold: float) -> dict[str, float]:
+    return {label: value for label, value in values.items() if value is not None and value > threshold}
+
+
 DOUBTS: tuple[Rule, ...] = (oversubscribed, disturbed, unsteady, not_sharded)
 CAUSES: tuple[Rule, ...] = (straggler, data_wait, allreduce, small_batch_per_worker, fixed_cost)
 RULES: tuple[Rule, ...] = (*DOUBTS, *CAUSES)
-
-
-def verdicts(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> list[Verdict]:
-    """Every verdict that holds. Those that put the timings themselves in doubt stand first.
-
-    Causes are looked for in the timings that no flag puts in doubt. If all are flagged, all are used, and the words say
-    so.
-
-    Args:
-        rows: from `scaling.timing_rows`, those with a time.
-        throughput: from `throughput.throughput_part`. With it remedies say what they are predicted to bring, and fixed
-            costs are judged.
-        efficiency: from `statistical_efficiency.statistical_efficiency`. With it remedies are chosen by the time to its
-            target.
-    """
-    doubts = [verdict for rule in DOUBTS if (verdict := rule(rows, throughput, efficiency)) is not None]
-    sound = [row for row in rows if not DOUBTFUL & set(row["flags"])]
-    causes = [verdict for rule in CAUSES if (verdict := rule(sound or rows, throughput, efficiency)) is not None]
-    return doubts + (causes if sound else [_flagged(verdict, rows) for verdict in causes])
-
-
-def _flagged(verdict: Verdict, rows: Sequence[Row]) -> Verdict:
-    """The verdict with the flags of the timings that it rests on."""
-    flags = sorted({flag for row in rows if row["label"] in verdict["cells"] for flag in DOUBTFUL & set(row["flags"])})
-    return {**verdict, "words": f"{verdict['words']} These timings are marked {', '.join(flags)}.", "flags": flags}

@@ -1,9 +1,8 @@
-"""Power law and ratio of means.
+"""The power law y = factor·x^p, and the ratio of two means.
 
-It describes the best learning rate over batch sizes: p = 1 is the linear rule, 1/2 the square-root rule.
-
-Numerator and denominator are averaged before they are divided. The mean of single ratios would be biased, more so with
-noisier denominators.
+The power law describes the best learning rate over batch sizes: p = 1 is the linear rule, 1/2 the square-root rule. The
+ratio gives the gradients' noise scale. Its means are taken before they are divided: the mean of single ratios would be
+biased, more so with noisier denominators.
 """
 
 import math
@@ -18,6 +17,9 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, 
 LEAST_POINTS = 3
 WIDEST_EXPONENT = 1.0
 """Length of the exponent's interval above which it is not identified: it can't tell a constant from a linear law."""
+LEAST_PAIRS = 2
+NEXT_TO_ZERO = 1e-15
+"""A mean denominator up to this share of the mean numerator counts as zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +88,6 @@ def _estimate(slope: float, half: float) -> Estimate:
         return Estimate(value=slope, low=low, high=high)
     why = f"the interval of the exponent reaches from {low:.2f} to {high:.2f}"
     return Estimate(value=slope, low=low, high=high, identified=False, why=why)
-
-
-LEAST_PAIRS = 2
-NEXT_TO_ZERO = 1e-15
-"""A mean denominator up to this share of the mean numerator counts as zero."""
 
 
 def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: float = LEVEL) -> Estimate | None:

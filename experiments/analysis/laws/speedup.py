@@ -1,12 +1,12 @@
-"""Amdahl, Gustafson, Karp-Flatt, USL.
+"""Laws of speed-up over the number of workers: Amdahl's, Gustafson's, Karp and Flatt's, Gunther's (USL).
 
 Amdahl (1967), for a fixed problem: S = 1/(s + (1 − s)/N). Gustafson (1988), for a problem that grows with N: S = N −
 s(N − 1). Karp–Flatt (1990), the serial part that a measured S shows: e = (1/S − 1/N)/(1 − 1/N). If it is the same for
 all N, it is a serial part. If it rises, it is overhead. Above 1 the workers together are slower than one.
 
-X(N) = scale · N / (1 + sigma (N − 1) + kappa N (N − 1)): sigma is contention, kappa coherency. The scale is fitted, not
-taken from X(1), whose noise would affect every ratio. Published fits often take residuals between throughputs, not
-between their logarithms; `relative=False` does the same.
+Gunther (2007), the USL: X(N) = scale · N / (1 + sigma (N − 1) + kappa N (N − 1)). sigma is contention, kappa coherency.
+The scale is fitted, not taken from X(1), whose noise would affect every ratio. Published fits often take residuals
+between throughputs, not between their logarithms; `relative=False` does the same.
 """
 
 import math
@@ -30,8 +30,12 @@ from scalestudy.experiments.analysis.laws.least_squares import (
 
 LEAST_SERIAL_SIZES = 3
 """A serial part is fitted to so many numbers of workers: a curve of two constants through two points shows nothing."""
+LEAST_USL_SIZES = 4
+"""The law has three constants, so fewer numbers of workers are reported, not fitted."""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
+STARTS = ((0.02, 0.3), (1e-3, 1e-5))
+"""Starts of sigma and of kappa, a pair for each fit."""
 
 
 def amdahl(serial: float, num_workers: ArrayLike) -> Vector:
@@ -44,46 +48,6 @@ def gustafson(serial: float, num_workers: ArrayLike) -> Vector:
     """Speed-up of a problem that grows with the workers. They spend a part `serial` of the time in serial work."""
     count = np.asarray(num_workers, dtype=float)
     return count - serial * (count - 1)
-
-
-def karp_flatt(speed_up: float, num_workers: float) -> float:
-    """The serial part that a measured speed-up shows. Raises ValueError below two workers or without a speed-up."""
-    if num_workers <= 1 or not speed_up > 0:
-        raise ValueError(f"a speed-up of {speed_up!r} with {num_workers!r} workers has no serial part; give 2 or more")
-    return (1 / speed_up - 1 / num_workers) / (1 - 1 / num_workers)
-
-
-def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
-    """Whether some number of workers is slower than a smaller one. speed_ups: by number of workers, 1 included."""
-    ordered = [speed_ups[size] for size in sorted(speed_ups)]
-    return any(after < before for before, after in pairwise(ordered))
-
-
-def karp_flatt_words(serial: Mapping[float, float]) -> str:
-    """What the serial parts say. serial: by number of workers. Changes that 5 % of speed-up explains do not count."""
-    if not serial:
-        return ""
-    (few, first), (many, last) = min(serial.items()), max(serial.items())
-    if last > 1:
-        return f"{last:.3g} at {many:g} workers: above 1, slower than one worker"
-    if last < -_slack(last, many):
-        return f"{last:.3g} at {many:g} workers: below 0, faster than the workers' number alone explains"
-    if len(serial) == 1:
-        return f"{last:.3g} at {many:g} workers: one value does not tell a serial part from overhead"
-    change = last - first
-    if abs(change) <= math.hypot(_slack(first, few), _slack(last, many)):
-        return f"about the same ({first:.3g} to {last:.3g}) from {few:g} to {many:g} workers: a serial part"
-    if change > 0:
-        return f"rises from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: overhead that grows"
-    return f"falls from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: a cost that is paid once"
-
-
-def _slack(serial: float, num_workers: float) -> float:
-    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`.
-
-    e's slope in log S is 1/S over 1 − 1/N, and 1/S = e(1 − 1/N) + 1/N.
-    """
-    return SAME_SPEED * abs(serial + 1 / (num_workers - 1))
 
 
 def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
@@ -125,10 +89,44 @@ def scale_parameter(num_workers: Sequence[float], throughputs: Sequence[ArrayLik
     return Parameter(name="scale", low=each / 1e6, high=each * 1e6, starts=(each, each))
 
 
-LEAST_USL_SIZES = 4
-"""The law has three constants, so fewer numbers of workers are reported, not fitted."""
-STARTS = ((0.02, 0.3), (1e-3, 1e-5))
-"""Starts of sigma and of kappa, a pair for each fit."""
+def karp_flatt(speed_up: float, num_workers: float) -> float:
+    """The serial part that a measured speed-up shows. Raises ValueError below two workers or without a speed-up."""
+    if num_workers <= 1 or not speed_up > 0:
+        raise ValueError(f"a speed-up of {speed_up!r} with {num_workers!r} workers has no serial part; give 2 or more")
+    return (1 / speed_up - 1 / num_workers) / (1 - 1 / num_workers)
+
+
+def karp_flatt_words(serial: Mapping[float, float]) -> str:
+    """What the serial parts say. serial: by number of workers. Changes that 5 % of speed-up explains do not count."""
+    if not serial:
+        return ""
+    (few, first), (many, last) = min(serial.items()), max(serial.items())
+    if last > 1:
+        return f"{last:.3g} at {many:g} workers: above 1, slower than one worker"
+    if last < -_slack(last, many):
+        return f"{last:.3g} at {many:g} workers: below 0, faster than the workers' number alone explains"
+    if len(serial) == 1:
+        return f"{last:.3g} at {many:g} workers: one value does not tell a serial part from overhead"
+    change = last - first
+    if abs(change) <= math.hypot(_slack(first, few), _slack(last, many)):
+        return f"about the same ({first:.3g} to {last:.3g}) from {few:g} to {many:g} workers: a serial part"
+    if change > 0:
+        return f"rises from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: overhead that grows"
+    return f"falls from {first:.3g} to {last:.3g} between {few:g} and {many:g} workers: a cost that is paid once"
+
+
+def _slack(serial: float, num_workers: float) -> float:
+    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`.
+
+    e's slope in log S is 1/S over 1 − 1/N, and 1/S = e(1 − 1/N) + 1/N.
+    """
+    return SAME_SPEED * abs(serial + 1 / (num_workers - 1))
+
+
+def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
+    """Whether some number of workers is slower than a smaller one. speed_ups: by number of workers, 1 included."""
+    ordered = [speed_ups[size] for size in sorted(speed_ups)]
+    return any(after < before for before, after in pairwise(ordered))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Trials gathered into cells.
+"""Trials gathered into cells, and cells into combinations.
 
-Such keys (gradient_sync, the optimizer …) may change both the time of a step and what a step learns. So each
-combination of their values has laws of its own.
+A cell is one choice of swept values; its trials differ in the seed. A combination is the cells that differ only in
+num_gpus, batch size and learning rate. Any other swept key (gradient_sync, the optimizer …) may change both the time of
+a step and what a step learns, so each combination has laws of its own.
 """
 
 import json
@@ -52,6 +53,7 @@ FLAG_WORDS: Mapping[str, str] = {
     "resumed": "resumed from a checkpoint",
     "warm_up_included": "too few steps to leave the warm-up out",
 }
+USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ class Cell:
         return max((count for epoch in epochs if (count := positive(epoch.get("steps")))), default=None)
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
-        """`trial_measures.curve` of one of its trials, with the undisturbed seconds an epoch if they are known."""
+        """`records.curve` of one of its trials, with the undisturbed seconds an epoch if they are known."""
         return curve(trial, self.metric, self.undisturbed_epoch_seconds) if self.is_timed else []
 
 
@@ -324,9 +326,6 @@ def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
         flag: f"Marked {flag} ({FLAG_WORDS.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
         for flag, count in sorted(flagged.items())
     }
-
-
-USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)

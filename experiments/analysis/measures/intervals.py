@@ -1,4 +1,4 @@
-"""What several seeds say; ties.
+"""What several seeds say, and which options they cannot tell apart.
 
 Below five seeds only the range is shown, and no difference is claimed. From five seeds on there is an interval. Two
 figures differ if their intervals are exclusive (docs/formulas.md §6).
@@ -18,7 +18,10 @@ from scalestudy.experiments.analysis.measures.parts import finite
 
 ENOUGH_SEEDS = 5
 """From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
-
+SHOWN_TIES = 20
+"""A choice lists at most so many of them, and says how many there are."""
+LEAST_SEEDS = 2
+"""One seed has no interval. Whether it differs is then not known, which is no tie."""
 Interval = Mapping[str, Any]
 """kind (range, t or order), low and high; a null end is infinite."""
 
@@ -91,12 +94,6 @@ def _interval(kind: str, low: float, high: float) -> dict[str, Any]:
 
 def _end(end: float | None) -> float:
     return math.inf if end is None else float(end)
-
-
-SHOWN_TIES = 20
-"""A choice lists at most so many of them, and says how many there are."""
-LEAST_SEEDS = 2
-"""One seed has no interval. Whether it differs is then not known, which is no tie."""
 
 
 @dataclass(frozen=True, kw_only=True)

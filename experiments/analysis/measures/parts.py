@@ -1,4 +1,4 @@
-"""A number, or why it is missing, in the summary.
+"""A number of the summary, or why it is missing.
 
 An estimate is `{value, low, high}`; low and high are null if there is no interval. If the data do not identify it,
 `identified` is false and `why` names the measurement that would.
@@ -17,9 +17,10 @@ Summary = Mapping[str, Any]
 """The content of `summary.json`."""
 Row = Mapping[str, Any]
 """A row of one of the summary's tables."""
-
 NOTHING = "–"
 """Stands in text for a figure that is missing."""
+UNBROKEN = "\u00a0"
+"""A space at which no line is broken."""
 BEYOND_MEASURE = 1e18
 """No study measures anything as large. A larger value is damage, and sums of it would overflow."""
 
@@ -61,10 +62,6 @@ def spread(values: Iterable[float | None], why: str) -> Figure:
 def median(values: Sequence[float]) -> float | None:
     """The median, infinities included. None if there are no values."""
     return statistics.median(values) if values else None
-
-
-UNBROKEN = "\u00a0"
-"""A space at which no line is broken."""
 
 
 @dataclass(frozen=True)

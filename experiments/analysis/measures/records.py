@@ -1,10 +1,8 @@
-"""Usable records; what one trial says.
+"""Usable records, and what one trial says.
 
-A trial is one line of `trials.jsonl` (docs/concepts.md: Words). No field of it is relied on: a missing, zero or
-negative measurement counts as not measured.
-
-A damaged line must not stop a report. A line that does not say what ran, or how it ended, is left out of every figure,
-and a caveat says so.
+A trial is one line of `trials.jsonl` (docs/concepts.md: Words). A damaged line does not stop a report: one that does
+not say what ran, or how it ended, is left out of every figure, and a caveat says so. A missing, zero or negative
+measurement counts as not measured.
 
 A timing run makes a fixed number of steps, so its last epoch is cut off, and it is not evaluated. Its figures are means
 over its steps: such runs are short, and epochs of different lengths have no useful median.
@@ -19,20 +17,65 @@ from scalestudy.experiments.analysis.measures.parts import Figure, finite, missi
 from scalestudy.experiments.plan.timing_runs import step_key
 
 Trial = Mapping[str, Any]
-
-PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
+STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipped")
 TIMED = ("finished", "stopped")
 """Statuses of trials whose epochs were all timed to their end."""
 COUNTED = ("finished", "stopped", "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
+PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 EPOCHS_WITHOUT_FIRST = 3
 """A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
 WITHOUT_FIRST = "without_first_epoch"
-"""Key that `records.usable` adds to a stopped trial whose first epoch is left out, however few epochs it has."""
+"""Key that `usable` adds to a stopped trial whose first epoch is left out, however few epochs it has."""
 
 
 class Epochs(list[Mapping[str, Any]]):
     """Epochs that `epochs_of` has put in order already."""
+
+
+class Usable(list[Trial]):
+    """Lines that `usable` has chosen already."""
+
+
+def usable(trials: Sequence[Trial]) -> Usable:
+    """The lines with an id, a known status and whole parameters. Their epochs are in order.
+
+    A stopped training is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have the
+    same steps, whatever their rate and seed. A training stopped early has too few epochs to leave out the first, slow
+    one by itself, so its timings could not be compared with theirs.
+    """
+    if isinstance(trials, Usable):
+        return trials
+    complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
+    trainings = [trial for trial in without_timing_runs(complete) if trial["status"] in TIMED]
+    warmed = {step_key(each["params"]) for each in trainings if len(_with_time(each)) >= EPOCHS_WITHOUT_FIRST}
+    return Usable(
+        {**trial, WITHOUT_FIRST: True}
+        if trial["status"] == "stopped" and step_key(trial["params"]) in warmed
+        else trial
+        for trial in complete
+    )
+
+
+def _complete(trial: Any) -> bool:
+    if not isinstance(trial, Mapping) or trial.get("status") not in STATUSES:
+        return False
+    params = trial.get("params")
+    if not isinstance(trial.get("trial_id"), str) or not isinstance(params, Mapping):
+        return False
+    if not all(_whole(params.get(key)) and params[key] >= 1 for key in ("num_gpus", "batch_size")):
+        return False
+    # any rate and seed have the same steps
+    return is_timing(trial) or (_number(params.get("learning_rate")) and _whole(params.get("seed")))
+
+
+def _number(value: Any) -> bool:
+    """Whether a parameter is a finite number. It may be huge, since a user may ask for that."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return _number(value) and value == int(value)
 
 
 def epochs_of(trial: Trial) -> Epochs:
@@ -60,11 +103,6 @@ def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
         return timed[1:]
     first = epochs_of(trial)[0] if trial.get(WITHOUT_FIRST) and timed else None
     return [epoch for epoch in timed if first is None or epoch["epoch"] != first["epoch"]]
-
-
-def warms_up_first(trial: Trial) -> bool:
-    """Whether the trial has enough epochs to leave the first out of its timings."""
-    return len(_with_time(trial)) >= EPOCHS_WITHOUT_FIRST
 
 
 def _with_time(trial: Trial) -> list[Mapping[str, Any]]:
@@ -158,85 +196,6 @@ def samples_per_second(epoch: Mapping[str, Any]) -> float | None:
     return recorded or (samples / seconds if samples and seconds else None)
 
 
-STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipped")
-
-
-class Usable(list[Trial]):
-    """Lines that `usable` has chosen already."""
-
-
-def usable(trials: Sequence[Trial]) -> Usable:
-    """The lines with an id, a known status and whole parameters. Their epochs are in order.
-
-    Stopped trainings are marked by `without_warm_up`.
-    """
-    if isinstance(trials, Usable):
-        return trials
-    complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
-    return Usable(without_warm_up(complete))
-
-
-def _complete(trial: Any) -> bool:
-    if not isinstance(trial, Mapping) or trial.get("status") not in STATUSES:
-        return False
-    params = trial.get("params")
-    if not isinstance(trial.get("trial_id"), str) or not isinstance(params, Mapping):
-        return False
-    if not all(_whole(params.get(key)) and params[key] >= 1 for key in ("num_gpus", "batch_size")):
-        return False
-    of_steps_only = trial.get("kind") == "timing"  # any rate and seed have the same steps
-    return of_steps_only or (_number(params.get("learning_rate")) and _whole(params.get("seed")))
-
-
-def _number(value: Any) -> bool:
-    """Whether a parameter is a finite number. It may be huge, since a user may ask for that."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(value: Any) -> bool:
-    return _number(value) and value == int(value)
-
-
-def without_warm_up(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials. A stopped training is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch.
-
-    Siblings have the same steps, whatever their rate and seed. A training stopped early has too few epochs to leave out
-    the first, slow one by itself, so its timings could not be compared with theirs.
-    """
-    trainings = [trial for trial in trials if trial.get("kind") != "timing" and trial["status"] in TIMED]
-    warmed = {step_key(trial["params"]) for trial in trainings if warms_up_first(trial)}
-    return [
-        {**trial, WITHOUT_FIRST: True}
-        if trial["status"] == "stopped" and step_key(trial["params"]) in warmed
-        else trial
-        for trial in trials
-    ]
-
-
-def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
-    """A sentence about the lines that were left out, or None."""
-    count = len(lines) - len(used)
-    if not count:
-        return None
-    records, lack = ("record", "lacks") if count == 1 else ("records", "lack")
-    return (
-        f"{count} {records} of trials.jsonl {lack} an id, a known status, or whole parameters (num_gpus, batch_size, "
-        "learning_rate, seed): left out of every figure."
-    )
-
-
-def stopped_caveat(trials: Sequence[Trial]) -> str | None:
-    """A sentence about the trainings that a scheduler stopped, or None."""
-    count = sum(trial["status"] == "stopped" and trial.get("kind") != "timing" for trial in trials)
-    if not count:
-        return None
-    was = "1 training was" if count == 1 else f"{count} trainings were"
-    return (
-        f"{was} stopped early. Whether one that had not met a target would have met it is not known: it is left out of "
-        "that target's seeds, not counted as a miss."
-    )
-
-
 def is_timing(trial: Trial) -> bool:
     """Whether a line of `trials.jsonl` belongs to a timing run."""
     return trial.get("kind") == "timing"
@@ -297,6 +256,30 @@ def timing_counts(trials: Sequence[Trial]) -> dict[str, int]:
     """How many timing runs there were, and how many of them gave figures."""
     runs = [trial for trial in trials if is_timing(trial)]
     return {"runs": len(runs), "used": len(timings_by_step(runs))}
+
+
+def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
+    """A sentence about the lines that were left out, or None."""
+    count = len(lines) - len(used)
+    if not count:
+        return None
+    records, lack = ("record", "lacks") if count == 1 else ("records", "lack")
+    return (
+        f"{count} {records} of trials.jsonl {lack} an id, a known status, or whole parameters (num_gpus, batch_size, "
+        "learning_rate, seed): left out of every figure."
+    )
+
+
+def stopped_caveat(trials: Sequence[Trial]) -> str | None:
+    """A sentence about the trainings that a scheduler stopped, or None."""
+    count = sum(trial["status"] == "stopped" for trial in without_timing_runs(trials))
+    if not count:
+        return None
+    was = "1 training was" if count == 1 else f"{count} trainings were"
+    return (
+        f"{was} stopped early. Whether one that had not met a target would have met it is not known: it is left out of "
+        "that target's seeds, not counted as a miss."
+    )
 
 
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:

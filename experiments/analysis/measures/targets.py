@@ -1,4 +1,4 @@
-"""Time and cost to the target; the study's own cost."""
+"""Time and cost to a target, and the cost of the study itself."""
 
 import math
 from bisect import bisect_right
@@ -12,25 +12,8 @@ from scalestudy.experiments.analysis.measures.parts import finite, median
 from scalestudy.experiments.analysis.measures.records import Trial, censored, time_to_target, train_seconds
 
 SECONDS_PER_HOUR = 3600.0
-
-
-def typical_time(times: Sequence[float]) -> float | None:
-    """One time for several seeds, or None if they do not support one. A seed that missed counts as infinity.
-
-    Five seeds or more: the mean without the fastest and the slowest, so two misses make the cell invalid (MLPerf).
-    Fewer: the median, which is infinite, hence None, if half of the seeds or more missed.
-    """
-    if len(times) >= ENOUGH_SEEDS:
-        inner = sorted(times)[1:-1]
-        return finite(sum(inner) / len(inner))
-    return finite(median(times))
-
-
-def cost_of(gpu_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
-    """The price of GPU-seconds, in the currency of the hourly price. None if either is unknown."""
-    if gpu_seconds is None or price_per_gpu_hour is None:
-        return None
-    return gpu_seconds / SECONDS_PER_HOUR * price_per_gpu_hour
+SAME_TIME_SECONDS = 0.1
+"""Two trials that overlap by less ran one after the other."""
 
 
 def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = None) -> dict[str, Any]:
@@ -74,8 +57,16 @@ def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = Non
     }
 
 
-SAME_TIME_SECONDS = 0.1
-"""Two trials that overlap by less ran one after the other."""
+def typical_time(times: Sequence[float]) -> float | None:
+    """One time for several seeds, or None if they do not support one. A seed that missed counts as infinity.
+
+    Five seeds or more: the mean without the fastest and the slowest, so two misses make the cell invalid (MLPerf).
+    Fewer: the median, which is infinite, hence None, if half of the seeds or more missed.
+    """
+    if len(times) >= ENOUGH_SEEDS:
+        inner = sorted(times)[1:-1]
+        return finite(sum(inner) / len(inner))
+    return finite(median(times))
 
 
 def study_cost(
@@ -130,3 +121,10 @@ def _span(trial: Trial) -> tuple[float, float] | None:
     except ValueError:
         return None
     return (start, end) if end >= start else None
+
+
+def cost_of(gpu_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
+    """The price of GPU-seconds, in the currency of the hourly price. None if either is unknown."""
+    if gpu_seconds is None or price_per_gpu_hour is None:
+        return None
+    return gpu_seconds / SECONDS_PER_HOUR * price_per_gpu_hour

@@ -1,4 +1,4 @@
-"""Trainings by steps; the best rate of a batch.
+"""Trainings by steps, the steps to a target at each batch size, and the best rate of a batch.
 
 With exact sums of gradients num_gpus changes what a step learns by rounding only. So trainings of the same batch size,
 rate and seed on different num_gpus are one training measured several times. They are pooled into their median.
@@ -26,10 +26,34 @@ from scalestudy.experiments.analysis.measures.records import (
 
 TUNED = ("finished", "stopped", "diverged")
 """Statuses that say something about a batch size and a rate. Too little memory concerns num_gpus instead."""
-
 Costs = Mapping[float, Mapping[int, float]]
 """Rate to seed to cost. A cost is what should be small, such as steps to a target; infinity for a seed that missed."""
+Grid = dict[int, dict[float, dict[int, float]]]
+"""Batch size to rate to seed to cost."""
 Edge = Literal["lowest", "highest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training.
+
+    curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch, if it finished.
+    examples_per_step: the batch size, or less if an epoch ends in a smaller batch. noise: mean |G|² and tr Σ over the
+    epochs that have them. noise_steps: the steps of these epochs. status: how it ended. epoch_examples: the training
+    set's size, None if it was not recorded.
+    """
+
+    num_gpus: int
+    batch_size: int
+    rate: float
+    seed: int
+    curve: tuple[tuple[float, float], ...]
+    final: float | None
+    examples_per_step: float
+    noise: tuple[float, float] | None
+    noise_steps: int
+    status: str = "finished"
+    epoch_examples: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,109 +83,6 @@ class BestRate:
     def width(self) -> float:
         """The width of the range, as a difference of logarithms."""
         return math.log(self.high / self.low)
-
-
-def best_rate(costs: Costs) -> BestRate | None:
-    """The best rate of one batch size, or None if at every rate half of the seeds or more missed.
-
-    Of equal medians the one of the lowest rate counts.
-    """
-    medians = {rate: statistics.median(seeds.values()) for rate, seeds in sorted(costs.items()) if seeds}
-    best = min(medians, key=lambda rate: medians[rate], default=None)
-    if best is None or not math.isfinite(medians[best]):
-        return None
-    rates = list(medians)
-    low, high = _range(costs, rates, rates.index(best))
-    own = costs[best]
-    return BestRate(
-        rate=best,
-        edge="lowest" if best == rates[0] else "highest" if best == rates[-1] else None,
-        rates=len(rates),
-        costs=tuple(own[seed] for seed in sorted(own)),
-        fair=fair_costs(costs, best),
-        low=low,
-        high=high,
-    )
-
-
-def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
-    """A cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
-
-    The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
-    five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
-    no such advantage. A seed without a finite cost at that rate keeps its cost at the best rate.
-    """
-    fair = []
-    for seed, own in sorted(costs[best].items()):
-        others = {
-            rate: [cost for other, cost in seeds.items() if other != seed]
-            for rate, seeds in sorted(costs.items())
-            if math.isfinite(seeds.get(seed, math.inf))
-        }
-        medians = {rate: statistics.median(found) for rate, found in others.items() if found}
-        chosen = min(medians, key=lambda rate: medians[rate], default=best)
-        fair.append(costs[chosen][seed] if math.isfinite(medians.get(chosen, math.inf)) else own)
-    return tuple(fair)
-
-
-def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
-    """Ends of the range in which the best rate lies. best: its place among the rates."""
-    if len(rates) == 1:
-        return rates[0], rates[0]
-    first = last = best
-    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells no two rates apart, so go one step
-    while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
-        first -= 1
-    while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):
-        last += 1
-    below = rates[max(first, 1)] / rates[max(first, 1) - 1]
-    above = rates[min(last + 1, len(rates) - 1)] / rates[min(last, len(rates) - 2)]
-    return rates[first] / math.sqrt(below), rates[last] * math.sqrt(above)
-
-
-def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether the seeds can't tell another rate's costs from those of the best.
-
-    If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
-    the same parameters at both. Fewer are alike if their ranges overlap, a single one always. A rate at which half of
-    the seeds missed is never alike.
-    """
-    if not math.isfinite(statistics.median(other.values())):
-        return False
-    if min(len(best), len(other)) == 1:
-        return True
-    common = [seed for seed in best if seed in other and math.isfinite(best[seed]) and math.isfinite(other[seed])]
-    if len(common) < ENOUGH_SEEDS:
-        return min(other.values()) <= max(best.values())
-    low, high = t_interval([other[seed] - best[seed] for seed in common])
-    return low <= 0 <= high
-
-
-Grid = dict[int, dict[float, dict[int, float]]]
-"""Batch size to rate to seed to cost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """One training.
-
-    curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch, if it finished.
-    examples_per_step: the batch size, or less if an epoch ends in a smaller batch. noise: mean |G|² and tr Σ over the
-    epochs that have them. noise_steps: the steps of these epochs. status: how it ended. epoch_examples: the training
-    set's size, None if it was not recorded.
-    """
-
-    num_gpus: int
-    batch_size: int
-    rate: float
-    seed: int
-    curve: tuple[tuple[float, float], ...]
-    final: float | None
-    examples_per_step: float
-    noise: tuple[float, float] | None
-    noise_steps: int
-    status: str = "finished"
-    epoch_examples: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,3 +235,79 @@ def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], di
         if not censored(training.status, cost):
             found.append(cost)
     return told
+
+
+def best_rate(costs: Costs) -> BestRate | None:
+    """The best rate of one batch size, or None if at every rate half of the seeds or more missed.
+
+    Of equal medians the one of the lowest rate counts.
+    """
+    medians = {rate: statistics.median(seeds.values()) for rate, seeds in sorted(costs.items()) if seeds}
+    best = min(medians, key=lambda rate: medians[rate], default=None)
+    if best is None or not math.isfinite(medians[best]):
+        return None
+    rates = list(medians)
+    low, high = _range(costs, rates, rates.index(best))
+    own = costs[best]
+    return BestRate(
+        rate=best,
+        edge="lowest" if best == rates[0] else "highest" if best == rates[-1] else None,
+        rates=len(rates),
+        costs=tuple(own[seed] for seed in sorted(own)),
+        fair=fair_costs(costs, best),
+        low=low,
+        high=high,
+    )
+
+
+def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
+    """A cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
+
+    The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
+    five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
+    no such advantage. A seed without a finite cost at that rate keeps its cost at the best rate.
+    """
+    fair = []
+    for seed, own in sorted(costs[best].items()):
+        others = {
+            rate: [cost for other, cost in seeds.items() if other != seed]
+            for rate, seeds in sorted(costs.items())
+            if math.isfinite(seeds.get(seed, math.inf))
+        }
+        medians = {rate: statistics.median(found) for rate, found in others.items() if found}
+        chosen = min(medians, key=lambda rate: medians[rate], default=best)
+        fair.append(costs[chosen][seed] if math.isfinite(medians.get(chosen, math.inf)) else own)
+    return tuple(fair)
+
+
+def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
+    """Ends of the range in which the best rate lies. best: its place among the rates."""
+    if len(rates) == 1:
+        return rates[0], rates[0]
+    first = last = best
+    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells no two rates apart, so go one step
+    while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
+        first -= 1
+    while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):
+        last += 1
+    below = rates[max(first, 1)] / rates[max(first, 1) - 1]
+    above = rates[min(last + 1, len(rates) - 1)] / rates[min(last, len(rates) - 2)]
+    return rates[first] / math.sqrt(below), rates[last] * math.sqrt(above)
+
+
+def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    """Whether the seeds can't tell another rate's costs from those of the best.
+
+    If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
+    the same parameters at both. Fewer are alike if their ranges overlap, a single one always. A rate at which half of
+    the seeds missed is never alike.
+    """
+    if not math.isfinite(statistics.median(other.values())):
+        return False
+    if min(len(best), len(other)) == 1:
+        return True
+    common = [seed for seed in best if seed in other and math.isfinite(best[seed]) and math.isfinite(other[seed])]
+    if len(common) < ENOUGH_SEEDS:
+        return min(other.values()) <= max(best.values())
+    low, high = t_interval([other[seed] - best[seed] for seed in common])
+    return low <= 0 <= high

@@ -9,8 +9,14 @@ from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summ
 
 LONGEST_LINE = 900
 """Characters of a line, so that five of them fit MLflow's note however many cells they name."""
+MOST_LINES = 5
+"""Lines of an answer."""
 FLAGGED = "†"
 """Follows a number that comes from timings with a flag."""
+FLAG_VERDICTS: Mapping[str, str] = {
+    "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
+    "disturbed": "Other trials ran on the same node ({}): these timings are disturbed.",
+}
 
 
 def clipped(text: str, longest: int = LONGEST_LINE) -> str:
@@ -99,18 +105,8 @@ def setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-FLAG_VERDICTS: Mapping[str, str] = {
-    "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
-    "disturbed": "Other trials ran on the same node ({}): these timings are disturbed.",
-}
-
-
 def flag_verdict_words(cause: str, labels: Sequence[str], most: int | None = None) -> str:
     """The sentence of a verdict on flagged timings. most: so many cells are named, and the rest counted."""
     named = ", ".join(labels[:most])
     more = f" and {len(labels) - most} more" if most is not None and len(labels) > most else ""
     return FLAG_VERDICTS[cause].format(named + more)
-
-
-MOST_LINES = 5
-"""Lines of an answer."""

@@ -1,4 +1,4 @@
-"""A recommendation as sentences; the book's table."""
+"""A recommendation as sentences, and the cells as the book's table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,8 @@ from scalestudy.experiments.analysis.text.answer import NAMED_CELLS, Line, beyon
 from scalestudy.experiments.plan.plan import short_name
 
 INDENT = "  "
+MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor weak scaling"}
+"""How a speed-up is marked if its comparison is not strong scaling."""
 
 
 def recommendation_lines(recommendation: Figure) -> list[str]:
@@ -59,16 +61,14 @@ def recommendation_lines(recommendation: Figure) -> list[str]:
     return [clipped(line) for line in lines]
 
 
-def caveats_of(choices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The caveats of choices that are one cell, each once."""
-    return list(dict.fromkeys(str(each) for choice in choices for each in choice.get("caveats") or ()))
-
-
-def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
-    """The caveats that each of several choices has, to be said once. A single choice shares none."""
-    if len(caveats) < 2:
+def _evidence_lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The evidence of choices that are one cell, with the names of other cells that were trained for it."""
+    if not choices or not (words := evidence_words(choices[0])):
         return []
-    return [each for each in caveats[0] if all(each in others for others in caveats)]
+    cells = [cell for cell in (choices[0].get("evidence") or {}).get("cells") or () if cell != choices[0]["label"]]
+    more = f" and {len(cells) - NAMED_CELLS} more" if len(cells) > NAMED_CELLS else ""
+    named = f" ({', '.join(cells[:NAMED_CELLS])}{more})" if cells else ""
+    return [f"Evidence – {words}{named}."]
 
 
 def evidence_words(choice: Mapping[str, Any]) -> str:
@@ -83,18 +83,16 @@ def evidence_words(choice: Mapping[str, Any]) -> str:
     return f"{how}: {plural(seeds, 'seed')}{of}"
 
 
-def _evidence_lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The evidence of choices that are one cell, with the names of other cells that were trained for it."""
-    if not choices or not (words := evidence_words(choices[0])):
+def caveats_of(choices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The caveats of choices that are one cell, each once."""
+    return list(dict.fromkeys(str(each) for choice in choices for each in choice.get("caveats") or ()))
+
+
+def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
+    """The caveats that each of several choices has, to be said once. A single choice shares none."""
+    if len(caveats) < 2:
         return []
-    cells = [cell for cell in (choices[0].get("evidence") or {}).get("cells") or () if cell != choices[0]["label"]]
-    more = f" and {len(cells) - NAMED_CELLS} more" if len(cells) > NAMED_CELLS else ""
-    named = f" ({', '.join(cells[:NAMED_CELLS])}{more})" if cells else ""
-    return [f"Evidence – {words}{named}."]
-
-
-MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor weak scaling"}
-"""How a speed-up is marked if its comparison is not strong scaling."""
+    return [each for each in caveats[0] if all(each in others for others in caveats)]
 
 
 def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
@@ -139,6 +137,21 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
+def _row_notes(row: Row) -> list[str]:
+    """What marks a cell: no strong scaling, inferred figures, trials that did not finish, flags.
+
+    A stopped trial counts as one that did not finish, since it ends before the last epoch.
+    """
+    ended = [
+        f"{row['trials'][status]} {status.replace('_', ' ')}"
+        for status in ("stopped", "diverged", "out_of_memory", "failed", "skipped")
+        if row["trials"][status]
+    ]
+    kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS and row["speedup"] is not None else []
+    inferred = ["inferred"] if row.get("kind") == "factorised" else []
+    return [*kind, *inferred, *ended, *row["flags"]]
+
+
 def best_rows(summary: Summary, count: int) -> list[int]:
     """Positions of the best cells, in their order: the recommended, then the soonest, then those of the best metric."""
     metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
@@ -157,18 +170,3 @@ def best_rows(summary: Summary, count: int) -> list[int]:
         )
 
     return sorted(sorted(range(len(summary["cells"])), key=rank)[:count])
-
-
-def _row_notes(row: Row) -> list[str]:
-    """What marks a cell: no strong scaling, inferred figures, trials that did not finish, flags.
-
-    A stopped trial counts as one that did not finish, since it ends before the last epoch.
-    """
-    ended = [
-        f"{row['trials'][status]} {status.replace('_', ' ')}"
-        for status in ("stopped", "diverged", "out_of_memory", "failed", "skipped")
-        if row["trials"][status]
-    ]
-    kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS and row["speedup"] is not None else []
-    inferred = ["inferred"] if row.get("kind") == "factorised" else []
-    return [*kind, *inferred, *ended, *row["flags"]]

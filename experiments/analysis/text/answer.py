@@ -46,28 +46,6 @@ class Line:
         return replace(self, text=clipped(self.text, longest - len(str(self)) + len(self.text)))
 
 
-def headline(summary: Summary) -> str:
-    """The answer in one short sentence."""
-    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
-    if present(fastest):
-        took, target = marked_seconds(fastest), metric.named(f"{recommendation['target']:g}")
-        return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
-    if present(best):
-        missed = (
-            f"No cell reached {recommendation['missed_targets'][0]:g}; " if recommendation["missed_targets"] else ""
-        )
-        value = metric.text(best[metric.key]["value"])
-        return f"{missed}{_configuration(best, summary)} came furthest, to {value} {metric.title}."
-    return "No answer: no trial finished."
-
-
-def _configuration(choice: Figure, summary: Summary) -> str:
-    others = "".join(f", {short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary))
-    usual = f"batch {choice['batch_size']}, rate {choice['learning_rate']:g}"
-    return f"{_workers(choice['num_gpus'], summary)}, {usual}{others}"
-
-
 def answer_lines(summary: Summary) -> list[str]:
     """`answer` as text."""
     return [str(line) for line in answer(summary)]
@@ -139,22 +117,6 @@ def scaling_line(summary: Summary) -> Line:
     return Line(answered.topic, _marked(answered.text, [*answered.rows, *(r for r in timings if r["label"] in bases)]))
 
 
-def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
-    """A verdict that names few of its cells. It is marked if the cell it names has flags and it is not about them."""
-    cause, evidence = verdict["cause"], verdict["evidence"]
-    if cause in DOUBTS:
-        if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
-            return str(verdict["words"])
-        return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
-    named = max(evidence, key=lambda label: float(evidence[label]))
-    return _marked(verdict["words"], [row for row in summary["timings"] if row["label"] == named])
-
-
-def _marked(words: str, rows: list[Row]) -> str:
-    """A sentence, marked at its end if the timings that it rests on have flags."""
-    return f"{words.rstrip('. ')} {FLAGGED}." if any(row["flags"] for row in rows) else words
-
-
 def _verdict_line(summary: Summary) -> Line | None:
     """What puts the timings in doubt, and the first cause by which scaling ends."""
     doubts = _doubts(summary)
@@ -168,8 +130,24 @@ def _verdict_line(summary: Summary) -> Line | None:
     return Line("", told)
 
 
+def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
+    """A verdict that names few of its cells. It is marked if the cell it names has flags and it is not about them."""
+    cause, evidence = verdict["cause"], verdict["evidence"]
+    if cause in DOUBTS:
+        if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
+            return str(verdict["words"])
+        return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
+    named = max(evidence, key=lambda label: float(evidence[label]))
+    return _marked(verdict["words"], [row for row in summary["timings"] if row["label"] == named])
+
+
 def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
     return [verdict for verdict in summary["verdicts"] if verdict["cause"] in DOUBTS]
+
+
+def _marked(words: str, rows: list[Row]) -> str:
+    """A sentence, marked at its end if the timings that it rests on have flags."""
+    return f"{words.rstrip('. ')} {FLAGGED}." if any(row["flags"] for row in rows) else words
 
 
 def beyond_line(summary: Summary) -> Line | None:
@@ -225,11 +203,6 @@ def _prediction(best: Figure, part: Figure, unit: str) -> str:
     )
 
 
-def _workers(count: int, summary: Summary) -> str:
-    noun = "worker" if summary["study"]["device"] == "cpu" else "GPU"
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _sure_line(summary: Summary) -> Line | None:
     """Overhead and caveats. The caveat on seeds is shortened; the one on a flag that a verdict has told is left out."""
     cells, metric, ratio = summary["cells"], metric_of(summary["study"]), summary["cost"]["overhead_ratio"]
@@ -239,3 +212,30 @@ def _sure_line(summary: Summary) -> Line | None:
     sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
     sentences += [brief.get(caveat) or caveat for caveat in summary["caveats"] if caveat not in told]
     return Line("", " ".join(sentences)) if sentences else None
+
+
+def headline(summary: Summary) -> str:
+    """The answer in one short sentence."""
+    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
+    fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
+    if present(fastest):
+        took, target = marked_seconds(fastest), metric.named(f"{recommendation['target']:g}")
+        return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
+    if present(best):
+        missed = (
+            f"No cell reached {recommendation['missed_targets'][0]:g}; " if recommendation["missed_targets"] else ""
+        )
+        value = metric.text(best[metric.key]["value"])
+        return f"{missed}{_configuration(best, summary)} came furthest, to {value} {metric.title}."
+    return "No answer: no trial finished."
+
+
+def _configuration(choice: Figure, summary: Summary) -> str:
+    others = "".join(f", {short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary))
+    usual = f"batch {choice['batch_size']}, rate {choice['learning_rate']:g}"
+    return f"{_workers(choice['num_gpus'], summary)}, {usual}{others}"
+
+
+def _workers(count: int, summary: Summary) -> str:
+    noun = "worker" if summary["study"]["device"] == "cpu" else "GPU"
+    return f"{count} {noun}{'' if count == 1 else 's'}"

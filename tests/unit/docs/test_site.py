@@ -93,12 +93,12 @@ def test_the_reference_shows_what_a_user_imports(site):
 
 def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
     page = (site / "formulas.html").read_text("utf-8")
-    assert 'href="source/experiments/analysis/laws/usl.py.html"' in page
-    assert "fit_usl" in (site / "source/experiments/analysis/laws/usl.py.html").read_text("utf-8")
+    assert 'href="source/experiments/analysis/laws/speedup.py.html"' in page
+    assert "fit_usl" in (site / "source/experiments/analysis/laws/speedup.py.html").read_text("utf-8")
 
 
 SITE = {"docs/running.md": "running.md", "infra/README.md": "infra/README.md", "docs/results/a.md": "results/a.md",
-        "training/loop/train.py": "source/training/loop.py.md", "README.md": "index.md"}  # fmt: skip
+        "training/loop/train.py": "source/training/loop/train.py.md", "README.md": "index.md"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ SITE = {"docs/running.md": "running.md", "infra/README.md": "infra/README.md", "
     [
         ("running.md", "../infra/README.md#x", "infra/README.md#x"),
         ("infra/README.md", "../docs/running.md", "../running.md"),
-        ("results/a.md", "../../training/loop/train.py", "../source/training/loop.py.md"),
+        ("results/a.md", "../../training/loop/train.py", "../source/training/loop/train.py.md"),
         ("running.md", "results/a.md", "results/a.md"),
         ("running.md", "../README.md", "index.md"),
         ("running.md", "#in-a-page", "#in-a-page"),

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from tests.support.studies import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
-PACKAGES = ("orchestration", "training", "experiments")
+FOLDERS = ("orchestration", "training", "experiments")
 MODULES = {"pyyaml": "yaml"}
 PARTS = {"pydantic_core": "pydantic"}
 """Modules that come with a package and are its own in all but name."""
@@ -46,13 +46,13 @@ def listed(word):
 def imported():
     """The packages that the code imports, at the top of a module or later."""
     found = set()
-    for file in (file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py")):
+    for file in (file for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.partition(".")[0])
-    return {PARTS.get(name, name) for name in found - sys.stdlib_module_names - set(PACKAGES)}
+    return {PARTS.get(name, name) for name in found - sys.stdlib_module_names - {PROJECT["name"]}}
 
 
 def test_the_page_lists_what_the_project_names():

@@ -8,15 +8,8 @@ from zipfile import ZipFile
 import pytest
 
 from scalestudy.experiments.spec.reading import catalogue
-from tests.support.project_files import copy_project, project_files
-from tests.support.releases import (
-    PACKAGES,
-    PROJECT,
-    beside_the_packages,
-    done,
-    names_in,
-    pip,
-)
+from tests.support.project_files import copy_project
+from tests.support.releases import PROJECT, UPLOAD, beside_the_package, done, names_in, packaged_files, pip
 from tests.support.studies import REPOSITORY, left_behind
 
 INFO = f"scalestudy-{PROJECT['version']}.dist-info"
@@ -25,19 +18,7 @@ import sys, scalestudy.orchestration.commands.cli
 from scalestudy.experiments.spec.reading import catalogue
 for name in catalogue():
     scalestudy.orchestration.commands.cli.app(["validate", name], standalone_mode=False)
-print(orchestration.__file__)
-"""
-UPLOADED = """
-import os, pathlib, shutil, sys
-from scalestudy.orchestration.commands.submit import submission
-from scalestudy.orchestration.commands.upload import check_upload, upload_of
-asked = submission("digits-quick", [], [], pathlib.Path.cwd())
-check_upload(asked.folders)
-for folder in asked.folders[1:]:
-    for file in upload_of(folder).files:
-        target = pathlib.Path(sys.argv[1], folder.name, file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder / file, target)
+print(scalestudy.__file__)
 """
 
 
@@ -58,9 +39,9 @@ def installed(wheel):
     return folder
 
 
-def test_the_wheel_has_the_packages_and_nothing_else(wheel):
+def test_the_wheel_has_the_package_and_nothing_else(wheel):
     names = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
-    assert beside_the_packages(names_in(wheel)) == {f"{INFO}/{name}" for name in names}
+    assert beside_the_package(names_in(wheel)) == {f"{INFO}/{name}" for name in names}
 
 
 def test_the_wheel_says_what_the_project_says(wheel):
@@ -77,7 +58,7 @@ def test_the_wheel_says_what_the_project_says(wheel):
 
 def test_the_catalogue_is_found_from_any_folder(installed, tmp_path):
     lines = done(sys.executable, "-c", VALIDATE_ALL, cwd=tmp_path, PYTHONPATH=str(installed)).splitlines()
-    assert Path(lines[-1]) == installed / "orchestration" / "__init__.py"
+    assert Path(lines[-1]) == installed / "scalestudy" / "__init__.py"
     assert [line.removeprefix("name: ") for line in lines if line.startswith("name: ")] == catalogue()
     command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
     assert "16 trials, 128 epochs" in done(*command, cwd=tmp_path, PYTHONPATH=str(installed))
@@ -88,9 +69,24 @@ def test_a_job_takes_along_what_is_installed(installed, tmp_path):
     """What `submit` sends of an installation runs alone."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
-    done(sys.executable, "-c", UPLOADED, there, cwd=here, PYTHONPATH=str(installed))
+    there.mkdir()
+    done(sys.executable, "-c", UPLOAD, tmp_path, "digits-quick", cwd=here, PYTHONPATH=str(installed))
     assert left_behind(here) == []
-    sent = {name for name in left_behind(there) if (there / name).is_file()}
-    assert sent == set(project_files(*PACKAGES))
+    with ZipFile(tmp_path / "1.zip") as sent:
+        assert {name for name in sent.namelist() if not name.endswith("/")} == packaged_files()
+        sent.extractall(there)
     command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
     assert "16 trials, 128 epochs" in done(*command, cwd=there)
+
+
+def test_a_clone_sends_the_package_once(tmp_path):
+    """`ray job submit --working-dir .` from the repository: the packer follows the links, and leaves the rest out."""
+    clone = copy_project(tmp_path / "clone")
+    done(sys.executable, "-c", UPLOAD, tmp_path, "digits-quick", cwd=clone, PYTHONPATH=str(clone))
+    there = tmp_path / "there"
+    with ZipFile(tmp_path / "0.zip") as sent:
+        names = {name for name in sent.namelist() if not name.endswith("/")}
+        sent.extractall(there)
+    assert {name for name in names if name.startswith("scalestudy/")} == packaged_files()
+    assert not [name for name in names if name.startswith(("orchestration/", "training/", "experiments/", "tests/"))]
+    assert "16 trials, 128 epochs" in done(sys.executable, "-m", "scalestudy", "plan", "digits-quick", cwd=there)

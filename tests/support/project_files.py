@@ -18,8 +18,10 @@ def project_files(*patterns: str) -> list[str]:
 
 
 def copy_project(folder: Path) -> Path:
-    """The project in a folder of its own."""
+    """The project in a folder of its own, with its links."""
     for name in project_files():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(REPOSITORY / name, folder / name)
+    for package in ("orchestration", "training", "experiments"):
+        (folder / "scalestudy" / package).symlink_to(Path("..", package))
     return folder

@@ -13,7 +13,6 @@ from zipfile import ZipFile
 from tests.support.project_files import project_files
 from tests.support.studies import REPOSITORY
 
-PACKAGES = ("orchestration", "training", "experiments")
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 OURS = ("PYTHON", "RAY_", "MLFLOW_", "SCALESTUDY_", "VIRTUAL_ENV")
 """How variables begin that could lead from an environment of its own back to this one."""
@@ -27,17 +26,22 @@ def outside(**variables: str) -> dict[str, str]:
 def done(*command: str | Path, cwd: Path, seconds: float = 120, **variables: str) -> str:
     """What a command printed that ended well, in an environment in which nothing of this project is known."""
     ran = subprocess.run(
-        [*map(str, command)], cwd=cwd, env=outside(**variables), capture_output=True, text=True, timeout=seconds,
+        [*map(str, command)],
+        cwd=cwd,
+        env=outside(**variables),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
         check=False,
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, f"{command}: {ran.returncode}\n{ran.stdout[-3000:]}\n{ran.stderr[-5000:]}"
     return ran.stdout
 
 
 def pip(*arguments: str | Path, cwd: Path, python: str | Path = sys.executable, seconds: float = 120) -> None:
     """pip, as the Makefile calls it."""
-    done(python, "-m", "pip", arguments[0], "--quiet", "--disable-pip-version-check", *arguments[1:],
-         cwd=cwd, seconds=seconds)  # fmt: skip
+    quiet = ("--quiet", "--disable-pip-version-check")
+    done(python, "-m", "pip", arguments[0], *quiet, *arguments[1:], cwd=cwd, seconds=seconds)
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -46,8 +50,26 @@ def names_in(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if not name.endswith("/")}
 
 
-def beside_the_packages(names: set[str]) -> set[str]:
-    """The files that stand in no package of ours. Fails where one of a package is missing, or one too many."""
-    packaged = {name for name in names if name.partition("/")[0] in PACKAGES}
-    assert packaged == set(project_files(*PACKAGES))
+def packaged_files() -> set[str]:
+    """The files of the package, by their paths where it is installed."""
+    linked = {f"scalestudy/{name}" for name in project_files("orchestration", "training", "experiments")}
+    return linked | set(project_files("scalestudy"))
+
+
+def beside_the_package(names: set[str]) -> set[str]:
+    """The files that do not belong to the package. Fails where one of the package is missing, or one too many."""
+    packaged = {name for name in names if name.startswith("scalestudy/")}
+    assert packaged == packaged_files()
     return names - packaged
+
+
+UPLOAD = """
+import pathlib, sys
+from ray._private.runtime_env.packaging import create_package
+from scalestudy.orchestration.commands.submit import submission
+asked = submission(sys.argv[2], [], [], pathlib.Path.cwd()).runtime_env
+for number, folder in enumerate([asked["working_dir"], *asked.get("py_modules", ())]):
+    target = pathlib.Path(sys.argv[1], f"{number}.zip")
+    create_package(folder, target, True, include_parent_dir=number > 0, excludes=asked.get("excludes"))
+"""
+"""Packs what `submit` sends of a study, as Ray's own client does: the current folder, then the package."""

@@ -10,19 +10,13 @@ import os
 import shutil
 import sys
 import tarfile
+from zipfile import ZipFile
 
 import pytest
 
 from scalestudy.experiments.study.folder import StudyFolder
-from tests.support.project_files import copy_project, project_files
-from tests.support.releases import (
-    PACKAGES,
-    PROJECT,
-    beside_the_packages,
-    done,
-    names_in,
-    pip,
-)
+from tests.support.project_files import copy_project
+from tests.support.releases import PROJECT, UPLOAD, beside_the_package, done, names_in, packaged_files, pip
 from tests.support.studies import REPOSITORY, left_behind
 
 pytestmark = pytest.mark.timeout(1800)
@@ -36,15 +30,9 @@ SMALL = (
     "sweep.seed=[0]",
 )
 WHERE = """
-import json, experiments, orchestration, sys, training
-print(json.dumps([[module.__file__ for module in (orchestration, training, experiments)], sys.path]))
-"""
-SENT = """
-import json, pathlib
-from scalestudy.orchestration.commands.submit import submission
-from scalestudy.orchestration.commands.upload import upload_of
-asked = submission("x.yaml", [], [], pathlib.Path.cwd())
-print(json.dumps([[folder.name, sorted(map(str, upload_of(folder).files))] for folder in asked.folders]))
+import json, scalestudy, sys
+from scalestudy import experiments, orchestration, training
+print(json.dumps([[module.__file__ for module in (scalestudy, orchestration, training, experiments)], sys.path]))
 """
 
 
@@ -63,9 +51,14 @@ def user(built, tmp_path_factory):
     done(sys.executable, "-m", "venv", ".venv", cwd=folder)
     index = os.environ.get("TORCH_INDEX")
     pip(
-        "install", *(["--extra-index-url", index] if index else []), "-c", REPOSITORY / "constraints.txt",
-        built / f"{NAME}-py3-none-any.whl", cwd=folder, python=folder / ".venv/bin/python", seconds=1200,
-    )  # fmt: skip
+        "install",
+        *(["--extra-index-url", index] if index else []),
+        *("-c", REPOSITORY / "constraints.txt"),
+        built / f"{NAME}-py3-none-any.whl",
+        cwd=folder,
+        python=folder / ".venv/bin/python",
+        seconds=1200,
+    )
     (folder / "home").mkdir()
     yield folder
     shutil.rmtree(folder / ".venv")  # 2 GB, which pytest would keep for three sessions
@@ -85,13 +78,13 @@ def scalestudy(user):
 def test_what_is_in_the_sdist(built):
     with tarfile.open(built / f"{NAME}.tar.gz") as archive:
         names = {member.name.removeprefix(f"{NAME}/") for member in archive if member.isfile()}
-    beside = {name for name in beside_the_packages(names) if not name.startswith("scalestudy.egg-info/")}
+    beside = {name for name in beside_the_package(names) if not name.startswith("scalestudy.egg-info/")}
     wanted = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml"}
     assert beside == wanted | {"PKG-INFO", "setup.cfg"}
 
 
 def test_what_is_in_the_wheel(built):
-    beside = beside_the_packages(names_in(built / f"{NAME}-py3-none-any.whl"))
+    beside = beside_the_package(names_in(built / f"{NAME}-py3-none-any.whl"))
     assert {name.partition("/")[0] for name in beside} == {f"{NAME}.dist-info"}
 
 
@@ -106,7 +99,7 @@ def test_nothing_of_the_working_copy_is_found(user, scalestudy):
 
 def test_a_study_of_the_catalogue_runs(user, scalestudy):
     folder = user / "elsewhere"
-    (folder / "training").mkdir(parents=True)  # a folder of data may have any name
+    (folder / "scalestudy").mkdir(parents=True)  # a folder of data may have any name
     settings = [part for setting in SMALL for part in ("--set", setting)]
     printed = scalestudy("run", "digits-quick", *settings, cwd=folder, seconds=400)
     (study,) = (folder / "runs").iterdir()
@@ -117,16 +110,14 @@ def test_a_study_of_the_catalogue_runs(user, scalestudy):
     assert scalestudy("report", study, cwd=folder).strip() == str(study / "report.html")
 
 
-def test_a_new_study_is_written_checked_and_sent(user, scalestudy):
+def test_a_new_study_is_written_checked_and_sent(user, scalestudy, tmp_path):
     scalestudy("new", "x")
     assert "name: x\n" in scalestudy("validate", "x.yaml")
-    sent = dict(json.loads(done(user / ".venv/bin/python", "-c", SENT, cwd=user)))
-    own = sent.pop(user.name)
-    assert "x.yaml" in own
-    assert not [file for file in own if file.startswith(".venv")]
-    assert sent == {
-        package: sorted(file.removeprefix(f"{package}/") for file in project_files(package)) for package in PACKAGES
-    }
+    done(user / ".venv/bin/python", "-c", UPLOAD, tmp_path, "x.yaml", cwd=user)
+    with ZipFile(tmp_path / "0.zip") as own, ZipFile(tmp_path / "1.zip") as package:
+        assert "x.yaml" in own.namelist()
+        assert not [name for name in own.namelist() if name.startswith(".venv")]
+        assert {name for name in package.namelist() if not name.endswith("/")} == packaged_files()
 
 
 def test_the_sdist_installs_and_answers(built, user, tmp_path):

@@ -16,8 +16,6 @@ from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 from tests.support.project_files import REPOSITORY
 from tests.support.synthetic_studies import spec_of
 
-ROOT = REPOSITORY
-
 ACCEPTED = [
     "train: {lr_rule: linear, warmup_epochs: 0.5, schedule: cosine, precision: bf16, channels_last: auto}",
     "train: {lr_rule: sqrt, schedule: one_cycle, compile: true, accumulation: 4, augment: crop_flip, shards: speed}",
@@ -147,8 +145,9 @@ print(json.dumps({
 
 def test_a_key_is_declared_once_and_found_everywhere(tmp_path):
     """In a copy of the packages with one more line in training/config.py."""
-    for package in ("training", "experiments", "orchestration", "infra"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("scalestudy", "training", "experiments", "orchestration", "infra"):
+        without_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, symlinks=True, ignore=without_caches)
     file = tmp_path / "training" / "config.py"
     text = file.read_text("utf-8")
     place = text.index("    warm_up_steps: int = knob(")

@@ -34,4 +34,4 @@ def test_a_study_in_a_bucket(cluster, bucket, place):
     seen = json.loads(scalestudy("status", address, "--json", cwd=place).stdout)
     assert (seen["state"], seen["trials"], seen["unsent"]) == ("finished", {"planned": 1, "finished": 1}, 0)
     sent = scalestudy("sync", address, cwd=place)
-    assert sent.stdout.startswith("0 operations sent"), sent.stderr
+    assert sent.stdout.startswith("0 events sent"), sent.stderr

@@ -234,4 +234,4 @@ def test_recommend_answers_and_refuses(done, place):
 
 def test_compare_and_sync_find_nothing_new(done, place):
     assert scalestudy("compare", done.folder, done.folder, cwd=place).returncode == 2, "a study beside itself"
-    assert scalestudy("sync", done.folder, cwd=place).stdout.startswith("0 operations sent")
+    assert scalestudy("sync", done.folder, cwd=place).stdout.startswith("0 events sent")

@@ -27,9 +27,18 @@ MAKES_OBJECTS = {
     "shelve": {"open"},
     "pandas": {"read_pickle"},
     "pd": {"read_pickle"},
-    "yaml": {"load", "load_all", "full_load", "full_load_all", "unsafe_load", "unsafe_load_all", "Loader", "FullLoader",
-             "UnsafeLoader"},
-}  # fmt: skip
+    "yaml": {
+        "load",
+        "load_all",
+        "full_load",
+        "full_load_all",
+        "unsafe_load",
+        "unsafe_load_all",
+        "Loader",
+        "FullLoader",
+        "UnsafeLoader",
+    },
+}
 RUNS_CODE = {"eval", "exec", "compile", "__import__"}
 RUNS_COMMANDS = {"os": {"system", "popen"}, "importlib": {"import_module"}, "runpy": {"run_path", "run_module"}}
 ALLOWED = {
@@ -60,8 +69,11 @@ def findings(tree):
 
 
 def test_nothing_read_from_storage_makes_objects_or_runs():
-    found = {str(file.relative_to(ROOT)): set(findings(ast.parse(file.read_text("utf-8"))))
-             for package in PACKAGES for file in sources(package)}  # fmt: skip
+    found = {
+        str(file.relative_to(ROOT)): set(findings(ast.parse(file.read_text("utf-8"))))
+        for package in PACKAGES
+        for file in sources(package)
+    }
     assert {file: names for file, names in found.items() if names} == ALLOWED
 
 

@@ -41,36 +41,82 @@ METRICS = (
     Metric("train_seconds", "s", "max", "time in steps: no evaluation, checkpoint, logging, start-up; trial or epoch"),
     Metric("epoch_seconds", "s", "max", "train_seconds of one epoch"),
     Metric("eval_seconds", "s", "max", "time of the evaluation after the epoch"),
-    Metric("samples_per_second", "1/s", "sum of examples / max of seconds", "training rate of all workers together, "
-           "first warm_up_steps of the trial left out"),
+    Metric(
+        "samples_per_second",
+        "1/s",
+        "sum of examples / max of seconds",
+        "training rate of all workers together, first warm_up_steps of the trial left out",
+    ),
     Metric("phase_data_seconds", "s", "rank with most data + compute", "part of epoch_seconds: batches fetched"),
-    Metric("phase_forward_backward_seconds", "s", "rank with most data + compute",
-           "part of epoch_seconds: loss and local gradients"),
-    Metric("phase_gradient_sync_seconds", "s", "rank with most data + compute",
-           "part of epoch_seconds: exposed, from the last local gradient to the sum of all"),
-    Metric("phase_optimizer_seconds", "s", "rank with most data + compute",
-           "part of epoch_seconds: check, clip, update, gradients reset"),
-    Metric("straggler_ratio", "1", "max / median", "data + compute of the slowest rank over the median rank's; 1: all "
-           "are alike"),
-    Metric("sync_bytes", "B", "max", "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
-           "over k workers counts 2 (k - 1) / k · n"),
+    Metric(
+        "phase_forward_backward_seconds",
+        "s",
+        "rank with most data + compute",
+        "part of epoch_seconds: loss and local gradients",
+    ),
+    Metric(
+        "phase_gradient_sync_seconds",
+        "s",
+        "rank with most data + compute",
+        "part of epoch_seconds: exposed, from the last local gradient to the sum of all",
+    ),
+    Metric(
+        "phase_optimizer_seconds",
+        "s",
+        "rank with most data + compute",
+        "part of epoch_seconds: check, clip, update, gradients reset",
+    ),
+    Metric(
+        "straggler_ratio",
+        "1",
+        "max / median",
+        "data + compute of the slowest rank over the median rank's; 1: all are alike",
+    ),
+    Metric(
+        "sync_bytes",
+        "B",
+        "max",
+        "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
+        "over k workers counts 2 (k - 1) / k · n",
+    ),
     Metric("grad_sq_norm", "1", "over ranks, see docs/formulas.md §3", "squared norm of the true gradient"),
     Metric("grad_trace_cov", "1", "over ranks, see docs/formulas.md §3", "trace of the per-example covariance"),
-    Metric("noise_scale", "1", "mean trace / mean square of the epochs", "gradient noise scale over the training, in "
-           "examples, for its optimizer"),
-    Metric("peak_memory_bytes", "B", "max", "CUDA: most memory allocated in the trial; CPU: the process's largest "
-           "resident set since it started, earlier trials included"),
-    Metric("cpu_cores", "1", "sum", "cores that the workers kept busy, mean over an epoch with its evaluation; in "
-           "MLflow system/cpu_cores"),
-    Metric("resident_bytes", "B", "sum", "memory of the workers' processes after the epoch; in MLflow "
-           "system/resident_bytes"),
-    Metric("gpu_share", "1", "mean", "share of time that the workers' GPUs were busy, by NVML, at the epoch's end; in "
-           "MLflow system/gpu_share"),
+    Metric(
+        "noise_scale",
+        "1",
+        "mean trace / mean square of the epochs",
+        "gradient noise scale over the training, in examples, for its optimizer",
+    ),
+    Metric(
+        "peak_memory_bytes",
+        "B",
+        "max",
+        "CUDA: most memory allocated in the trial; CPU: the process's largest "
+        "resident set since it started, earlier trials included",
+    ),
+    Metric(
+        "cpu_cores",
+        "1",
+        "sum",
+        "cores that the workers kept busy, mean over an epoch with its evaluation; in MLflow system/cpu_cores",
+    ),
+    Metric(
+        "resident_bytes",
+        "B",
+        "sum",
+        "memory of the workers' processes after the epoch; in MLflow system/resident_bytes",
+    ),
+    Metric(
+        "gpu_share",
+        "1",
+        "mean",
+        "share of time that the workers' GPUs were busy, by NVML, at the epoch's end; in MLflow system/gpu_share",
+    ),
     Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
     Metric("time_to_<metric>_<target>", "s", "as train_seconds", "training time until the metric's target is reached"),
     Metric("wall_seconds", "s", "driver", "time from the trial's start to its end"),
     Metric("startup_seconds", "s", "driver", "time from the trial's start to its first step"),
-)  # fmt: skip
+)
 """Every metric of records, trials.jsonl and MLflow."""
 
 
@@ -214,8 +260,18 @@ def _straggler_ratio(seconds: Sequence[float]) -> float | None:
 
 def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
     """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
-    same = ("train_loss", "eval_seconds", "samples_per_second", "grad_sq_norm", "grad_trace_cov",
-            "peak_memory_bytes", "replica_max_diff", "sync_bytes", "learning_rate", "straggler_ratio")  # fmt: skip
+    same = (
+        "train_loss",
+        "eval_seconds",
+        "samples_per_second",
+        "grad_sq_norm",
+        "grad_trace_cov",
+        "peak_memory_bytes",
+        "replica_max_diff",
+        "sync_bytes",
+        "learning_rate",
+        "straggler_ratio",
+    )
     values = {name: epoch.get(name) for name in (*same, *(name for name in epoch if name.startswith("test_")))}
     values["epoch_seconds"] = epoch.get("train_seconds")
     values |= {f"{SYSTEM}{name}": epoch.get(name) for name in USAGE}

@@ -199,7 +199,7 @@ class RunningStudy:
             self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(apart))
             if not self.engine.is_lost or self.stopping.is_set():
                 return
-            message = "the actor that keeps the worker groups' books died"
+            message = "the actor that keeps the pool of worker groups died"
             self.recorder.study("engine_lost", message=message)
             if start == ENGINE_STARTS:
                 self.broken = f"{message}, for the {start}rd time"

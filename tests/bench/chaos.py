@@ -63,8 +63,9 @@ class Place:
         model = {"model": "tests.support.chaos_models:Paced", "data": "digits"}
         arguments = {"model_args": {"seconds": seconds, "orders": str(orders)}}
         tracking = {"uri": server.uri, "offline": "spool"}
-        spec = write_spec(path, name="chaos.yaml", **{**SPEC, "workload": model | arguments, "tracking": tracking,
-                          **sections})  # fmt: skip
+        spec = write_spec(
+            path, name="chaos.yaml", **{**SPEC, "workload": model | arguments, "tracking": tracking, **sections}
+        )
         return cls(path, server, spec)
 
     @property
@@ -105,8 +106,11 @@ class Ordeal:
         with (self.place.path / f"{self.name}.log").open("ab") as log:
             return subprocess.Popen(
                 command(*arguments, "--address", "local"),
-                cwd=self.place.path, env=environment(), stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=self.place.path,
+                env=environment(),
+                stdout=log,
+                stderr=log,
+            )
 
     def _watch(self, driver: subprocess.Popen[bytes]) -> int:
         ahead, ready_at = list(self.strikes), 0.0
@@ -204,8 +208,12 @@ def sync_problems(place: Place, ordeal: Ordeal) -> list[str]:
     """Sends MLflow what it missed."""
     done = subprocess.run(
         command("sync", ordeal.folder.path),
-        cwd=place.path, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=place.path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return [f"sync ended with {done.returncode}: {done.stderr}"] if done.returncode else []
 
 

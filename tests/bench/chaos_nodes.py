@@ -25,8 +25,16 @@ from tests.support.tables import table
 
 SLOTS = 2
 RATES = [0.05, 0.1, 0.15, 0.2, 0.25]
-HEADER = ["raylets", "trials", "lost in the middle", "of them begun anew", "finished", "wall in peace, s", "wall, s",
-          "outcome"]  # fmt: skip
+HEADER = [
+    "raylets",
+    "trials",
+    "lost in the middle",
+    "of them begun anew",
+    "finished",
+    "wall in peace, s",
+    "wall, s",
+    "outcome",
+]
 KILLED_AFTER = 0.3
 """Share of the trials that have ended when the node is lost."""
 
@@ -52,8 +60,13 @@ def main(path: Path, count: int, trials: int) -> int:
         ended = disturbed.read_trials()
         hit = [trial for trial in ended if any(failure["kind"] == "node_lost" for failure in trial.get("failures", ()))]
         statuses = Counter(trial["status"] for trial in ended)
-        counts = [count, len(expected.trials), len(hit), sum(trial["attempts"] > 1 for trial in hit),
-                  statuses["finished"]]  # fmt: skip
+        counts = [
+            count,
+            len(expected.trials),
+            len(hit),
+            sum(trial["attempts"] > 1 for trial in hit),
+            statuses["finished"],
+        ]
         row = [*map(str, counts), f"{calm_seconds:.0f}", f"{seconds:.0f}", "; ".join(problems) or "equal"]
         print(table(HEADER, [row]), file=output.screen, flush=True)
     return 1 if problems else 0

@@ -34,9 +34,16 @@ def regrets(draws: int) -> dict[str, list[float]]:
 
     found: dict[str, list[float]] = {choice: [] for choice in POWERS}
     for draw in range(draws):
-        _, plan, trials = batch_study(truth, draw=draw, law=law, workers="[1, 2, 4]", seeds="[0, 1, 2, 3, 4]",
-                                      batches="[64, 128, 256, 512]", epochs=20,
-                                      rates="[0.1, 0.2, 0.4, 0.8]")  # fmt: skip
+        _, plan, trials = batch_study(
+            truth,
+            draw=draw,
+            law=law,
+            workers="[1, 2, 4]",
+            seeds="[0, 1, 2, 3, 4]",
+            batches="[64, 128, 256, 512]",
+            epochs=20,
+            rates="[0.1, 0.2, 0.4, 0.8]",
+        )
         chosen = recommend(plan, trials, targets=(TARGET,))
         for choice, power in POWERS.items():
             best = min(cost(trial.cell, power) for trial in plan.trials)

@@ -33,10 +33,18 @@ SAMPLES = 1437  # training images
 SAME_LOSS = 0.05
 """Relative; ways differ by rounding, and by how the uneven shards of an epoch's last batch are weighed."""
 HEADER = [
-    "way", "trials run", f"s for the {TRIALS} trials", "s a trial, median", "times ours",
-    "examples/s, 1 worker", "examples/s, 2 workers",
-    "worker killed: s until as far again", "steps again", "trials finished", "lines a user writes",
-]  # fmt: skip
+    "way",
+    "trials run",
+    f"s for the {TRIALS} trials",
+    "s a trial, median",
+    "times ours",
+    "examples/s, 1 worker",
+    "examples/s, 2 workers",
+    "worker killed: s until as far again",
+    "steps again",
+    "trials finished",
+    "lines a user writes",
+]
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,15 @@ class Measured:
         about = "" if len(self.trials) == TRIALS else "≈ "
         rates = [f"{self.examples_per_second(size):,.0f}" for size in SIZES]
         return [
-            self.way.name, str(len(self.trials)), f"{about}{self.whole():.0f}", f"{self.gap():.2f}",
-            f"{self.whole() / ours:.1f}", *rates, *kill_cells(self.kills), str(lines_written(self.way.written())),
-        ]  # fmt: skip
+            self.way.name,
+            str(len(self.trials)),
+            f"{about}{self.whole():.0f}",
+            f"{self.gap():.2f}",
+            f"{self.whole() / ours:.1f}",
+            *rates,
+            *kill_cells(self.kills),
+            str(lines_written(self.way.written())),
+        ]
 
 
 def kill_cells(kills: Kills) -> list[str]:

@@ -242,15 +242,22 @@ def _packing_row(trials: list[dict[str, Any]], groups: int, seconds: float) -> l
     first = first_starts(trials)
     evictions = groups - 1  # the last size takes all of the room, so every other group had to go
     return [
-        f"{makespan:.0f}", f"{first:.0f}", f"{bound:.0f}", f"{(makespan - first) / bound:.2f}",
-        f"{planned.makespan:.0f}", str(groups), str(evictions),
-    ]  # fmt: skip
+        f"{makespan:.0f}",
+        f"{first:.0f}",
+        f"{bound:.0f}",
+        f"{(makespan - first) / bound:.2f}",
+        f"{planned.makespan:.0f}",
+        str(groups),
+        str(evictions),
+    ]
 
 
 def first_starts(trials: list[dict[str, Any]]) -> float:
     """Seconds in which the first group of a size was being started and no trial trained."""
-    trained = [(seconds_of(t["ended_at"]) - t["wall_seconds"] + t["startup_seconds"], seconds_of(t["ended_at"]))
-               for t in trials]  # fmt: skip
+    trained = [
+        (seconds_of(t["ended_at"]) - t["wall_seconds"] + t["startup_seconds"], seconds_of(t["ended_at"]))
+        for t in trials
+    ]
     first: dict[int, tuple[float, float]] = {}
     for trial in sorted(trials, key=lambda trial: seconds_of(trial["started_at"])):
         begun = seconds_of(trial["started_at"])
@@ -272,7 +279,7 @@ HEADERS = {
     "warm": ["workers", "trials", "training, s", "beyond training and evaluation, s", "end to end beyond training, s"],
     "nothing": ["way", "at a time", "trials", "ms a trial", "of it training", "driver's CPU ms", "ms, all in"],
     "packing": ["makespan, s", "first starts, s", "bound, s", "ratio without", "`plan` said, s", "groups", "evictions"],
-}  # fmt: skip
+}
 PARTS = {
     "cold": Part("A group's cold start", HEADERS["cold"], cold_starts),
     "warm": Part("A trial in a warm group", HEADERS["warm"], warm_trials),

@@ -26,11 +26,31 @@ WAYS = {
     "factorised": ("fashion-factorised", []),
     "factorised, ASHA": ("fashion-factorised", ["search.scheduler=asha"]),
 }
-SMALL = ["workload.data=digits", "workload.data_args={}", "train.epochs=4", "sweep.batch_size=[32, 64]",
-         "sweep.learning_rate=[0.2, 0.1]", "sweep.seed=[0]", "targets.accuracy=[0.3, 0.5]"]  # fmt: skip
-HEADER = ["way", "trials", "stopped early", "GPU-seconds", "of them held out", "and timing", "of the grid's",
-          "saved by factorising", "by ASHA", "held-out error", "fastest to the target", "its time in the grid",
-          "of the grid's best", "minutes"]  # fmt: skip
+SMALL = [
+    "workload.data=digits",
+    "workload.data_args={}",
+    "train.epochs=4",
+    "sweep.batch_size=[32, 64]",
+    "sweep.learning_rate=[0.2, 0.1]",
+    "sweep.seed=[0]",
+    "targets.accuracy=[0.3, 0.5]",
+]
+HEADER = [
+    "way",
+    "trials",
+    "stopped early",
+    "GPU-seconds",
+    "of them held out",
+    "and timing",
+    "of the grid's",
+    "saved by factorising",
+    "by ASHA",
+    "held-out error",
+    "fastest to the target",
+    "its time in the grid",
+    "of the grid's best",
+    "minutes",
+]
 
 
 def factorised(folder: Path, *, small: bool = False) -> Rows:

@@ -303,14 +303,23 @@ def uneven(ranks: GlooPool) -> list[list[str]]:
 def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Every table of this part: title, header, rows."""
     with gloo_pool(2) as ranks:
-        yield "A DDP loop written by hand", ["workers × threads", "batch", "ours, images/s", "by hand", "ratio"], \
-            against_ddp(ranks)  # fmt: skip
+        yield (
+            "A DDP loop written by hand",
+            ["workers × threads", "batch", "ours, images/s", "by hand", "ratio"],
+            against_ddp(ranks),
+        )
         yield "Two workers against one, batch 256", ["strategy", "images/s", "speed-up"], speed_up(ranks)
-        yield "What measuring costs of a step", ["workers × threads", "batch", "phase timing", "noise scale"], \
-            costs_of_measuring(ranks)  # fmt: skip
+        yield (
+            "What measuring costs of a step",
+            ["workers × threads", "batch", "phase timing", "noise scale"],
+            costs_of_measuring(ranks),
+        )
         yield "One worker at half speed", ["shards", "ms a step", "of even"], uneven(ranks)
-    yield "LeNet on Fashion-MNIST, one worker, two threads", ["loop", "images/s", "of the book's best"], \
-        against_the_book()  # fmt: skip
+    yield (
+        "LeNet on Fashion-MNIST, one worker, two threads",
+        ["loop", "images/s", "of the book's best"],
+        against_the_book(),
+    )
     yield f"Test accuracy after {ACCURACY_EPOCHS} epochs, {len(SEEDS)} seeds", ["loop", "median", "range"], accuracies()
 
 

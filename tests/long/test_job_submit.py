@@ -52,9 +52,14 @@ def cluster_sh(*arguments, variables):
 def ray(*arguments, variables, seconds=240):
     tool = Path(sys.executable).parent / "ray"
     return subprocess.run(
-        [tool, *arguments], cwd=REPOSITORY, env=environment(**variables), capture_output=True, text=True,
-        timeout=seconds, check=False,
-    )  # fmt: skip
+        [tool, *arguments],
+        cwd=REPOSITORY,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
 
 
 def submit(*overrides, variables, study="digits-quick"):
@@ -115,8 +120,12 @@ def test_a_stopped_job_goes_on(cluster, variables):
     settings = ["train.epochs=12", "sweep.learning_rate=[0.1]", "sweep.seed=[0]", "sweep.num_gpus=[2]"]
     job = subprocess.Popen(
         command("submit", "digits-quick", *(part for each in settings for part in ("--set", each))),
-        cwd=REPOSITORY, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     printed = []
     while not re.search(r"study: +(/\S+?);", "".join(printed)):
         line = job.stdout.readline()
@@ -144,8 +153,19 @@ def test_a_stopped_job_goes_on(cluster, variables):
 def test_a_job_s_secret_is_in_no_log_of_the_cluster(cluster, variables, tmp_path):
     """Ray's agents would log a job's variables; nor are they in what the command prints."""
     secret = "of-this-job-alone-5d1f"
-    done = scalestudy("submit", "digits-quick", "--set", "sweep.num_gpus=[64]", "--set", "sweep.batch_size=[64]",
-                      "--env", "DATABASE_PASSWORD", cwd=REPOSITORY, **variables, DATABASE_PASSWORD=secret)  # fmt: skip
+    done = scalestudy(
+        "submit",
+        "digits-quick",
+        "--set",
+        "sweep.num_gpus=[64]",
+        "--set",
+        "sweep.batch_size=[64]",
+        "--env",
+        "DATABASE_PASSWORD",
+        cwd=REPOSITORY,
+        **variables,
+        DATABASE_PASSWORD=secret,
+    )
     assert "has room for 4 CPU workers" in done.stdout, "the job ran, and had its say"
     assert secret not in done.stdout + done.stderr
     state = Path(variables["STATE_DIR"])

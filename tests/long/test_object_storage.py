@@ -48,8 +48,9 @@ def place(tmp_path_factory, bucket):
 @pytest.fixture(scope="module")
 def local(place):
     """The study on a disk."""
-    done = scalestudy("run", "study.yaml", "--address", "local", "--out", "local", "--set", "storage=runs", cwd=place,
-                      seconds=SECONDS)  # fmt: skip
+    done = scalestudy(
+        "run", "study.yaml", "--address", "local", "--out", "local", "--set", "storage=runs", cwd=place, seconds=SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return StudyFolder(place / "local")
 
@@ -86,8 +87,10 @@ def test_the_same_study_on_a_disk_and_in_a_bucket(bucket, local, kept, tmp_path)
     assert outcome_of(found) == outcome_of(local)
     assert found.read_plan() == local.read_plan()
     assert spec_lines(found) - spec_lines(local) == {f"storage: {bucket.uri('runs')}"}
-    told = [[(entry.type, entry.trial_id) for entry in Journal(folder.journal_folder).entries()]
-            for folder in (found, local)]  # fmt: skip
+    told = [
+        [(entry.type, entry.trial_id) for entry in Journal(folder.journal_folder).entries()]
+        for folder in (found, local)
+    ]
     assert told[0] == told[1]
     (model,) = [name for name in objects if name.endswith("model.pt")]
     states = [torch.load(folder.path / model, weights_only=True) for folder in (found, local)]
@@ -142,8 +145,9 @@ def _resumed_elsewhere(bucket, place, local, address, elsewhere):
     seen = scalestudy("status", address, cwd=place)
     assert "interrupted" in seen.stdout, seen.stderr
     assert f"to go on: scalestudy resume '{address}'" in seen.stdout
-    done = scalestudy("resume", address, "--address", "local", cwd=place, seconds=SECONDS,
-                      SCALESTUDY_HOME=str(elsewhere))  # fmt: skip
+    done = scalestudy(
+        "resume", address, "--address", "local", cwd=place, seconds=SECONDS, SCALESTUDY_HOME=str(elsewhere)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (copy,) = (elsewhere / "work").iterdir()
     folder = StudyFolder(copy)

@@ -105,8 +105,15 @@ cluster.disconnect()
 
 def test_nobody_answers_for_the_dashboard_that_is_not_started(tmp_path):
     """Ray Train's cleaner asks there whether a group still lives; another cluster would say no."""
-    done = subprocess.run([sys.executable, "-c", ASKED], cwd=tmp_path, env=environment(), check=True, timeout=120,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED],
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     host, _, port = done.stdout.strip().removeprefix("http://").rpartition(":")
     assert host == "127.0.0.1"
     assert int(port) in QUIET_PORTS
@@ -129,8 +136,15 @@ def test_a_cluster_that_cannot_start_says_so_and_leaves_nothing(tmp_path):
     """Sockets lie in the temporary folder, and their paths are bounded to some hundred characters."""
     far = tmp_path / ("far" * 30)
     far.mkdir()
-    done = subprocess.run([sys.executable, "-c", FAILS], cwd=tmp_path, env=environment(TMPDIR=str(far)), check=True,
-                          timeout=120, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS],
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(far)),
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert "could not be started on this machine" in done.stdout
     assert "AF_UNIX path length" in done.stdout
     assert done.stdout.rstrip().endswith("False")

@@ -98,7 +98,7 @@ def test_the_actor_of_the_pool_is_killed(place, undisturbed):
     os.kill(pool, signal.SIGKILL)
     status, printed = driver.end()
     assert status == 0, printed
-    assert "the actor that keeps the worker groups' books died; starting a new one" in printed
+    assert "the actor that keeps the pool of worker groups died; starting a new one" in printed
     assert_half(driver.folder, undisturbed)
     kinds = [failure["kind"] for trial in driver.folder.read_trials() for failure in trial.get("failures", ())]
     assert kinds == ["engine_lost"]

@@ -59,10 +59,13 @@ def test_devices_must_be_one_a_worker() -> None:
     ("arguments", "place", "message"),
     [
         (["--batch-size", "2000"], "error on rank ", "batch_size: 2000 is more than"),  # whoever is first
-        (["--model", f"{WORKLOADS}:refused_on_rank_one", "--model-args", "{}"],
-         "error on rank 1: ", "only rank 1 finds fault"),
+        (
+            ["--model", f"{WORKLOADS}:refused_on_rank_one", "--model-args", "{}"],
+            "error on rank 1: ",
+            "only rank 1 finds fault",
+        ),
     ],
-)  # fmt: skip
+)
 def test_torchrun_says_an_error_once(arguments: list[str], place: str, message: str) -> None:
     command = [sys.executable, *TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -101,8 +104,22 @@ def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
 
 def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
     """SIGKILL of the whole group while it trains; the same command goes on, and ends as an undisturbed one."""
-    arguments = ["--model", "lenet", "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1",
-                 "--epochs", "12", "--threads", "1", "--device", "cpu"]  # fmt: skip
+    arguments = [
+        "--model",
+        "lenet",
+        "--data",
+        "digits",
+        "--batch-size",
+        "64",
+        "--learning-rate",
+        "0.1",
+        "--epochs",
+        "12",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     command = [
         sys.executable,
         "-m",

@@ -11,8 +11,12 @@ from tests.support.studies import write_spec
 
 def test_a_study_in_a_bucket(cluster, bucket, place):
     sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1]}
-    write_spec(place, workload={"model": "tests.support.user_models:linear", "data": "digits"}, sweep=sweep,
-               storage=bucket.uri("runs"))  # fmt: skip
+    write_spec(
+        place,
+        workload={"model": "tests.support.user_models:linear", "data": "digits"},
+        sweep=sweep,
+        storage=bucket.uri("runs"),
+    )
     done = scalestudy("run", "study.yaml", "--address", "local", "--json", cwd=place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -74,8 +74,10 @@ def test_a_study_that_is_whole_grows(interrupted, place):
     spec = write_spec(place, sweep={**SMALL["sweep"], "num_gpus": [1], "learning_rate": [0.1, 0.2, 0.3]})
     refused = scalestudy("run", spec, "--extend", "cut", "--address", "local", cwd=place)
     assert refused.returncode == 2, "trials of two workers have run, and are not in the spec"
-    points = [{"num_gpus": gpus, "batch_size": 64, "learning_rate": rate}
-              for gpus, rate in ((1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2), (1, 0.3))]  # fmt: skip
+    points = [
+        {"num_gpus": gpus, "batch_size": 64, "learning_rate": rate}
+        for gpus, rate in ((1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2), (1, 0.3))
+    ]
     write_spec(place, sweep={"points": points, "seed": [0]})
     grown, printed = run_by_command("run", "study.yaml", "--extend", "cut", "--address", "local", cwd=place)
     assert printed.returncode == grown.exit_code == ExitCode.DONE

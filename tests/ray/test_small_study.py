@@ -17,14 +17,44 @@ from tests.support.studies import SMALL
 from tests.support.studies import scalestudy as process
 
 TRIAL_KEYS = [
-    "trial_id", "kind", "params", "status", "attempts", "started_at", "ended_at", "wall_seconds", "train_seconds",
-    "startup_seconds", "world", "flags", "epochs", "error",
-]  # fmt: skip
+    "trial_id",
+    "kind",
+    "params",
+    "status",
+    "attempts",
+    "started_at",
+    "ended_at",
+    "wall_seconds",
+    "train_seconds",
+    "startup_seconds",
+    "world",
+    "flags",
+    "epochs",
+    "error",
+]
 EPOCH_KEYS = {
-    "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
-    "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
-    "sync_bytes", "learning_rate", "straggler_ratio", "cpu_cores", "resident_bytes", "gpu_share",
-}  # fmt: skip
+    "epoch",
+    "at",
+    "steps",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "train_seconds",
+    "eval_seconds",
+    "samples",
+    "samples_per_second",
+    "phases",
+    "grad_sq_norm",
+    "grad_trace_cov",
+    "peak_memory_bytes",
+    "replica_max_diff",
+    "sync_bytes",
+    "learning_rate",
+    "straggler_ratio",
+    "cpu_cores",
+    "resident_bytes",
+    "gpu_share",
+}
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,11 @@ from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
 from tests.support.telling_models import PASSWORD_OF_URI, TOKEN
 
-POINTS = [{"num_gpus": 1, "learning_rate": 0.1}, {"num_gpus": 1, "learning_rate": 1.0e38},
-          {"num_gpus": 2, "learning_rate": 0.1}]  # fmt: skip
+POINTS = [
+    {"num_gpus": 1, "learning_rate": 0.1},
+    {"num_gpus": 1, "learning_rate": 1.0e38},
+    {"num_gpus": 2, "learning_rate": 0.1},
+]
 RAISED = "ValueError: raised: *** at postgresql://bob:***@db/mlflow"
 
 

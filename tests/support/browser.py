@@ -18,9 +18,17 @@ SCREENSHOTS = REPOSITORY / "screenshots"
 ANSWERED_404 = ("/ajax-api/2.0/mlflow/users/current",)
 """What MLflow's pages ask of a server with accounts; one without answers 404, and the pages go on."""
 QUIET = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 
 
 @contextmanager

@@ -76,8 +76,11 @@ def tracking_differences(store: str, folder: StudyFolder) -> list[str]:
     trials = {trial["trial_id"]: trial for trial in folder.read_trials()}
     counted = Counter(run.data.tags.get("scalestudy.trial_id") for run in runs)
     expected = Counter([None, *trials])
-    found = [f"{trial_id or 'the study'}: {counted[trial_id]} runs in MLflow, not {expected[trial_id]}"
-             for trial_id in counted.keys() | expected.keys() if counted[trial_id] != expected[trial_id]]  # fmt: skip
+    found = [
+        f"{trial_id or 'the study'}: {counted[trial_id]} runs in MLflow, not {expected[trial_id]}"
+        for trial_id in counted.keys() | expected.keys()
+        if counted[trial_id] != expected[trial_id]
+    ]
     for run in runs:
         trial_id = run.data.tags.get("scalestudy.trial_id")
         if trial_id in trials:

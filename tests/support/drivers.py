@@ -26,10 +26,15 @@ class Driver:
     def __init__(self, place: Path, out: str | Path, *arguments: str, resume: bool = False) -> None:
         self.folder = mirrored(str(out), "work") if is_uri(out) else StudyFolder(place / out)
         self.process = subprocess.Popen(
-            command(*(("resume", out) if resume else ("run", "study.yaml", "--out", out)), "--address", "local",
-                    *arguments),
-            cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            command(
+                *(("resume", out) if resume else ("run", "study.yaml", "--out", out)), "--address", "local", *arguments
+            ),
+            cwd=place,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def wait_for(self, event_type: str, count: int) -> None:
         """Until so many events of a type are in the journal; the driver ends with the test that waits in vain."""

@@ -50,9 +50,12 @@ class MlflowStack:
             self._s3_server = subprocess.Popen(server, stdout=log, stderr=log)
         wait_until(lambda: listens(self.s3_port), seconds=60)
         self.s3 = boto3.client(
-            "s3", endpoint_url=self.s3_url, region_name="us-east-1",
-            aws_access_key_id="store", aws_secret_access_key=SECRETS["S3_SECRET_KEY"],
-        )  # fmt: skip
+            "s3",
+            endpoint_url=self.s3_url,
+            region_name="us-east-1",
+            aws_access_key_id="store",
+            aws_secret_access_key=SECRETS["S3_SECRET_KEY"],
+        )
 
     @property
     def s3_url(self) -> str:
@@ -68,8 +71,10 @@ class MlflowStack:
     def login(self) -> dict[str, str]:
         """What a user sets to reach it."""
         return {
-            "MLFLOW_TRACKING_URI": self.uri, "MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD,
-        }  # fmt: skip
+            "MLFLOW_TRACKING_URI": self.uri,
+            "MLFLOW_TRACKING_USERNAME": USER,
+            "MLFLOW_TRACKING_PASSWORD": PASSWORD,
+        }
 
     @property
     def storage(self) -> tuple[str, dict[str, str]]:
@@ -83,9 +88,14 @@ class MlflowStack:
         own = {"ENV_FILE": str(self._settings), "STATE_DIR": str(self.folder / "state"), "MLFLOW_WORKERS": "1"}
         kept = {name: value for name, value in environment().items() if not name.startswith("MLFLOW_TRACKING_")}
         return subprocess.run(
-            [SCRIPT, *map(str, arguments)], env={**kept, **own, "BIN": str(Path(sys.executable).parent)},
-            input=answer, capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
+            [SCRIPT, *map(str, arguments)],
+            env={**kept, **own, "BIN": str(Path(sys.executable).parent)},
+            input=answer,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
 
     def must(self, *arguments: str | Path, answer: str = "") -> str:
         """Runs server.sh; what it printed. It must go well."""
@@ -103,9 +113,12 @@ class MlflowStack:
     def connection(self, database: str) -> Iterator[None]:
         """Somebody who is connected to a database."""
         opened = psycopg2.connect(
-            host="127.0.0.1", port=self.postgres_port, dbname=database, user="mlflow",
+            host="127.0.0.1",
+            port=self.postgres_port,
+            dbname=database,
+            user="mlflow",
             password=SECRETS["POSTGRES_PASSWORD"],
-        )  # fmt: skip
+        )
         try:
             yield
         finally:

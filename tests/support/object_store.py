@@ -23,8 +23,10 @@ class ObjectStore:
         with (folder / "store.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
-                env=environment(**KEYS), stdout=log, stderr=log,
-            )  # fmt: skip
+                env=environment(**KEYS),
+                stdout=log,
+                stderr=log,
+            )
         wait_until(lambda: listens(self.port), seconds=60)
         self.client = self._client()
         self.client.create_bucket(Bucket=BUCKET)

@@ -78,9 +78,13 @@ class Way:
         arguments = self.settings(folder, sweep, noted)
         with (folder / "said").open("wb") as said:
             process = subprocess.Popen(
-                arguments, cwd=folder, env=environment(RAY_USAGE_STATS_ENABLED="0", **variables),
-                stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                arguments,
+                cwd=folder,
+                env=environment(RAY_USAGE_STATS_ENABLED="0", **variables),
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
                 yield Running(self, folder, sweep, process)
             finally:

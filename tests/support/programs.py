@@ -15,7 +15,12 @@ def told_by(program: str, *arguments: str | Path, seconds: float) -> Any:
     """Runs a module of `tests.support`; what the line of JSON at its end says."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.support.{program}", *map(str, arguments)],
-        cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=seconds, check=False,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -27,8 +27,14 @@ targets: {{accuracy: [0.8, {TARGET}], price_per_gpu_hour: 2.5}}
 sweep: {{num_gpus: {list(WORKERS)}, batch_size: {list(BATCHES)}, learning_rate: {list(RATES)}, seed: [0, 1, 2, 3, 4]}}
 """
 PARTS = (
-    "throughput_model", "usl", "statistical_efficiency", "lr_rule", "predictions", "factorised", "scaling",
-)  # fmt: skip
+    "throughput_model",
+    "usl",
+    "statistical_efficiency",
+    "lr_rule",
+    "predictions",
+    "factorised",
+    "scaling",
+)
 """The parts that a study may be unable to support."""
 
 ALPHA_C, BETA_C, ALPHA_R, BETA_R, GAMMA, DATA = 16.5e-3, 315e-6, 19.5e-3, 3e-3, 1.6, 2.25e-3
@@ -90,9 +96,12 @@ def _made() -> tuple[Any, ...]:
     seeds = range(5)
     endings = {
         _name(workers, batch, rate, seed): "diverged"
-        for workers in WORKERS for batch in BATCHES for rate in RATES for seed in seeds
+        for workers in WORKERS
+        for batch in BATCHES
+        for rate in RATES
+        for seed in seeds
         if rate > 4 * best_rate(batch)
-    }  # fmt: skip
+    }
     endings[_name(2, 256, 0.1, 3)] = "failed"
     flags = {_name(8, 128, rate, seed): ["shared_node"] for rate in RATES for seed in seeds}
     message = "RuntimeError: cannot pin memory: the host has 2.1 GB left"
@@ -148,18 +157,31 @@ def _throughput_model(summary: Mapping[str, Any]) -> dict[str, Any]:
         workers, batch = row["params"]["num_gpus"], row["params"]["batch_size"]
         if row["flags"]:
             continue
-        points.append({
-            "num_gpus": workers, "per_worker_batch": batch / workers, "batch_size": batch,
-            "measured_seconds": _step(row),
-            "fitted_seconds": step_seconds(workers, batch / workers), "n": 20,
-        })  # fmt: skip
+        points.append(
+            {
+                "num_gpus": workers,
+                "per_worker_batch": batch / workers,
+                "batch_size": batch,
+                "measured_seconds": _step(row),
+                "fitted_seconds": step_seconds(workers, batch / workers),
+                "n": 20,
+            }
+        )
     return {
-        "of": "", "alpha_c": estimate(ALPHA_C), "beta_c": estimate(BETA_C, 0.03), "alpha_r": estimate(ALPHA_R, 0.21),
+        "of": "",
+        "alpha_c": estimate(ALPHA_C),
+        "beta_c": estimate(BETA_C, 0.03),
+        "alpha_r": estimate(ALPHA_R, 0.21),
         "beta_r": estimate(BETA_R, 0.15),
         "gamma": unidentified(GAMMA, "measure a larger batch on 8 workers, so that summing gradients can be hidden"),
-        "data_seconds": estimate(DATA, 0.3), "alpha_n": None, "beta_n": None,
-        "median_error": 0.023, "points": points, "flagged": False, "others": [],
-    }  # fmt: skip
+        "data_seconds": estimate(DATA, 0.3),
+        "alpha_n": None,
+        "beta_n": None,
+        "median_error": 0.023,
+        "points": points,
+        "flagged": False,
+        "others": [],
+    }
 
 
 def _usl(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,24 +189,45 @@ def _usl(summary: Mapping[str, Any]) -> dict[str, Any]:
     for batch in reversed(BATCHES):
         rows = [row for row in summary["timings"] if row["params"]["batch_size"] == batch and not row["flags"]]
         serial, crosstalk = SIGMA * 2048 / batch, KAPPA * 2048 / batch
-        fits.append({
-            "scaling": "strong", "batch_size": batch, "sizes": [row["params"]["num_gpus"] for row in rows],
-            "scale": estimate(batch / step_seconds(1, batch), 0.02), "sigma": estimate(serial, 0.12),
-            "kappa": estimate(crosstalk, 0.1), "peak_gpus": estimate(math.sqrt((1 - serial) / crosstalk), 0.14),
-            "amdahl_serial": estimate(serial * 1.3, 0.15), "gustafson_serial": estimate(serial * 2.1, 0.2),
-            "karp_flatt": [{"num_gpus": row["params"]["num_gpus"],
-                            "value": (1 / row["speedup"] - 1 / row["params"]["num_gpus"])
-                            / (1 - 1 / row["params"]["num_gpus"])} for row in rows if row["params"]["num_gpus"] > 1],
-            "karp_flatt_words": "rising with the number of workers: overhead, not a serial part",
-            "retrograde": False, "extrapolates": len(rows) >= 4,
-            "points": [{"num_gpus": row["params"]["num_gpus"], "samples_per_second": batch / _step(row), "n": 20}
-                       for row in rows],
-            "curve": [_usl_place(2 ** (place / 4), batch, serial, crosstalk) for place in range(17)],
-            "why": None if len(rows) >= 4 else "three sizes: four are needed to extrapolate",
-        })  # fmt: skip
+        fits.append(
+            {
+                "scaling": "strong",
+                "batch_size": batch,
+                "sizes": [row["params"]["num_gpus"] for row in rows],
+                "scale": estimate(batch / step_seconds(1, batch), 0.02),
+                "sigma": estimate(serial, 0.12),
+                "kappa": estimate(crosstalk, 0.1),
+                "peak_gpus": estimate(math.sqrt((1 - serial) / crosstalk), 0.14),
+                "amdahl_serial": estimate(serial * 1.3, 0.15),
+                "gustafson_serial": estimate(serial * 2.1, 0.2),
+                "karp_flatt": [
+                    {
+                        "num_gpus": row["params"]["num_gpus"],
+                        "value": (1 / row["speedup"] - 1 / row["params"]["num_gpus"])
+                        / (1 - 1 / row["params"]["num_gpus"]),
+                    }
+                    for row in rows
+                    if row["params"]["num_gpus"] > 1
+                ],
+                "karp_flatt_words": "rising with the number of workers: overhead, not a serial part",
+                "retrograde": False,
+                "extrapolates": len(rows) >= 4,
+                "points": [
+                    {"num_gpus": row["params"]["num_gpus"], "samples_per_second": batch / _step(row), "n": 20}
+                    for row in rows
+                ],
+                "curve": [_usl_place(2 ** (place / 4), batch, serial, crosstalk) for place in range(17)],
+                "why": None if len(rows) >= 4 else "three sizes: four are needed to extrapolate",
+            }
+        )
     first = fits[0]
-    return {"of": "", "fits": fits, **{key: first[key] for key in ("scale", "sigma", "kappa", "peak_gpus")},
-            "flagged": False, "others": []}  # fmt: skip
+    return {
+        "of": "",
+        "fits": fits,
+        **{key: first[key] for key in ("scale", "sigma", "kappa", "peak_gpus")},
+        "flagged": False,
+        "others": [],
+    }
 
 
 def _step(row: Mapping[str, Any]) -> float:
@@ -202,18 +245,39 @@ def _statistical_efficiency() -> dict[str, Any]:
     for batch, off in zip(BATCHES, (1.02, 0.97, 1.01, 1.04, 0.99), strict=True):
         steps, rate = steps_to_target(batch) * off, min(RATES, key=lambda rate: abs(math.log(rate / best_rate(batch))))
         regime = "perfect scaling" if batch < B_CRIT / 3 else "diminishing returns"
-        points.append({
-            "batch_size": batch, "learning_rate": rate, "steps": steps, "low": steps * 0.93, "high": steps * 1.08,
-            "examples": steps * batch, "n": 20, "edge": {128: "lowest", 2048: "highest"}.get(batch),
-            "regime": regime, "fitted_steps": steps_to_target(batch),
-        })  # fmt: skip
-    noise = {"value": 980.0, "low": 720.0, "high": 1330.0, "optimizer": "sgd", "steps": 4200,
-             "by_batch": [{"batch_size": batch, "value": 900.0 + batch / 8} for batch in BATCHES],
-             "why": None}  # fmt: skip
+        points.append(
+            {
+                "batch_size": batch,
+                "learning_rate": rate,
+                "steps": steps,
+                "low": steps * 0.93,
+                "high": steps * 1.08,
+                "examples": steps * batch,
+                "n": 20,
+                "edge": {128: "lowest", 2048: "highest"}.get(batch),
+                "regime": regime,
+                "fitted_steps": steps_to_target(batch),
+            }
+        )
+    noise = {
+        "value": 980.0,
+        "low": 720.0,
+        "high": 1330.0,
+        "optimizer": "sgd",
+        "steps": 4200,
+        "by_batch": [{"batch_size": batch, "value": 900.0 + batch / 8} for batch in BATCHES],
+        "why": None,
+    }
     return {
-        "of": "", "target": TARGET, "s_min": estimate(S_MIN, 0.11), "b_crit": estimate(B_CRIT, 0.18),
-        "e_min": estimate(S_MIN * B_CRIT, 0.09), "points": points, "noise_scale": noise, "others": [],
-    }  # fmt: skip
+        "of": "",
+        "target": TARGET,
+        "s_min": estimate(S_MIN, 0.11),
+        "b_crit": estimate(B_CRIT, 0.18),
+        "e_min": estimate(S_MIN * B_CRIT, 0.09),
+        "points": points,
+        "noise_scale": noise,
+        "others": [],
+    }
 
 
 def _lr_rule() -> dict[str, Any]:
@@ -224,8 +288,14 @@ def _lr_rule() -> dict[str, Any]:
         )
     ]
     exponent = {"value": 0.71, "low": 0.48, "high": 0.93}
-    return {"of": "", "exponent": exponent, "target_or_metric": f"soonest to {TARGET} test accuracy", "nearest": "sqrt",
-            "points": points, "others": []}  # fmt: skip
+    return {
+        "of": "",
+        "exponent": exponent,
+        "target_or_metric": f"soonest to {TARGET} test accuracy",
+        "nearest": "sqrt",
+        "points": points,
+        "others": [],
+    }
 
 
 def _predictions() -> dict[str, Any]:
@@ -234,43 +304,76 @@ def _predictions() -> dict[str, Any]:
         batch = min((*BATCHES, 4096), key=lambda batch: steps_to_target(batch) * step_seconds(workers, batch / workers))
         seconds = step_seconds(workers, batch / workers)
         whole, wide = steps_to_target(batch) * seconds, 0.09 + 0.03 * math.log2(workers)
-        rows.append({
-            "num_gpus": workers, "per_worker_batch": batch / workers, "batch_size": batch, "learning_rate": 0.2,
-            "step_seconds": seconds, "seconds_to_target": whole, "gpu_seconds": whole * workers,
-            "cost": whole * workers * PRICE_A_SECOND, "low": whole * (1 - wide), "high": whole * (1 + wide),
-            "beyond": workers > 8, "valid": True, "why": None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "num_gpus": workers,
+                "per_worker_batch": batch / workers,
+                "batch_size": batch,
+                "learning_rate": 0.2,
+                "step_seconds": seconds,
+                "seconds_to_target": whole,
+                "gpu_seconds": whole * workers,
+                "cost": whole * workers * PRICE_A_SECOND,
+                "low": whole * (1 - wide),
+                "high": whole * (1 + wide),
+                "beyond": workers > 8,
+                "valid": True,
+                "why": None,
+            }
+        )
     why = "32 examples a worker are fewer than the 64 measured: measure 64 workers, or a smaller batch on fewer"
     broken = {**dict.fromkeys(rows[-1]), "num_gpus": 64, "beyond": True, "valid": False, "why": why}
     known = sorted(rows, key=lambda row: row["seconds_to_target"])
     best = {"fastest": known[0], "cheapest": min(rows, key=lambda row: row["gpu_seconds"])}
-    return {"of": "", "target": TARGET, "batch_size": f"the soonest of {', '.join(map(str, BATCHES))}",
-            "rows": [*rows, broken],
-            "breaks_at": {"num_gpus": 64, "why": why}, "best": best}  # fmt: skip
+    return {
+        "of": "",
+        "target": TARGET,
+        "batch_size": f"the soonest of {', '.join(map(str, BATCHES))}",
+        "rows": [*rows, broken],
+        "breaks_at": {"num_gpus": 64, "why": why},
+        "best": best,
+    }
 
 
 def _factorised() -> dict[str, Any]:
     held = [("gpus=4 batch=512 lr=0.2", 15.5, 15.9), ("gpus=2 batch=1024 lr=0.4", 26.9, 26.3)]
     return {
-        "cells": 20, "timings": 20, "median_error": 0.026, "gpu_seconds": 9100.0, "grid_gpu_seconds": 36000.0,
-        "saved_by_factorising": 0.747, "saved_by_asha": None, "why": None,
-        "held_out": [{"label": label, "predicted_seconds": predicted, "measured_seconds": measured,
-                      "error": predicted / measured - 1, "target": TARGET, "why": None}
-                     for label, predicted, measured in held],
-    }  # fmt: skip
+        "cells": 20,
+        "timings": 20,
+        "median_error": 0.026,
+        "gpu_seconds": 9100.0,
+        "grid_gpu_seconds": 36000.0,
+        "saved_by_factorising": 0.747,
+        "saved_by_asha": None,
+        "why": None,
+        "held_out": [
+            {
+                "label": label,
+                "predicted_seconds": predicted,
+                "measured_seconds": measured,
+                "error": predicted / measured - 1,
+                "target": TARGET,
+                "why": None,
+            }
+            for label, predicted, measured in held
+        ],
+    }
 
 
 def _verdict() -> dict[str, Any]:
     return {
-        "cause": "fixed_cost", "threshold": 0.5, "evidence": {"gpus=8 batch=128": 0.77}, "cells": ["gpus=8 batch=128"],
+        "cause": "fixed_cost",
+        "threshold": 0.5,
+        "evidence": {"gpus=8 batch=128": 0.77},
+        "cells": ["gpus=8 batch=128"],
         "words": "A step's fixed cost is 77% of its computation at 16 examples a worker (threshold 50%).",
         "remedy": "Raise the batch to 512 (64 a worker): predicted 1.6× the examples a second.",
-    }  # fmt: skip
+    }
 
 
 def _evidence(choice: Mapping[str, Any]) -> dict[str, Any]:
-    caveats = [] if choice["batch_size"] != 2048 else [
-        "0.4 is the largest rate of the grid: the best rate may lie above it."
-    ]  # fmt: skip
+    caveats = (
+        [] if choice["batch_size"] != 2048 else ["0.4 is the largest rate of the grid: the best rate may lie above it."]
+    )
     evidence = {"cells": [choice["label"]], "seeds": choice["n_seeds"], "kind": "measured"}
     return {"evidence": evidence, "caveats": caveats}

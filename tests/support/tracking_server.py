@@ -41,9 +41,12 @@ class TrackingServer:
                 with (self._folder / "server.log").open("ab") as log:
                     self._process = subprocess.Popen(
                         [sys.executable, "-m", *server, *store],
-                        cwd=self._folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
-                        stdout=log, stderr=log, start_new_session=True,
-                    )  # fmt: skip
+                        cwd=self._folder,
+                        env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
             wait_until(lambda: listens(self._port), seconds=90)
 
     def stop(self) -> bool:

@@ -56,10 +56,14 @@ def test_a_worker_that_ray_kills_has_run_out_of_memory(tmp_path):
     facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text("utf-8").splitlines())
     total, available = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     threshold = f"{(total - available + 4_000 * MB) / total:.4f}"
-    spec = write_spec(tmp_path, workload={"model": EATS, "model_args": {"megabytes": 6_000}},
-                      sweep={"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1]})  # fmt: skip
-    done = scalestudy("run", spec, "--address", "local", "--out", "out", cwd=tmp_path,
-                      RAY_memory_usage_threshold=threshold)  # fmt: skip
+    spec = write_spec(
+        tmp_path,
+        workload={"model": EATS, "model_args": {"megabytes": 6_000}},
+        sweep={"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1]},
+    )
+    done = scalestudy(
+        "run", spec, "--address", "local", "--out", "out", cwd=tmp_path, RAY_memory_usage_threshold=threshold
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (trial,) = StudyFolder(tmp_path / "out").read_trials()
     assert (trial["status"], trial["attempts"], trial["error"]["kind"]) == ("out_of_memory", 1, "out_of_memory")

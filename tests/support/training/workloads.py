@@ -35,9 +35,12 @@ class BatchNormNet(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(
-            nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4),
+            nn.Conv2d(in_channels, 4, 3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.BatchNorm1d(4),
             nn.Linear(4, num_classes),
-        )  # fmt: skip
+        )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return super().forward(inputs / inputs.amax())
@@ -48,9 +51,16 @@ class DoubleBatchNormNet(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(
-            nn.Conv2d(in_channels, 4, 5, stride=3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
-            nn.Flatten(), nn.Linear(36, 12, bias=False), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, num_classes),
-        )  # fmt: skip
+            nn.Conv2d(in_channels, 4, 5, stride=3, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(36, 12, bias=False),
+            nn.BatchNorm1d(12),
+            nn.ReLU(),
+            nn.Linear(12, num_classes),
+        )
         self.double()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -62,9 +72,13 @@ class ImageBatchNormNet(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(
-            nn.Conv2d(in_channels, 4, 5, stride=3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
-            nn.Flatten(), nn.Linear(36, num_classes),
-        )  # fmt: skip
+            nn.Conv2d(in_channels, 4, 5, stride=3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(36, num_classes),
+        )
 
 
 class DropoutNet(nn.Sequential):

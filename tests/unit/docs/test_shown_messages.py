@@ -40,7 +40,14 @@ def test_what_mlflow_missed_is_told_as_the_page_shows():
     place = "runs/my-study-20261121T132357Z"
     error = MlflowException("API request failed (too many 500 error responses)")
     done = StudyResult(
-        folder=Path(place), address=place, summary=None, exit_code=ExitCode.UNREACHABLE,
-        tracking_uri="http://127.0.0.1:5000", broken=None, unsent=14, cold_starts={}, unsent_reason=reason_of(error),
-    )  # fmt: skip
+        folder=Path(place),
+        address=place,
+        summary=None,
+        exit_code=ExitCode.UNREACHABLE,
+        tracking_uri="http://127.0.0.1:5000",
+        broken=None,
+        unsent=14,
+        cold_starts={},
+        unsent_reason=reason_of(error),
+    )
     assert closing_lines(done) == [line.replace("runs/my-study-…", place)]

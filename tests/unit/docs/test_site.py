@@ -97,8 +97,13 @@ def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
     assert "fit_usl" in (site / "source/experiments/analysis/laws/speedup.py.html").read_text("utf-8")
 
 
-SITE = {"docs/running.md": "running.md", "infra/README.md": "infra/README.md", "docs/results/a.md": "results/a.md",
-        "training/loop/train.py": "source/training/loop/train.py.md", "README.md": "index.md"}  # fmt: skip
+SITE = {
+    "docs/running.md": "running.md",
+    "infra/README.md": "infra/README.md",
+    "docs/results/a.md": "results/a.md",
+    "training/loop/train.py": "source/training/loop/train.py.md",
+    "README.md": "index.md",
+}
 
 
 @pytest.mark.parametrize(

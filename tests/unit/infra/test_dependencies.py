@@ -21,8 +21,11 @@ COLUMNS = 6
 def named(requirements):
     """Names of packages, extras included as they are written, without this project's own extras."""
     parsed = [Requirement(text) for text in requirements]
-    return {f"{each.name}[{','.join(sorted(each.extras))}]" if each.extras else each.name for each in parsed
-            if each.name != PROJECT["name"]}  # fmt: skip
+    return {
+        f"{each.name}[{','.join(sorted(each.extras))}]" if each.extras else each.name
+        for each in parsed
+        if each.name != PROJECT["name"]
+    }
 
 
 def sections():

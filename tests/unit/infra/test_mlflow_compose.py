@@ -58,8 +58,11 @@ def test_all_that_mlflow_brings_is_pinned():
     while wanted:
         if (name := canonicalize_name(wanted.pop())) not in found:
             found.add(name)
-            wanted += [each.name for each in map(Requirement, metadata.requires(name) or ())
-                       if not each.marker or each.marker.evaluate({"extra": ""})]  # fmt: skip
+            wanted += [
+                each.name
+                for each in map(Requirement, metadata.requires(name) or ())
+                if not each.marker or each.marker.evaluate({"extra": ""})
+            ]
     assert len(found) > 40
     assert not [name for name in found if not pinned(name)]
 

@@ -19,15 +19,26 @@ SCRIPT = REPOSITORY / "infra" / "mlflow" / "server.sh"
 @pytest.fixture
 def script(tmp_path):
     """Runs the script with settings of its own, in a folder of its own."""
-    settings = {"ENV_FILE": tmp_path / "settings.env", "STATE_DIR": tmp_path / "state", "HOME": tmp_path,
-                "BIN": Path(sys.executable).parent, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                "MLFLOW_PORT": free_port(), "POSTGRES_BIN": tmp_path / "nowhere"}  # fmt: skip
+    settings = {
+        "ENV_FILE": tmp_path / "settings.env",
+        "STATE_DIR": tmp_path / "state",
+        "HOME": tmp_path,
+        "BIN": Path(sys.executable).parent,
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "MLFLOW_PORT": free_port(),
+        "POSTGRES_BIN": tmp_path / "nowhere",
+    }
 
     def run(*arguments, answer="", **variables):
         return subprocess.run(
-            ["bash", SCRIPT, *map(str, arguments)], input=answer, capture_output=True, text=True, timeout=60,
-            check=False, env={name: str(value) for name, value in {**settings, **variables}.items()},
-        )  # fmt: skip
+            ["bash", SCRIPT, *map(str, arguments)],
+            input=answer,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={name: str(value) for name, value in {**settings, **variables}.items()},
+        )
 
     assert run("init").returncode == 0
     return run

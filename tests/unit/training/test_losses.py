@@ -130,9 +130,12 @@ def test_squared_error_is_never_broadcast(targets: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("mean_loss", "gave values of shape ()"), ("elementwise_loss", "gave values of shape (2, 3)"),
-     ("float_loss", "gave a float")],
-)  # fmt: skip
+    [
+        ("mean_loss", "gave values of shape ()"),
+        ("elementwise_loss", "gave values of shape (2, 3)"),
+        ("float_loss", "gave a float"),
+    ],
+)
 def test_a_loss_that_is_not_one_value_an_example(name: str, found: str) -> None:
     message = refused(f"{HERE}:{name}", torch.zeros(2, 3), torch.zeros(2, 3))
     assert message.startswith(f"loss: '{HERE}:{name}' {found}")

@@ -23,15 +23,38 @@ from scalestudy.training.records import (
 )
 
 FAST = RankMeasurements(
-    train_loss_sum=30.0, samples=20, train_seconds=2.0, timed_samples=10, timed_seconds=0.9, data_seconds=0.1,
-    forward_backward_seconds=1.0, gradient_sync_seconds=0.8, optimizer_seconds=0.1, test_loss_sum=4.0,
-    test_metric_sum=3, test_samples=4, eval_seconds=0.5, peak_memory_bytes=100, replica_difference=0.0, sync_bytes=40,
-)  # fmt: skip
+    train_loss_sum=30.0,
+    samples=20,
+    train_seconds=2.0,
+    timed_samples=10,
+    timed_seconds=0.9,
+    data_seconds=0.1,
+    forward_backward_seconds=1.0,
+    gradient_sync_seconds=0.8,
+    optimizer_seconds=0.1,
+    test_loss_sum=4.0,
+    test_metric_sum=3,
+    test_samples=4,
+    eval_seconds=0.5,
+    peak_memory_bytes=100,
+    replica_difference=0.0,
+    sync_bytes=40,
+)
 SLOW = dataclasses.replace(
-    FAST, train_loss_sum=10.0, samples=5, timed_samples=2, timed_seconds=1.0, forward_backward_seconds=1.7,
-    gradient_sync_seconds=0.1, test_loss_sum=2.0, test_metric_sum=1, test_samples=2, eval_seconds=0.4,
-    peak_memory_bytes=200, train_seconds=2.1,
-)  # fmt: skip
+    FAST,
+    train_loss_sum=10.0,
+    samples=5,
+    timed_samples=2,
+    timed_seconds=1.0,
+    forward_backward_seconds=1.7,
+    gradient_sync_seconds=0.1,
+    test_loss_sum=2.0,
+    test_metric_sum=1,
+    test_samples=2,
+    eval_seconds=0.4,
+    peak_memory_bytes=200,
+    train_seconds=2.1,
+)
 
 FACTS = EpochFacts(epoch=3, steps=7, enough_timed=True, metric="accuracy", learning_rate=0.1, measured={})
 
@@ -81,10 +104,28 @@ def test_a_record_is_json_with_the_designs_keys() -> None:
     record = reduce(dataclasses.replace(FAST, test_loss_sum=math.inf))
     plain = json.loads(json.dumps(record.to_dict(), allow_nan=False))
     assert set(plain) == {
-        "epoch", "at", "steps", "train_loss", "test_loss", "test_accuracy", "train_seconds", "eval_seconds", "samples",
-        "samples_per_second", "phases", "grad_sq_norm", "grad_trace_cov", "peak_memory_bytes", "replica_max_diff",
-        "sync_bytes", "learning_rate", "straggler_ratio", "cpu_cores", "resident_bytes", "gpu_share",
-    }  # fmt: skip
+        "epoch",
+        "at",
+        "steps",
+        "train_loss",
+        "test_loss",
+        "test_accuracy",
+        "train_seconds",
+        "eval_seconds",
+        "samples",
+        "samples_per_second",
+        "phases",
+        "grad_sq_norm",
+        "grad_trace_cov",
+        "peak_memory_bytes",
+        "replica_max_diff",
+        "sync_bytes",
+        "learning_rate",
+        "straggler_ratio",
+        "cpu_cores",
+        "resident_bytes",
+        "gpu_share",
+    }
     assert plain["test_loss"] is None
     assert tuple(plain["phases"]) == PHASES
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", plain["at"])
@@ -122,8 +163,11 @@ def test_every_name_that_is_written_is_in_the_table() -> None:
 
 def test_the_noise_scale_is_a_ratio_of_means() -> None:
     """(6 + 2) / 2 ÷ (0.5 + 1.5) / 2 = 4; the mean of the ratios would be 6.7. Epochs without it are left out."""
-    epochs = [{"grad_sq_norm": 0.5, "grad_trace_cov": 6.0}, {"grad_sq_norm": None, "grad_trace_cov": None},
-              {"grad_sq_norm": 1.5, "grad_trace_cov": 2.0}]  # fmt: skip
+    epochs = [
+        {"grad_sq_norm": 0.5, "grad_trace_cov": 6.0},
+        {"grad_sq_norm": None, "grad_trace_cov": None},
+        {"grad_sq_norm": 1.5, "grad_trace_cov": 2.0},
+    ]
     assert noise_scale_of(epochs) == pytest.approx(4.0)
     assert noise_scale_of([{"grad_sq_norm": -0.1, "grad_trace_cov": 2.0}]) is None
     assert noise_scale_of([{"train_loss": 1.0}]) is None

@@ -1,4 +1,4 @@
-"""Stage 9: what figures are made of – axes of many values, squares, curves of laws."""
+"""What figures are made of – axes of many values, squares, curves of laws."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Stage 9: the figures of laws – which are drawn, over what, and what is said of those that are not."""
+"""The figures of laws – which are drawn, over what, and what is said of those that are not."""
 
 import pytest
 
@@ -60,10 +60,14 @@ def test_steps_stand_over_the_examples_that_a_step_has(summary):
     part = summary["statistical_efficiency"]
     examples = {512: 479.0, 1024: 718.5, 2048: 1437.0}
     points = [
-        {**point, "examples_per_step": examples[point["batch_size"]],
-         "fitted_steps": steps_to_target(examples[point["batch_size"]])}
-        for point in part["points"] if point["batch_size"] in examples
-    ]  # fmt: skip
+        {
+            **point,
+            "examples_per_step": examples[point["batch_size"]],
+            "fitted_steps": steps_to_target(examples[point["batch_size"]]),
+        }
+        for point in part["points"]
+        if point["batch_size"] in examples
+    ]
     places, steps = law_curve(part, points)
     assert (places[0], steps[0]) == (479, pytest.approx(points[0]["fitted_steps"]))
     assert (places[-1], steps[-1]) == (pytest.approx(1437), pytest.approx(points[-1]["fitted_steps"]))

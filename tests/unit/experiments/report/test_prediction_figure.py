@@ -1,4 +1,4 @@
-"""Stage 9: what the report says of more workers than were measured, where little is known of them."""
+"""What the report says of more workers than were measured, where little is known of them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stage 9: the report – self-contained, safe, deterministic, there whatever became of the trials."""
+"""The report – self-contained, safe, deterministic, there whatever became of the trials."""
 
 import json
 import re
@@ -76,9 +76,16 @@ def test_figures_have_a_title_a_sentence_and_a_name_for_screen_readers(folder, p
     assert re.search(r"<li><strong>Test accuracy by learning rate[^<]*</strong> Not drawn: [^<]+</li>", text)
     names = sorted(path.name for path in folder.figures.iterdir())
     assert names == [
-        "accuracy_epochs.png", "accuracy_seconds.png", "efficiency.png", "pareto.png", "phases.png", "predictions.png",
-        "speedup.png", "steps_to_target.png", "time_to_target.png",
-    ]  # fmt: skip
+        "accuracy_epochs.png",
+        "accuracy_seconds.png",
+        "efficiency.png",
+        "pareto.png",
+        "phases.png",
+        "predictions.png",
+        "speedup.png",
+        "steps_to_target.png",
+        "time_to_target.png",
+    ]
 
 
 def test_the_same_trials_give_the_same_bytes(folder):
@@ -97,8 +104,16 @@ def test_the_numbers_are_the_summarys(folder, page):
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
     header, *rows = page.tables["Table of cells"]
     assert header == [
-        "num_gpus (CPU)", "batch", "lr", "epoch s", "test acc", "speed-up", "efficiency", "s to 0.5", "notes",
-    ]  # fmt: skip
+        "num_gpus (CPU)",
+        "batch",
+        "lr",
+        "epoch s",
+        "test acc",
+        "speed-up",
+        "efficiency",
+        "s to 0.5",
+        "notes",
+    ]
     for row, cell in zip(rows, summary["cells"], strict=True):
         assert row[:3] == [str(cell["params"]["num_gpus"]), str(cell["params"]["batch_size"]), "0.1"]
         assert float(row[3]) == pytest.approx(cell["epoch_seconds"]["value"], rel=0.006)
@@ -119,14 +134,21 @@ def test_the_ranges_over_seeds_are_the_summarys(folder):
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
     header, *rows = page.tables["Table of ranges over seeds"]
     assert header[2:] == [
-        "test acc, last epoch", "test acc, best epoch", "epoch s", "samples/s", "time to 0.3", "time to 0.5",
-    ]  # fmt: skip
+        "test acc, last epoch",
+        "test acc, best epoch",
+        "epoch s",
+        "samples/s",
+        "time to 0.3",
+        "time to 0.5",
+    ]
     for row, cell in zip(rows, summary["cells"], strict=True):
         assert row[:2] == [cell["label"], f"{cell['trials']['finished']} of 2"]
         for text, key, step in zip(
-            row[2:6], ("test_accuracy", "best_test_accuracy", "epoch_seconds", "samples_per_second"),
-            (0.001, 0.001, 0.001, 1.0), strict=True,
-        ):  # fmt: skip
+            row[2:6],
+            ("test_accuracy", "best_test_accuracy", "epoch_seconds", "samples_per_second"),
+            (0.001, 0.001, 0.001, 1.0),
+            strict=True,
+        ):
             told = [float(each.replace(",", "")) for each in re.findall(r"[\d.,]+", text)]
             truth = [cell[key][end] for end in ("value", "low", "high")]
             assert told == pytest.approx(truth[: len(told)], abs=0.51 * step)
@@ -220,9 +242,15 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
     for words in ("accuracy", "accurate", "test acc", "0 to 1"):
         assert words not in said
     for words in (
-        "Test mse over epochs", "Test mse over training time", "test mse after the last epoch (less is better)",
-        "test mse, best epoch", "best test mse", "to 0.2 test mse", "time to 0.2", "target 0.2",
-    ):  # fmt: skip
+        "Test mse over epochs",
+        "Test mse over training time",
+        "test mse after the last epoch (less is better)",
+        "test mse, best epoch",
+        "best test mse",
+        "to 0.2 test mse",
+        "time to 0.2",
+        "target 0.2",
+    ):
         assert words in said
     summary = json.loads(folder.summary_file.read_text())
     for row in summary["cells"]:

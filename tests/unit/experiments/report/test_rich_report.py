@@ -1,4 +1,4 @@
-"""Stage 9: the report of a study in which every part is there, and of those in which parts are missing."""
+"""The report of a study in which every part is there, and of those in which parts are missing."""
 
 import json
 import re
@@ -24,9 +24,17 @@ from tests.support.rich_study import (
 )
 
 FIGURES = [
-    "speedup", "efficiency", "phases", "time_to_target", "learning_rate", "steps_to_target", "accuracy_epochs",
-    "accuracy_seconds", "pareto", "predictions",
-]  # fmt: skip
+    "speedup",
+    "efficiency",
+    "phases",
+    "time_to_target",
+    "learning_rate",
+    "steps_to_target",
+    "accuracy_epochs",
+    "accuracy_seconds",
+    "pareto",
+    "predictions",
+]
 PREDICTIONS = "Table of predictions"
 
 
@@ -70,10 +78,19 @@ def test_the_same_summary_gives_the_same_figures(summary, figures):
 
 def test_the_page_answers_first_and_then_says_why(page):
     order = [
-        "Fastest to 0.85", "Beyond the 8 GPUs measured", "Knee between the two", "The best cells", "Why", "Figures",
-        "The laws in numbers", "Beyond the cluster", "Factorised", "Ranges over seeds",
-        "What to know before believing it", "How it was measured",
-    ]  # fmt: skip
+        "Fastest to 0.85",
+        "Beyond the 8 GPUs measured",
+        "Knee between the two",
+        "The best cells",
+        "Why",
+        "Figures",
+        "The laws in numbers",
+        "Beyond the cluster",
+        "Factorised",
+        "Ranges over seeds",
+        "What to know before believing it",
+        "How it was measured",
+    ]
     places = [page.said.index(f"{words}") for words in order]
     assert places == sorted(places)
 
@@ -297,10 +314,12 @@ def test_other_combinations_have_tables_of_their_own(summary):
 @pytest.mark.parametrize(
     ("key", "title"),
     [
-        ("throughput_model", "Time of a step"), ("statistical_efficiency", "Steps to the target"),
-        ("lr_rule", "Learning-rate rule"), ("usl", "Scaling with num_gpus"),
+        ("throughput_model", "Time of a step"),
+        ("statistical_efficiency", "Steps to the target"),
+        ("lr_rule", "Learning-rate rule"),
+        ("usl", "Scaling with num_gpus"),
     ],
-)  # fmt: skip
+)
 def test_a_law_of_another_combination_stands_though_that_of_the_first_is_missing(summary, key, title):
     nothing = {"of": "gradient_sync=ddp", "value": None, "why": "flagged timings were left out"}
     naive = {**summary[key], "of": "gradient_sync=naive", "others": []}

@@ -75,8 +75,11 @@ def test_everything_goes_to_the_log_and_only_screen_to_the_screen(tmp_path):
     lines = files["driver.log"].splitlines()
     for word in ("held", "kept"):
         assert {line for line in lines if line.startswith(word)} == {
-            f"{word} print", f"{word} error", f"{word} child", f"{word} child error"
-        }  # fmt: skip
+            f"{word} print",
+            f"{word} error",
+            f"{word} child",
+            f"{word} child error",
+        }
     assert [line.split()[0] for line in lines] == ["held"] * 4 + ["kept"] * 4
 
 

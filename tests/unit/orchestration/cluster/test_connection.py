@@ -1,4 +1,4 @@
-"""Stage 4: what fits on a cluster, by its description alone."""
+"""What fits on a cluster, by its description alone."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Stage 4: packages of the driver against those of the nodes, as pure comparison; the real thing is in
+"""Packages of the driver against those of the nodes, as pure comparison; the real thing is in
 test_multi_node."""
 
 import pickle

@@ -119,9 +119,18 @@ def test_a_narrow_terminal_cuts_nothing(capsys):
 
 @pytest.mark.parametrize(
     ("cell", "text"),
-    [(None, "-"), ("x", "x"), (7, "7"), (0.0, "0"), (0.00012345, "0.0001234"), (12.3456, "12.35"),
-     (1234.56, "1,235"), (1e-7, "1e-07"), (-2500.0, "-2,500")],
-)  # fmt: skip
+    [
+        (None, "-"),
+        ("x", "x"),
+        (7, "7"),
+        (0.0, "0"),
+        (0.00012345, "0.0001234"),
+        (12.3456, "12.35"),
+        (1234.56, "1,235"),
+        (1e-7, "1e-07"),
+        (-2500.0, "-2,500"),
+    ],
+)
 def test_numbers_are_readable(cell, text):
     assert cell_text(cell) == text
 

@@ -53,9 +53,12 @@ def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
 def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
     port = free_port()
     process = subprocess.Popen(
-        command("ui", "--port", str(port)), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
+        command("ui", "--port", str(port)),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         wait_until(lambda: listens(port), seconds=90)
         process.terminate()

@@ -35,8 +35,15 @@ HEAVY = {"torch", "ray", "mlflow", "scipy", "matplotlib"}
 @pytest.fixture
 def folder(tmp_path):
     """A user's folder: specs, and two studies."""
-    for name in ("mine.yaml", "digits-mine.yml", "notes.txt", "runs/a-1/plan.json", "runs/a-2/plan.json", "runs/b/x",
-                 "other/plan.json"):  # fmt: skip
+    for name in (
+        "mine.yaml",
+        "digits-mine.yml",
+        "notes.txt",
+        "runs/a-1/plan.json",
+        "runs/a-2/plan.json",
+        "runs/b/x",
+        "other/plan.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     return tmp_path
@@ -51,9 +58,15 @@ def offered(folder):
         script.write_text(BASH)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         told = subprocess.run(
-            ["bash", "--norc", script], input="".join(f"{line}\n" for line in lines), cwd=folder,
-            env=environment(PATH=path), capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+            ["bash", "--norc", script],
+            input="".join(f"{line}\n" for line in lines),
+            cwd=folder,
+            env=environment(PATH=path),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
         assert (told.returncode, told.stderr) == (0, "")
         registered, *answers = told.stdout.splitlines()
         assert registered == "complete -o default -F _scalestudy_completion scalestudy"
@@ -97,9 +110,15 @@ def test_once_installed_every_new_bash_completes(tmp_path):
     def bash(*arguments):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         told = subprocess.run(
-            ["bash", *arguments], cwd=tmp_path, env=environment(PATH=path, HOME=str(home)), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            ["bash", *arguments],
+            cwd=tmp_path,
+            env=environment(PATH=path, HOME=str(home)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return told.returncode, told.stdout.splitlines()
 
     assert bash("-ic", "complete -p scalestudy") == (1, [])
@@ -155,7 +174,14 @@ def test_nobody_waits_for_it(folder):
     )
     for line in ("scalestudy run dig", "scalestudy status ru", "scalestudy bench a", "scalestudy data fetch m"):
         asked = {"_SCALESTUDY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-        told = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(**asked), capture_output=True,
-                              text=True, timeout=60, check=False)  # fmt: skip
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env=environment(**asked),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert told.stdout.strip(), line
         assert not {name.partition(".")[0] for name in told.stderr.split()} & HEAVY, line

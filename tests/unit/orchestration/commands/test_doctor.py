@@ -200,9 +200,16 @@ def test_a_sick_machine(tmp_path):
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         done = scalestudy(
-            "doctor", spec, "--address", address, cwd=tmp_path, GLOO_SOCKET_IFNAME="none0",
-            RAY_AUTH_TOKEN_PATH=str(tmp_path / "no-token"), RAY_AUTH_MODE="token", SCALESTUDY_DATA=str(tmp_path),
-        )  # fmt: skip
+            "doctor",
+            spec,
+            "--address",
+            address,
+            cwd=tmp_path,
+            GLOO_SOCKET_IFNAME="none0",
+            RAY_AUTH_TOKEN_PATH=str(tmp_path / "no-token"),
+            RAY_AUTH_MODE="token",
+            SCALESTUDY_DATA=str(tmp_path),
+        )
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     broken = [number for number, line in enumerate(lines) if line.startswith("BROKEN")]

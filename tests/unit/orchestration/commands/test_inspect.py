@@ -35,8 +35,13 @@ def test_the_table_of_a_model(tmp_path):
 
 
 def test_each_model_of_a_sweep_is_shown_once(tmp_path):
-    sweep = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [3, 4],
-             "train.optimizer.name": ["sgd", "adam"]}  # fmt: skip
+    sweep = {
+        "num_gpus": [1, 2],
+        "batch_size": [64],
+        "learning_rate": [0.1, 0.2],
+        "seed": [3, 4],
+        "train.optimizer.name": ["sgd", "adam"],
+    }
     variants = inspect_study(write_spec(tmp_path, sweep=sweep))
     assert [variant.params for variant in variants] == [
         {"train.optimizer.name": "sgd"},
@@ -50,9 +55,16 @@ def test_each_model_of_a_sweep_is_shown_once(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1_500, "1.50 kB"), (26_000, "26.0 kB"), (498_392, "498 kB"), (44_700_000, "44.7 MB"),
-     (2_000_000_000, "2.00 GB")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_500, "1.50 kB"),
+        (26_000, "26.0 kB"),
+        (498_392, "498 kB"),
+        (44_700_000, "44.7 MB"),
+        (2_000_000_000, "2.00 GB"),
+    ],
+)
 def test_sizes_have_three_digits(size, text):
     assert show.bytes_text(size) == text
 

@@ -198,8 +198,9 @@ def test_an_upload_that_is_killed_leaves_nothing_that_reads_as_whole(bucket, tmp
     store = ArrowByteStore(bucket.uri(tmp_path.name))
     save(store, 6)
     before = store.names()
-    writer = subprocess.Popen([sys.executable, "-c", UPLOAD, bucket.uri(tmp_path.name)], cwd=REPOSITORY,
-                              env=environment(**KEYS))  # fmt: skip
+    writer = subprocess.Popen(
+        [sys.executable, "-c", UPLOAD, bucket.uri(tmp_path.name)], cwd=REPOSITORY, env=environment(**KEYS)
+    )
     try:
         wait_until(lambda: bucket.unfinished() or writer.poll() is not None, seconds=60)
     finally:

@@ -81,9 +81,14 @@ def test_batch_normalisation_that_is_swept_is_looked_at_each_way():
 
 @pytest.mark.parametrize(
     ("exclusive", "device", "rule"),
-    [("auto", "cpu", "packed, then timed"), (True, "cpu", "exclusive"), (False, "cpu", "packed, then timed"),
-     ("auto", "cuda", "packed, then timed"), (True, "cuda", "exclusive")],
-)  # fmt: skip
+    [
+        ("auto", "cpu", "packed, then timed"),
+        (True, "cpu", "exclusive"),
+        (False, "cpu", "packed, then timed"),
+        ("auto", "cuda", "packed, then timed"),
+        (True, "cuda", "exclusive"),
+    ],
+)
 def test_trainings_whose_times_do_not_count_run_side_by_side(exclusive, device, rule):
     resources = Resources(exclusive=exclusive)
     assert schedule.trainings_rule(resources, device, factorised=True) == rule
@@ -137,10 +142,13 @@ def test_the_sweep_has_the_trainings_alone(folder):
         ("[0.1, 0.2]}", "[0.1, 0.2], seed: [0, 1]}", 4),
         ("held_out: 1", "held_out: 2", 2),
         ("held_out: 1", "held_out: 1, train_on: 2", 2),
-        ("[2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised",
-         "[1, 2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised, train_on: 2", 2),
+        (
+            "[2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised",
+            "[1, 2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised, train_on: 2",
+            2,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_factorised_study_grows(folder, old, new, trainings):
     opened = open_extended(spec_of(SPEC.replace(old, new)), folder.path)
     assert len(opened.plan.swept) == trainings

@@ -1,4 +1,4 @@
-"""Stage 2 for the eye: the schedule that `plan` foretells."""
+"""The schedule that `plan` foretells."""
 
 import json
 import os

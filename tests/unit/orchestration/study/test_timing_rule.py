@@ -17,10 +17,14 @@ STEPS = 65  # five to warm up, sixty to be timed
 @pytest.mark.parametrize(
     ("exclusive", "device", "rule"),
     [
-        ("auto", "cpu", "exclusive"), ("auto", "cuda", "packed, then timed"), (True, "cpu", "exclusive"),
-        (True, "cuda", "exclusive"), (False, "cpu", "packed"), (False, "cuda", "packed"),
+        ("auto", "cpu", "exclusive"),
+        ("auto", "cuda", "packed, then timed"),
+        (True, "cpu", "exclusive"),
+        (True, "cuda", "exclusive"),
+        (False, "cpu", "packed"),
+        (False, "cuda", "packed"),
     ],
-)  # fmt: skip
+)
 def test_the_rule(exclusive, device, rule):
     assert schedule.timing_rule(Resources(exclusive=exclusive), device) == rule
 

@@ -1,4 +1,4 @@
-"""Stage 3: which trials ASHA stops, and that it decides the same after it was told its past again."""
+"""Which trials ASHA stops, and that it decides the same after it was told its past again."""
 
 import math
 import random

@@ -55,9 +55,17 @@ def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
 
 @pytest.mark.parametrize(
     ("mode", "best", "value", "saved"),
-    [("max", None, 0.1, True), ("max", 0.5, 0.6, True), ("max", 0.5, 0.5, False), ("max", 0.5, 0.4, False),
-     ("min", None, 0.9, True), ("min", -0.5, 0.4, True), ("min", -0.5, 0.5, False), ("min", -0.5, 0.6, False)],
-)  # fmt: skip
+    [
+        ("max", None, 0.1, True),
+        ("max", 0.5, 0.6, True),
+        ("max", 0.5, 0.5, False),
+        ("max", 0.5, 0.4, False),
+        ("min", None, 0.9, True),
+        ("min", -0.5, 0.4, True),
+        ("min", -0.5, 0.5, False),
+        ("min", -0.5, 0.6, False),
+    ],
+)
 def test_only_a_better_model_is_saved(tmp_path, mode, best, value, saved):
     save_if_best(told(tmp_path, mode, best), result(value))
     assert (tmp_path / "t" / "model.pt").exists() == saved

@@ -1,4 +1,4 @@
-"""Stage 3: planned trials and suggested points, and where a search stands after an interrupted run."""
+"""Planned trials and suggested points, and where a search stands after an interrupted run."""
 
 import json
 import logging

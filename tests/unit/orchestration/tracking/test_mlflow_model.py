@@ -1,4 +1,4 @@
-"""Stage 7: the best model in MLflow."""
+"""The best model in MLflow."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Stage 7: what the recorder writes down of a study's events."""
+"""What the recorder writes down of a study's events."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Stage 7: what a recorder makes of a study that an earlier driver has left in the middle."""
+"""What a recorder makes of a study that an earlier driver has left in the middle."""
 
 from dataclasses import replace
 

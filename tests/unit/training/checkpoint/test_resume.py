@@ -50,10 +50,19 @@ TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
     "local sgd with momentum on two": (2, {**LENET, **MOMENTUM, "gradient_sync": "local_sgd", "local_steps": 2}),
     "adascale on two": (2, {"lr_rule": "adascale", "base_batch_size": 4, "schedule": "cosine"}),
     "adascale on one": (1, {"lr_rule": "adascale", "base_batch_size": 4}),
-    "warm-up and one cycle, accumulated, augmented": (2, {"lr_rule": "linear", "base_batch_size": 8,
-        "warmup_epochs": 1.5, "schedule": "cosine", "accumulation": 3, "augment": "crop_flip"}),
+    "warm-up and one cycle, accumulated, augmented": (
+        2,
+        {
+            "lr_rule": "linear",
+            "base_batch_size": 8,
+            "warmup_epochs": 1.5,
+            "schedule": "cosine",
+            "accumulation": 3,
+            "augment": "crop_flip",
+        },
+    ),
     "uneven shards, one empty": (4, {"shards": (2.0, 0.0, 1.0, 1.0), "schedule": "one_cycle"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,16 @@ def test_an_augmented_training_is_the_same_at_any_world_size(ranks: GlooPool, wo
 def test_a_regression_finds_its_truth() -> None:
     """Noise 0.01: the mean squared error ends near 0.0001, from the variance of the targets."""
     config = make_config(
-        model="linear_regression", model_args={}, data="synthetic_linear", data_args={"features": 3}, loss="mse",
-        metric="mse", batch_size=64, epochs=3, learning_rate=0.05,
-    )  # fmt: skip
+        model="linear_regression",
+        model_args={},
+        data="synthetic_linear",
+        data_args={"features": 3},
+        loss="mse",
+        metric="mse",
+        batch_size=64,
+        epochs=3,
+        learning_rate=0.05,
+    )
     records = train(config, ALONE).records
     assert records[0].train_loss > 0.05
     assert 0.00008 < records[-1].test_loss < 0.00012

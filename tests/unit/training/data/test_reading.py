@@ -161,9 +161,14 @@ def test_reading_for_an_evaluation_leaves_nothing_that_training_cannot_use() -> 
 
 @pytest.mark.parametrize(
     ("target", "num_classes", "expected"),
-    [(2, 3, torch.tensor([2, 2])), (np.int32(2), 3, torch.tensor([2, 2])), (True, 2, torch.tensor([1, 1])),
-     (0.5, 1, torch.tensor([0.5, 0.5])), (torch.tensor([0.5, 1.0]), 2, torch.tensor([[0.5, 1.0]] * 2))],
-)  # fmt: skip
+    [
+        (2, 3, torch.tensor([2, 2])),
+        (np.int32(2), 3, torch.tensor([2, 2])),
+        (True, 2, torch.tensor([1, 1])),
+        (0.5, 1, torch.tensor([0.5, 0.5])),
+        (torch.tensor([0.5, 1.0]), 2, torch.tensor([[0.5, 1.0]] * 2)),
+    ],
+)
 def test_targets_become_what_losses_want(target: object, num_classes: int, expected: torch.Tensor) -> None:
     [(_, targets)] = list(reader(Returning((torch.zeros(3), target)), num_classes).batches(None, [(0, 2)], 1))
     assert targets.dtype == expected.dtype

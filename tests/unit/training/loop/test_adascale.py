@@ -128,9 +128,15 @@ class AtTheBest(Hook):
 
 def linear(**changes: Any) -> TrainConfig:
     """Linear regression at a rate that leaves it where it is."""
-    values = {"model": "linear_regression", "model_args": {}, "loss": "mse", "metric": "mse", "learning_rate": 1e-12,
-              "data": "synthetic_linear",
-              "data_args": {"train_samples": 12_800, "test_samples": 8, "features": 8, "noise": 1.0}}  # fmt: skip
+    values = {
+        "model": "linear_regression",
+        "model_args": {},
+        "loss": "mse",
+        "metric": "mse",
+        "learning_rate": 1e-12,
+        "data": "synthetic_linear",
+        "data_args": {"train_samples": 12_800, "test_samples": 8, "features": 8, "noise": 1.0},
+    }
     return adascale(**(values | changes))
 
 
@@ -146,8 +152,9 @@ def test_with_nothing_but_noise_the_gain_is_the_scale() -> None:
 
 def test_the_gain_is_that_of_the_averaged_estimates(ranks: GlooPool) -> None:
     """With S = 4 the averages remember some 250 steps, so that after one epoch of 100 they are nearly its means."""
-    for worker_steps in ranks.run(2, gain_and_record, linear(epochs=1, data_args={"train_samples": 3200,
-                                                             "test_samples": 8, "features": 8})):  # fmt: skip
+    for worker_steps in ranks.run(
+        2, gain_and_record, linear(epochs=1, data_args={"train_samples": 3200, "test_samples": 8, "features": 8})
+    ):
         last, sq_norm, trace_cov = worker_steps
         assert last == pytest.approx(gain(sq_norm, trace_cov, 8, SCALE), rel=0.02)
 

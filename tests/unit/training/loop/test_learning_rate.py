@@ -223,8 +223,7 @@ def test_above_a_thousand_only_the_last_estimate_counts() -> None:
     assert estimator.gain == pytest.approx(1.0, rel=1e-5)
 
 
-@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=20),
-       st.floats(1e-3, 2e3))  # fmt: skip
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=20), st.floats(1e-3, 2e3))
 def test_smoothed_gains_lie_between_one_and_the_scale(estimates: list[tuple[float, float]], scale: float) -> None:
     estimator = GainEstimator(base_batch_size=32, scale=scale)
     for sq_norm, trace_cov in estimates:

@@ -142,10 +142,20 @@ def measured_and_known(worker: Worker, changes: dict[str, Any]) -> tuple[Measure
     """What the hook finds in some hundred steps that do not move the model, and the analytic values."""
     steps = {1: 500, 2: 400, 4: 200}[worker.world_size]
     config = make_config(
-        **({"model": "linear_regression", "model_args": {}, "loss": "mse", "metric": "mse", "batch_size": 64,
-            "data": "synthetic_linear", "data_args": {**DATA_ARGS, "train_samples": steps * 64},
-            "learning_rate": 1e-12} | changes)
-    )  # fmt: skip
+        **(
+            {
+                "model": "linear_regression",
+                "model_args": {},
+                "loss": "mse",
+                "metric": "mse",
+                "batch_size": 64,
+                "data": "synthetic_linear",
+                "data_args": {**DATA_ARGS, "train_samples": steps * 64},
+                "learning_rate": 1e-12,
+            }
+            | changes
+        )
+    )
     start = Start()
     return measure(worker, config, start, NoiseScale(interval=1)), start.known
 
@@ -153,10 +163,14 @@ def measured_and_known(worker: Worker, changes: dict[str, Any]) -> tuple[Measure
 @pytest.mark.parametrize(
     ("world_size", "changes"),
     [
-        (1, {}), (1, {"batch_size": 63}), (1, {"accumulation": 3}),
-        (2, {"shards": (1.0, 0.0)}), (2, {"gradient_sync": "flat"}), (4, {"shards": (4.0, 2.0, 1.0, 1.0)}),
+        (1, {}),
+        (1, {"batch_size": 63}),
+        (1, {"accumulation": 3}),
+        (2, {"shards": (1.0, 0.0)}),
+        (2, {"gradient_sync": "flat"}),
+        (4, {"shards": (4.0, 2.0, 1.0, 1.0)}),
     ],
-)  # fmt: skip
+)
 def test_a_linear_problem_is_measured_within_five_percent(
     ranks: GlooPool, world_size: int, changes: dict[str, Any]
 ) -> None:

@@ -92,8 +92,13 @@ def test_a_rank_without_examples_can_ask(ranks: GlooPool, strategy: str) -> None
 
 
 def test_a_rank_without_examples_can_ask_with_synchronised_batch_normalisation(ranks: GlooPool) -> None:
-    config = make_config(model="tests.support.training.workloads:DoubleBatchNormNet", model_args={}, shards=(0, 1),
-                         sync_batch_norm=True, epochs=2)  # fmt: skip
+    config = make_config(
+        model="tests.support.training.workloads:DoubleBatchNormNet",
+        model_args={},
+        shards=(0, 1),
+        sync_batch_norm=True,
+        epochs=2,
+    )
     check_stopped(ranks.run(2, stopped, config, 5, 0), 5, 0)
 
 

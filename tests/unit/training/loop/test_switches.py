@@ -162,9 +162,15 @@ def test_speeds_become_shards(ranks: GlooPool) -> None:
 
 @pytest.mark.parametrize(
     ("shard", "parts", "keep_empty", "sizes"),
-    [(10, 3, False, (4, 3, 3)), (2, 3, False, (1, 1)), (0, 3, False, (0,)), (0, 3, True, (0, 0, 0)),
-     (2, 3, True, (1, 1, 0)), (5, 1, False, (5,))],
-)  # fmt: skip
+    [
+        (10, 3, False, (4, 3, 3)),
+        (2, 3, False, (1, 1)),
+        (0, 3, False, (0,)),
+        (0, 3, True, (0, 0, 0)),
+        (2, 3, True, (1, 1, 0)),
+        (5, 1, False, (5,)),
+    ],
+)
 def test_micro_batches(shard: int, parts: int, keep_empty: bool, sizes: tuple[int, ...]) -> None:
     assert micro_batch_sizes(shard, parts, keep_empty=keep_empty) == sizes
 
@@ -193,9 +199,14 @@ def test_the_rate_of_each_update_is_the_plans() -> None:
 
     rates = Rates()
     config = make_config(
-        batch_size=64, learning_rate=0.1, lr_rule="linear", base_batch_size=32, warmup_epochs=1.0, schedule="cosine",
+        batch_size=64,
+        learning_rate=0.1,
+        lr_rule="linear",
+        base_batch_size=32,
+        warmup_epochs=1.0,
+        schedule="cosine",
         epochs=2,
-    )  # fmt: skip
+    )
     result = train(config, ALONE, hooks=[rates])
     rising = [0.1 + 0.1 * step / 4 for step in range(4)]
     falling = [0.2, 0.2 * (2 + 2**0.5) / 4, 0.1, 0.2 * (2 - 2**0.5) / 4]

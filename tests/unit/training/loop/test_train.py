@@ -186,9 +186,13 @@ def test_hooks_are_called_in_order() -> None:
     steps = [
         point
         for step in (0, 1)
-        for point in (f"backward_ends {step} 0", f"backward_ends {step} 1", f"gradients_ready {step}",
-                      f"step_ends {step}")
-    ]  # fmt: skip
+        for point in (
+            f"backward_ends {step} 0",
+            f"backward_ends {step} 1",
+            f"gradients_ready {step}",
+            f"step_ends {step}",
+        )
+    ]
     epochs = [[*steps, "epoch_measured", f"epoch_ends {epoch}"] for epoch in (1, 2)]
     assert diary.points == ["train_starts", *epochs[0], *epochs[1]]
     assert [record.grad_sq_norm for record in result.records] == [4.5, 4.5]

@@ -42,8 +42,9 @@ def test_its_initialiser_draws_orthogonal_columns() -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "naive"])
 def test_it_trains_alike_on_one_worker_and_two(ranks: GlooPool, strategy: str) -> None:
     (alone,) = ranks.run(1, run_training, EXAMPLE)
-    replicas = ranks.run(2, run_training, make_config(**{**EXAMPLE.to_dict(), "optimizer": EXAMPLE.optimizer,
-                                                         "gradient_sync": strategy}))  # fmt: skip
+    replicas = ranks.run(
+        2, run_training, make_config(**{**EXAMPLE.to_dict(), "optimizer": EXAMPLE.optimizer, "gradient_sync": strategy})
+    )
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5

@@ -54,8 +54,11 @@ def test_a_block_without_redundant_biases_computes_the_same_in_training() -> Non
     inputs = torch.rand(4, 2, 8, 8)
     assert torch.allclose(book(inputs), lean(inputs), atol=1e-5)
     assert book(inputs).shape == (4, 4, 4, 4)
-    assert not any(layer.bias is not None for layer in ResNet18(10, 1, conv_bias=False).modules()
-                   if isinstance(layer, torch.nn.Conv2d) and layer.kernel_size == (3, 3))  # fmt: skip
+    assert not any(
+        layer.bias is not None
+        for layer in ResNet18(10, 1, conv_bias=False).modules()
+        if isinstance(layer, torch.nn.Conv2d) and layer.kernel_size == (3, 3)
+    )
 
 
 def test_linear_regression_is_one_weighted_sum_from_the_books_normal() -> None:

@@ -116,9 +116,17 @@ def step_of_a_network(worker: Worker, strategy: str, sizes: list[int]) -> dict[s
     """Gradients and buffers of a small network with batch normalisation after a step on shards of these sizes."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3),
-        nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 3),
-    ).double()  # fmt: skip
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, 3),
+    ).double()
     inputs, targets = torch.rand(sum(sizes), 1, 12, 12, dtype=torch.float64), torch.randint(3, (sum(sizes),))
     shard_loss = ShardLoss(model, cross_entropy, runs_empty=convert_sync_batch_norm(model, worker))
     sync = make_gradient_sync(strategy, shard_loss, worker)

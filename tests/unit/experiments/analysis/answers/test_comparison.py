@@ -124,7 +124,9 @@ def test_a_cell_that_the_base_lacks_is_compared_with_nothing():
     found = compare({"a": study(batches="[32]"), "b": study(batches="[64]"), "c": study(batches="[64]")})
     (row, _) = found["cells"]
     assert [(entry["study"], entry["answer"]) for entry in row["measures"]["epoch s"]] == [
-        ("b", "not known"), ("c", "not known")]  # fmt: skip
+        ("b", "not known"),
+        ("c", "not known"),
+    ]
 
 
 def test_of_one_seed_epochs_are_told_apart_and_metrics_are_not():
@@ -164,12 +166,22 @@ def test_three_studies():
 def test_times_to_the_targets_in_common():
     text = "targets: {{accuracy: {}}}\n"
     law = Law(noise=0.01, learning=130)
-    twice = Law(noise=0.01, learning=130, fixed=2 * law.fixed, per_example=2 * law.per_example, data=2 * law.data,
-                sync=2 * law.sync, sync_per_worker=2 * law.sync_per_worker, optimizer=2 * law.optimizer)  # fmt: skip
-    found = compare({
-        "fast": study(law, more=text.format("[0.5, 0.6, 0.999]"), seeds=SEEDS),
-        "slow": study(twice, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS),
-    })  # fmt: skip
+    twice = Law(
+        noise=0.01,
+        learning=130,
+        fixed=2 * law.fixed,
+        per_example=2 * law.per_example,
+        data=2 * law.data,
+        sync=2 * law.sync,
+        sync_per_worker=2 * law.sync_per_worker,
+        optimizer=2 * law.optimizer,
+    )
+    found = compare(
+        {
+            "fast": study(law, more=text.format("[0.5, 0.6, 0.999]"), seeds=SEEDS),
+            "slow": study(twice, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS),
+        }
+    )
     assert found["measures"][3:] == ["s to 0.5", "s to 0.6", "s to 0.999"]
     row = found["cells"][0]["measures"]
     assert (row["s to 0.6"][1]["answer"], row["s to 0.6"][1]["n"]) == ("more", 5)

@@ -27,8 +27,9 @@ def answers(rows, name):
 
 
 def test_intervals_part_or_not():
-    rows = compared_laws({name: study(estimate(value)) for name, value in zip("abcd", (200.0, 300.0, 100.0, 220.0),
-                                                                              strict=True)})  # fmt: skip
+    rows = compared_laws(
+        {name: study(estimate(value)) for name, value in zip("abcd", (200.0, 300.0, 100.0, 220.0), strict=True)}
+    )
     assert answers(rows, "b_crit") == [("a", "within noise"), ("b", "more"), ("c", "less"), ("d", "within noise")]
     assert answers(rows, "s_min")[1] == ("b", "within noise")
     assert rows[1]["entries"][1]["change"] == pytest.approx(1.5)
@@ -38,14 +39,24 @@ def test_intervals_part_or_not():
 def test_what_only_one_has_is_not_compared():
     rows = compared_laws({"a": study(missing("two batch sizes")), "b": study(estimate(300.0), alpha=estimate(0.002))})
     assert [row["name"] for row in rows] == ["s_min"]
-    rows = compared_laws({"a": study(estimate(2.0), alpha=estimate(0.001)), "b": study(estimate(2.0)),
-                          "c": study(estimate(2.0), alpha=estimate(0.002))})  # fmt: skip
+    rows = compared_laws(
+        {
+            "a": study(estimate(2.0), alpha=estimate(0.001)),
+            "b": study(estimate(2.0)),
+            "c": study(estimate(2.0), alpha=estimate(0.002)),
+        }
+    )
     assert answers(rows, "alpha_c") == [("a", "within noise"), ("c", "more")]
 
 
 def test_laws_of_other_things_are_not_told_apart():
-    rows = compared_laws({"a": study(estimate(200.0)), "b": study(estimate(300.0), target=0.9),
-                          "c": study(estimate(300.0), of="gradient_sync=flat")})  # fmt: skip
+    rows = compared_laws(
+        {
+            "a": study(estimate(200.0)),
+            "b": study(estimate(300.0), target=0.9),
+            "c": study(estimate(300.0), of="gradient_sync=flat"),
+        }
+    )
     assert answers(rows, "b_crit") == [("a", "within noise"), ("b", "not known"), ("c", "not known")]
     assert "b: b_crit (examples) 300 against 200: not known: the law is to another target" in law_lines(rows)
     bound = {"value": 300.0, "low": None, "high": None, "identified": False, "why": "an edge"}

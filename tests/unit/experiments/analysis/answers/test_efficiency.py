@@ -29,11 +29,21 @@ def test_without_noise_the_truth_is_found():
     assert part["why"] is None
     # at batch 256 = B_crit: 400 · (1 + 1) steps at the rate 0.4
     assert point(part, 256) == {
-        "batch_size": 256, "examples_per_step": 256, "learning_rate": 0.4, "steps": pytest.approx(800),
-        "low": pytest.approx(800), "high": pytest.approx(800), "examples": pytest.approx(800 * 256), "n": 3,
-        "edge": None, "rates": 7, "upper_bound": False, "stopped": 0, "regime": "diminishing returns",
+        "batch_size": 256,
+        "examples_per_step": 256,
+        "learning_rate": 0.4,
+        "steps": pytest.approx(800),
+        "low": pytest.approx(800),
+        "high": pytest.approx(800),
+        "examples": pytest.approx(800 * 256),
+        "n": 3,
+        "edge": None,
+        "rates": 7,
+        "upper_bound": False,
+        "stopped": 0,
+        "regime": "diminishing returns",
         "fitted_steps": pytest.approx(800),
-    }  # fmt: skip
+    }
     assert part["regimes"] == {"perfect_up_to": pytest.approx(64), "flat_from": pytest.approx(1024)}
     assert json.loads(json.dumps(part, allow_nan=False)) == part
 
@@ -96,8 +106,9 @@ def test_each_combination_is_judged_by_itself():
     sweep = ", train.gradient_sync: [ddp, bf16]"
     part = efficiency_of(workers="[1, 2]", batches="[64, 128]", rates="[0.2]", sweep=sweep)
     assert {each["of"]: each["num_gpus"] for each in (part, *part["others"])} == {
-        "gradient_sync=ddp": [1, 2], "gradient_sync=bf16": [1],
-    }  # fmt: skip
+        "gradient_sync=ddp": [1, 2],
+        "gradient_sync=bf16": [1],
+    }
 
 
 def test_the_training_set_is_what_an_epoch_goes_through():
@@ -171,8 +182,9 @@ def test_met_within_the_first_epoch_is_an_upper_bound():
 
 def test_batches_beyond_the_training_set_count_once():
     # one step an epoch of 1,000 examples, whatever the batch size
-    part = efficiency_of(EXACT, law=Law(samples=1000), epochs=3000, batches="[1024, 2048, 4096]", seeds="[0]",
-                         rates="[1.6, 3.2]")  # fmt: skip
+    part = efficiency_of(
+        EXACT, law=Law(samples=1000), epochs=3000, batches="[1024, 2048, 4096]", seeds="[0]", rates="[1.6, 3.2]"
+    )
     assert {each["examples_per_step"] for each in part["points"]} == {1000}
     assert "1 batch size has" in part["why"]
 
@@ -243,8 +255,10 @@ def test_records_of_an_older_version():
 
 
 def test_medians_over_draws_are_within_ten_percent():
-    parts = [efficiency_of(draw=draw, seeds="[0, 1, 2, 3, 4]", rates="[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]", epochs=30)
-             for draw in range(5)]  # fmt: skip
+    parts = [
+        efficiency_of(draw=draw, seeds="[0, 1, 2, 3, 4]", rates="[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]", epochs=30)
+        for draw in range(5)
+    ]
     for name, truth in (("s_min", 400), ("b_crit", 256)):
         errors = [abs(part[name]["value"] / truth - 1) for part in parts]
         assert statistics.median(errors) < 0.1

@@ -1,4 +1,4 @@
-"""Stage 8: what a factorised study infers, the cells that were run in full against it, and what it saved."""
+"""What a factorised study infers, the cells that were run in full against it, and what it saved."""
 
 import json
 

@@ -8,8 +8,17 @@ from scalestudy.experiments.analysis.measures.trainings import Training
 
 def training(squared, trace, *, batch_size=64, rate=0.1, seed=0, num_gpus=1, steps=10):
     noise = None if squared is None else (squared, trace)
-    return Training(num_gpus=num_gpus, batch_size=batch_size, rate=rate, seed=seed, curve=(), final=None,
-                    examples_per_step=float(batch_size), noise=noise, noise_steps=steps if noise else 0)  # fmt: skip
+    return Training(
+        num_gpus=num_gpus,
+        batch_size=batch_size,
+        rate=rate,
+        seed=seed,
+        curve=(),
+        final=None,
+        examples_per_step=float(batch_size),
+        noise=noise,
+        noise_steps=steps if noise else 0,
+    )
 
 
 def test_means_apart_then_their_ratio():

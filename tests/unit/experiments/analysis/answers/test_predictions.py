@@ -1,4 +1,4 @@
-"""Stage 8: predictions beyond the cluster, and where they break."""
+"""Predictions beyond the cluster, and where they break."""
 
 import copy
 import json
@@ -38,17 +38,25 @@ def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None):
 def efficiency(batches=BATCHES, **changes):
     """As `statistical_efficiency` writes it, without noise."""
     points = [
-        {"batch_size": batch, "learning_rate": 0.1, "steps": steps_to_target(batch), "n": 5,
-         "low": steps_to_target(batch) * 0.95, "high": steps_to_target(batch) / 0.95,
-         "fitted_steps": steps_to_target(batch)}
+        {
+            "batch_size": batch,
+            "learning_rate": 0.1,
+            "steps": steps_to_target(batch),
+            "n": 5,
+            "low": steps_to_target(batch) * 0.95,
+            "high": steps_to_target(batch) / 0.95,
+            "fitted_steps": steps_to_target(batch),
+        }
         for batch in batches
-    ]  # fmt: skip
+    ]
     return {
-        "of": "", "target": 0.8, "points": points,
+        "of": "",
+        "target": 0.8,
+        "points": points,
         "s_min": {"value": S_MIN, "low": 180.0, "high": 222.0},
         "b_crit": {"value": B_CRIT, "low": 1700.0, "high": 2350.0},
         **changes,
-    }  # fmt: skip
+    }
 
 
 SEVERAL_NODES = {16: 2, 32: 4, 64: 8}
@@ -190,7 +198,7 @@ def test_steps_that_were_measured_where_there_is_no_law():
         (None, {"of": "", **missing("one place"), "others": []}, "the time of a step is not known: one"),
         (efficiency(of="gradient_sync=naive"), None, "not for this combination"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_predicted_says_why(steps, times, words):
     part = predictions_part(times or throughput(), steps or efficiency())
     assert part["value"] is None

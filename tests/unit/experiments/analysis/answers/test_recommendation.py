@@ -1,4 +1,4 @@
-"""Stage 8: Pareto front, knee, what to choose."""
+"""Pareto front, knee, what to choose."""
 
 import itertools
 import math
@@ -69,15 +69,18 @@ def test_front_and_knee_do_not_hang_on_units_or_order(points, time, cost, shuffl
     assert [each["seconds"] * time for each in front] == pytest.approx([each["seconds"] for each in scaled])
     bend, scaled_bend = knee(front), knee(scaled)
     if bend is not None and scaled_bend is not None:
-        depths = [_depth(front, each) for each in (bend, option(scaled_bend["seconds"] / time,
-                                                                 scaled_bend["gpu_seconds"] / cost))]  # fmt: skip
+        depths = [
+            _depth(front, each)
+            for each in (bend, option(scaled_bend["seconds"] / time, scaled_bend["gpu_seconds"] / cost))
+        ]
         assert depths[0] == pytest.approx(depths[1], abs=1e-6)
 
 
 def _depth(front, point):
     """How far a point lies below the line from fastest to cheapest, on log axes."""
-    (left, top), (right, bottom) = ((math.log(end["seconds"]), math.log(end["gpu_seconds"]))
-                                    for end in (front[0], front[-1]))  # fmt: skip
+    (left, top), (right, bottom) = (
+        (math.log(end["seconds"]), math.log(end["gpu_seconds"])) for end in (front[0], front[-1])
+    )
     share = (math.log(point["seconds"]) - left) / (right - left)
     return top + share * (bottom - top) - math.log(point["gpu_seconds"])
 

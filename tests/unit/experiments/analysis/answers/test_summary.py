@@ -1,4 +1,4 @@
-"""Stage 8: the whole summary, whatever became of the trials."""
+"""The whole summary, whatever became of the trials."""
 
 import copy
 import json
@@ -19,9 +19,19 @@ TEXT = (
     "sweep: {num_gpus: [1, 2], batch_size: [32, 128], seed: [0, 1]}"
 )
 KEYS = {
-    "study", "trials", "cost", "cells", "throughput_model", "usl", "statistical_efficiency", "lr_rule",
-    "predictions", "time_to_target", "verdicts", "recommendation",
-}  # fmt: skip
+    "study",
+    "trials",
+    "cost",
+    "cells",
+    "throughput_model",
+    "usl",
+    "statistical_efficiency",
+    "lr_rule",
+    "predictions",
+    "time_to_target",
+    "verdicts",
+    "recommendation",
+}
 
 
 def check(summary):
@@ -39,9 +49,15 @@ def test_a_finished_study():
     summary = summary_of(TEXT, Law(noise=0.05))
     check(summary)
     assert summary["trials"] == {
-        "planned": 8, "finished": 8, "stopped": 0, "diverged": 0, "out_of_memory": 0, "failed": 0, "skipped": 0,
+        "planned": 8,
+        "finished": 8,
+        "stopped": 0,
+        "diverged": 0,
+        "out_of_memory": 0,
+        "failed": 0,
+        "skipped": 0,
         "not_run": 0,
-    }  # fmt: skip
+    }
     assert len(summary["cells"]) == 4
     assert len(summary["time_to_target"]) == 8
     for part in (summary["statistical_efficiency"], summary["lr_rule"]):
@@ -141,9 +157,22 @@ def test_the_books_table():
 
 VALUES = st.sampled_from([None, -1.0, 0, 0.0, 1e308, "x", [], {}, float("nan"), float("inf")])
 FIELDS = st.sampled_from(
-    ["train_seconds", "test_accuracy", "phases", "steps", "samples", "samples_per_second", "eval_seconds", "@world",
-     "@flags", "@epochs", "@error", "@started_at", "@train_seconds"]
-)  # fmt: skip
+    [
+        "train_seconds",
+        "test_accuracy",
+        "phases",
+        "steps",
+        "samples",
+        "samples_per_second",
+        "eval_seconds",
+        "@world",
+        "@flags",
+        "@epochs",
+        "@error",
+        "@started_at",
+        "@train_seconds",
+    ]
+)
 
 
 @settings(max_examples=60)

@@ -1,4 +1,4 @@
-"""Stage 8: from trials to the law of a step's time, and to lines of throughput."""
+"""From trials to the law of a step's time, and to lines of throughput."""
 
 import copy
 import json
@@ -234,8 +234,13 @@ def test_lines_are_strong_and_weak():
 
 
 def test_weak_scaling_has_gustafsons_serial_part():
-    part = usl(cells_of("name: x\nsweep: {points: [" + ", ".join(
-        f"{{num_gpus: {count}, batch_size: {256 * count}}}" for count in (1, 2, 4, 8)) + "]}"))  # fmt: skip
+    part = usl(
+        cells_of(
+            "name: x\nsweep: {points: ["
+            + ", ".join(f"{{num_gpus: {count}, batch_size: {256 * count}}}" for count in (1, 2, 4, 8))
+            + "]}"
+        )
+    )
     (fit,) = part["fits"]
     assert (fit["scaling"], fit["per_worker_batch"], fit["sizes"]) == ("weak", 256, [1, 2, 4, 8])
     assert 0 < fit["gustafson_serial"]["value"] < 0.5

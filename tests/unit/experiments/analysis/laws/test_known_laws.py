@@ -1,4 +1,4 @@
-"""Stage 8: laws that are known, found again from noisy timings; `make bench` does it with 1,000 draws."""
+"""Laws that are known, found again from noisy timings; `make bench` does it with 1,000 draws."""
 
 import pytest
 from scipy import stats

@@ -1,4 +1,4 @@
-"""Stage 8: fits of positive laws."""
+"""Fits of positive laws."""
 
 import math
 

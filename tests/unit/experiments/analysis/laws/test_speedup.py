@@ -1,4 +1,4 @@
-"""Stage 8: serial parts and the Universal Scalability Law."""
+"""Serial parts and the Universal Scalability Law."""
 
 import math
 

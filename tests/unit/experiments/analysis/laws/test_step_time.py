@@ -1,4 +1,4 @@
-"""Stage 8: the time of a step as a law of workers and batch."""
+"""The time of a step as a law of workers and batch."""
 
 import math
 from dataclasses import replace
@@ -68,9 +68,11 @@ def test_without_noise_the_law_is_found_again(seed):
 def places(workers, batches, law=LAW, seeds=3, noise=0.03):
     generator = np.random.default_rng(7)
     return [
-        place for count in workers for batch in batches
+        place
+        for count in workers
+        for batch in batches
         for place in timings(law, generator, [count], [batch / count], seeds=seeds, noise=noise)
-    ]  # fmt: skip
+    ]
 
 
 def test_data_seconds_are_taken_as_measured():
@@ -120,10 +122,15 @@ def test_nodes_have_constants_of_their_own():
     law = replace(LAW, alpha_n=0.01, beta_n=0.0002)
     within = places((1, 2, 4, 8), (256, 1024, 4096), law, noise=0.01)
     across = [
-        Place(num_gpus=count, per_worker_batch=share, across_nodes=True,
-              seconds=tuple(float(law.step_seconds(count, share, True)) * np.array([0.99, 1.0, 1.01])))
-        for count in (16, 32, 64) for share in (64, 256, 512)
-    ]  # fmt: skip
+        Place(
+            num_gpus=count,
+            per_worker_batch=share,
+            across_nodes=True,
+            seconds=tuple(float(law.step_seconds(count, share, True)) * np.array([0.99, 1.0, 1.01])),
+        )
+        for count in (16, 32, 64)
+        for share in (64, 256, 512)
+    ]
     found = fit_step_time([*within, *across])
     for name in NAMES:
         assert found.estimate(name).value == pytest.approx(getattr(law, name), rel=0.25), name

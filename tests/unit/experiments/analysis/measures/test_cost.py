@@ -1,4 +1,4 @@
-"""Stage 8: what the study cost."""
+"""What the study cost."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Stage 8: the study's metric – accuracy or another, more or less of it better."""
+"""The study's metric – accuracy or another, more or less of it better."""
 
 import pytest
 from hypothesis import given
@@ -39,8 +39,11 @@ def test_a_user_s_own_accuracy_may_be_in_per_cent():
 
 def test_names():
     assert (ACCURACY.key, ACCURACY.best_key, ACCURACY.choice_key, ACCURACY.time_key(0.85)) == (
-        "test_accuracy", "best_test_accuracy", "best_accuracy", "time_to_accuracy_0.85",
-    )  # fmt: skip
+        "test_accuracy",
+        "best_test_accuracy",
+        "best_accuracy",
+        "time_to_accuracy_0.85",
+    )
     assert (MSE.key, MSE.best_key, MSE.time_key(0.01)) == ("test_mse", "best_test_mse", "time_to_mse_0.01")
     assert (MSE.title, MSE.named("0.1"), ACCURACY.named("0.1")) == ("test mse", "0.1 test mse", "0.1")
 
@@ -68,9 +71,19 @@ def test_nothing_beats_the_best_and_an_easier_target_is_met_first(values, metric
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0123456, "0.0123"), (12.345, "12.3"), (999.4, "999"), (999.6, "1,000"), (12345.6, "12,346"),
-     (-4567.8, "-4,568"), (2.5e7, "2.5e+07"), (1.2e-7, "1.2e-07"), (0.0, "0"), (1.0, "1")],
-)  # fmt: skip
+    [
+        (0.0123456, "0.0123"),
+        (12.345, "12.3"),
+        (999.4, "999"),
+        (999.6, "1,000"),
+        (12345.6, "12,346"),
+        (-4567.8, "-4,568"),
+        (2.5e7, "2.5e+07"),
+        (1.2e-7, "1.2e-07"),
+        (0.0, "0"),
+        (1.0, "1"),
+    ],
+)
 def test_values_in_words(value, text):
     assert MSE.text(value) == text
 
@@ -159,5 +172,10 @@ def test_without_targets_the_smallest_error_is_recommended():
 
 def test_settings_in_words():
     assert [setting_text(value) for value in (True, None, 120, 0.123456, "amx", [0.61234, 2])] == [
-        "true", "null", "120", "0.123", "amx", "[0.612, 2]",
-    ]  # fmt: skip
+        "true",
+        "null",
+        "120",
+        "0.123",
+        "amx",
+        "[0.612, 2]",
+    ]

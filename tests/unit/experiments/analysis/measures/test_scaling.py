@@ -1,4 +1,4 @@
-"""Stage 8: speed-up and efficiency."""
+"""Speed-up and efficiency."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Stage 8: trainings that a scheduler has stopped – their timings, targets that they had not met, best rates."""
+"""Trainings that a scheduler has stopped – their timings, targets that they had not met, best rates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stage 8: what one trial's record says."""
+"""What one trial's record says."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Stage 8: a recommendation in words – evidence and caveats of each choice, then what more workers would bring."""
+"""A recommendation in words – evidence and caveats of each choice, then what more workers would bring."""
 
 import pytest
 
@@ -18,11 +18,21 @@ def recommendation(**changes):
 
 def test_below_each_choice_stand_its_evidence_and_its_own_caveats():
     edge, chance = "0.4 is the highest rate tried.", "It may be chance."
-    found = recommendation(fastest={"caveats": [edge, SHARED]}, cheapest={"caveats": [SHARED, chance]},
-                           knee={"caveats": [SHARED]})  # fmt: skip
+    found = recommendation(
+        fastest={"caveats": [edge, SHARED]}, cheapest={"caveats": [SHARED, chance]}, knee={"caveats": [SHARED]}
+    )
     lines = recommendation_lines(found)
-    starts = ["Fastest to", "  Evidence –", f"  {edge}", "Cheapest to", "  Evidence –", f"  {chance}", "Knee between",
-              "  Evidence –", SHARED]  # fmt: skip
+    starts = [
+        "Fastest to",
+        "  Evidence –",
+        f"  {edge}",
+        "Cheapest to",
+        "  Evidence –",
+        f"  {chance}",
+        "Knee between",
+        "  Evidence –",
+        SHARED,
+    ]
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 9
     seeds = found["fastest"]["evidence"]["seeds"]
     assert seeds >= 5

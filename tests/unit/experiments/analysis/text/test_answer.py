@@ -1,4 +1,4 @@
-"""Stage 8: the answer in words, from whatever parts a summary has."""
+"""The answer in words, from whatever parts a summary has."""
 
 import pytest
 
@@ -108,9 +108,12 @@ def test_a_doubt_about_the_timings_stands_before_the_cause():
 def test_however_many_cells_a_verdict_names_the_note_has_room():
     labels = [f"gpus=8 batch={number}" for number in range(10_000)]
     verdict = {
-        "cause": "oversubscribed", "words": f"More threads than cores ({', '.join(labels)}).", "remedy": "Lower them.",
-        "evidence": dict.fromkeys(labels, 1.0), "threshold": None,
-    }  # fmt: skip
+        "cause": "oversubscribed",
+        "words": f"More threads than cores ({', '.join(labels)}).",
+        "remedy": "Lower them.",
+        "evidence": dict.fromkeys(labels, 1.0),
+        "threshold": None,
+    }
     long = rich_summary(verdicts=[verdict, {**verdict, "cause": "allreduce"}])
     long["caveats"] = [", ".join(labels)]
     assert all(len(line) <= LONGEST_LINE for line in answer_lines(long))
@@ -119,9 +122,12 @@ def test_however_many_cells_a_verdict_names_the_note_has_room():
 
 def test_what_flagged_timings_show_is_marked_in_words_too():
     verdict = {
-        "cause": "fixed_cost", "words": "80% is a fixed cost (gpus=1 batch=128).", "remedy": "Use more.",
-        "evidence": {"gpus=1 batch=128": 0.8}, "threshold": 0.5,
-    }  # fmt: skip
+        "cause": "fixed_cost",
+        "words": "80% is a fixed cost (gpus=1 batch=128).",
+        "remedy": "Use more.",
+        "evidence": {"gpus=1 batch=128": 0.8},
+        "threshold": 0.5,
+    }
     summary = rich_summary()
     longer = {**verdict, "words": "80% is a fixed cost (gpus=1 batch=1280).", "evidence": {"gpus=1 batch=1280": 0.8}}
     assert [verdict_words(each, summary) for each in (verdict, longer)] == [verdict["words"], longer["words"]]
@@ -228,7 +234,11 @@ def test_estimates_in_words():
 
 def test_short_times_and_intervals_in_words():
     assert [brief_seconds(value) for value in (0.0, 2e-8, 0.000315, 0.0165, 1.0)] == [
-        "0 µs", "0.020 µs", "315 µs", "16.5 ms", "1.00 s",
-    ]  # fmt: skip
+        "0 µs",
+        "0.020 µs",
+        "315 µs",
+        "16.5 ms",
+        "1.00 s",
+    ]
     assert range_text({"kind": "t", "low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s at 90%"
     assert range_text({"low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s over seeds"

@@ -19,7 +19,6 @@ from scalestudy.orchestration.study import study as studies
 from scalestudy.orchestration.study.study import StudyResult
 from tests.support.gauges import Scraping
 from tests.support.in_process import scalestudy
-from tests.support.object_store import KEYS
 from tests.support.preloaded import preloaded_workers
 from tests.support.studies import write_spec
 from tests.support.telling_models import SECRETS
@@ -29,9 +28,9 @@ CPUS = 4
 
 @pytest.fixture(scope="session")
 def cluster(_own_environment):
-    """The only Ray of these tests. Its workers know the secrets of `Telling` and the keys of the bucket."""
+    """The only Ray of these tests. Its workers know the secrets of `Telling`."""
     with pytest.MonkeyPatch.context() as patch, preloaded_workers() as python:
-        for name, value in {**SECRETS, **KEYS}.items():
+        for name, value in SECRETS.items():
             patch.setenv(name, value)
         with pytest.MonkeyPatch.context() as start:
             start.setattr(sys, "executable", python)
@@ -138,13 +137,3 @@ def cut_study(path: Path, copy: Path, first: Callable[[Entry], bool]) -> StudyFo
     folder.trials_file.write_text("".join(line for line in lines if json.loads(line)["trial_id"] in kept), "utf-8")
     folder.cursor_file.write_text(str(number - 1), "utf-8")
     return folder
-
-
-@pytest.fixture(scope="session")
-def bucket(tmp_path_factory):
-    """An S3 endpoint; its keys are in the cluster's environment."""
-    from tests.support.object_store import ObjectStore
-
-    store = ObjectStore(tmp_path_factory.mktemp("bucket"))
-    yield store
-    store.stop()

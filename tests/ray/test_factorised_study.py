@@ -1,7 +1,6 @@
-"""A real factorised study: trainings, a held-out cell, timing runs; what follows when it is cut off, or extended."""
+"""A real factorised study: trainings, a held-out cell, timing runs. tests/long cuts it off and extends it."""
 
 import json
-import shutil
 
 import pytest
 
@@ -14,16 +13,8 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.folder import status_of
 from scalestudy.orchestration.study.study import resume_study
-from tests.ray.conftest import cut_study
+from tests.support.factorised_study import STUDY, parts_of
 from tests.support.studies import write_spec
-
-SWEEP = {"num_gpus": [1, 2], "batch_size": [32], "learning_rate": [0.1, 0.2], "seed": [0]}
-STUDY = {
-    "train": {"epochs": 3},
-    "sweep": SWEEP,
-    "search": {"method": "factorised", "held_out": 1},
-    "targets": {"accuracy": [0.4]},
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +37,6 @@ def run(cluster, place):
 @pytest.fixture(scope="module")
 def done(run, place):
     return run(run_study, write_spec(place, **STUDY))
-
-
-def parts_of(folder):
-    """Lines of trials.jsonl: trainings, held-out trials, timing runs."""
-    trials = StudyFolder(folder).read_trials()
-    trainings = [trial for trial in trials if trial["kind"] == "training"]
-    held_out = [trial for trial in trainings if trial["params"]["num_gpus"] == 2]
-    timings = [trial for trial in trials if trial["kind"] == "timing"]
-    return [trial for trial in trainings if trial not in held_out], held_out, timings
 
 
 def spec_in(folder):
@@ -124,45 +106,3 @@ def test_a_resumed_study_runs_nothing_again(run, done):
     assert started(done.folder) == count == 5
     figures = ("trials", "timing_runs", "cells", "timings", "recommendation", "factorised")
     assert json.dumps([again.summary[key] for key in figures]) == json.dumps([done.summary[key] for key in figures])
-
-
-def test_a_study_that_was_killed_after_its_trainings_goes_on(run, done, tmp_path):
-    """The held-out cell was not chosen yet: the same one is, and the timing runs follow."""
-    folder = cut_study(done.folder, tmp_path / "cut", lambda entry: entry.type == "suggested")
-    before = folder.trials_file.read_bytes()
-    again = run(resume_study, folder.path)
-    assert again.exit_code == ExitCode.DONE
-    assert folder.trials_file.read_bytes().startswith(before)
-    trials = [[trial["trial_id"] for trial in part] for part in parts_of(folder.path)]
-    assert trials == [[trial["trial_id"] for trial in part] for part in parts_of(done.folder)]
-    assert again.summary["factorised"]["held_out"][0]["error"] is not None
-
-
-def test_another_seed_is_trained_and_held_out_too_and_timed_no_more(run, done, tmp_path, place):
-    folder = StudyFolder(shutil.copytree(done.folder, tmp_path / "grown"))
-    alone = {"exclusive": True}  # one group starts sooner than two
-    spec = write_spec(place, "grown.yaml", **{**STUDY, "sweep": {**SWEEP, "seed": [0, 1]}, "resources": alone})
-    grown = run(run_study, spec, extend=folder.path)
-    assert grown.exit_code == ExitCode.DONE
-    trained, held_out, timings = parts_of(folder.path)
-    assert (len(trained), len(held_out), len(timings)) == (4, 2, 2)
-    assert len({trial["params"]["learning_rate"] for trial in held_out}) == 1
-    assert all(row["test_accuracy"]["n"] == 2 for row in grown.summary["cells"])
-
-
-def test_asha_stops_trainings_and_never_what_is_held_out(run, place):
-    sweep = {**SWEEP, "learning_rate": [0.2, 0.0001], "batch_size": [64]}
-    search = {"method": "factorised", "held_out": 1, "scheduler": "asha", "reduction": 2}
-    spec = write_spec(
-        place, "asha.yaml", **{**STUDY, "sweep": sweep, "search": search, "resources": {"exclusive": True}}
-    )
-    done = run(run_study, spec)
-    trained, held_out, timings = parts_of(done.folder)
-    status = {trial["params"]["learning_rate"]: trial["status"] for trial in trained}
-    assert status == {0.2: "finished", 0.0001: "stopped"}
-    assert [(trial["params"]["learning_rate"], trial["status"]) for trial in held_out] == [(0.2, "finished")]
-    assert len(timings) == 2
-    part = done.summary["factorised"]
-    assert 0 < part["saved_by_asha"] < 1
-    together = (1 - part["saved_by_factorising"]) * (1 - part["saved_by_asha"])
-    assert together == pytest.approx(part["gpu_seconds"] / part["grid_gpu_seconds"])

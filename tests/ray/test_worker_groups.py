@@ -100,9 +100,9 @@ def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path, 
 
 
 def test_sizes_take_turns_where_only_one_fits(pool):
-    ended = [pool.train(size, epochs=1) for size in (4, 1, 3, 2)]
-    assert [event.status for event in ended] == ["finished"] * 4
-    assert [len(event.world.workers) for event in ended] == [4, 1, 3, 2]
+    ended = [pool.train(size, epochs=1) for size in (4, 3)]
+    assert [event.status for event in ended] == ["finished"] * 2
+    assert [len(event.world.workers) for event in ended] == [4, 3]
     accuracies = [event.epochs[0].test_metric for event in ended]
     assert max(accuracies) - min(accuracies) < 0.05  # the same global batches, summed in another order
 

@@ -156,7 +156,7 @@ class RankMeasurements:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One entry of "epochs" in trials.jsonl (docs/concepts.md: stage 6); None or NaN: not measured."""
+    """One entry of "epochs" in trials.jsonl. None or NaN: not measured."""
 
     epoch: int  # from 1
     at: str  # UTC, ISO 8601 with milliseconds and Z

@@ -1,4 +1,4 @@
 """Ray clusters: starting and joining one, its nodes and their room, and checks that all nodes are fit.
 
-Imports base and `experiments.spec`. The only room with private names of Ray.
+Imports base and `experiments.spec`. Its `ray_private` has the private names of Ray, all but Ray Train's.
 """

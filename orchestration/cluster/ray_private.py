@@ -1,4 +1,4 @@
-"""Every private name of Ray that this project uses, each behind one function.
+"""Private names of Ray, each behind one function. Ray Train's callback class is in `groups.ray_train`.
 
 Ray 2.60 has no public call for any of them. The version of Ray is fixed, and tests hold each function to a real
 cluster.

@@ -1,4 +1,4 @@
-"""One study from spec to report: opened, checked, run, resumed.
+"""One study from spec to report: opened, made ready, run, resumed.
 
-Imports all rooms above but commands.
+Imports all other rooms but commands.
 """

@@ -1,4 +1,4 @@
-"""Shared by the tests of stages 1, 2, 8 and 9: specs from text, and studies with synthetic trials."""
+"""Shared by the tests of spec, plan, analysis and report: specs from text, and studies with synthetic trials."""
 
 import textwrap
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the doctor finds, given facts; the real meeting of two processes; the whole in tests/long/test_own_clusters.py."""
+"""What the doctor finds, given facts; the meeting of two processes; the whole is in tests/long/test_own_clusters.py."""
 
 import socket
 

@@ -65,11 +65,13 @@ def beside_the_package(names: set[str]) -> set[str]:
 
 UPLOAD = """
 import pathlib, sys
+from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
 from scalestudy.orchestration.commands.submit import submission
 asked = submission(sys.argv[2], [], [], pathlib.Path.cwd()).runtime_env
+excludes = [*get_runtime_env_default_excludes(), *asked.get("excludes", ())]
 for number, folder in enumerate([asked["working_dir"], *asked.get("py_modules", ())]):
     target = pathlib.Path(sys.argv[1], f"{number}.zip")
-    create_package(folder, target, True, include_parent_dir=number > 0, excludes=asked.get("excludes"))
+    create_package(folder, target, True, include_parent_dir=number > 0, excludes=excludes)
 """
 """Packs what `submit` sends of a study, as Ray's own client does: the current folder, then the package."""

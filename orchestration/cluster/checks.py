@@ -39,7 +39,7 @@ def ask_nodes(nodes: Sequence[ClusterNode], function: Callable[..., Any], *argum
     """What the function returns on each node. Raises UnreachableError where an answer does not come."""
     import ray
 
-    task = ray.remote(num_cpus=0, max_retries=0)(function)
+    task = ray.remote(num_cpus=0)(function)
     asked = [task.options(label_selector={"ray.io/node-id": node.node_id}).remote(*arguments) for node in nodes]
     try:
         return list(ray.get(asked, timeout=ANSWER_SECONDS))

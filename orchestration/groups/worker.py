@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -24,6 +25,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.failures import classify, describe, kills_so_far
 from scalestudy.orchestration.groups.model import EndGroup, NextTrial
+from scalestudy.training.exceptions import InputError
 
 if TYPE_CHECKING:
     from scalestudy.training.distributed import Worker
@@ -181,6 +183,12 @@ def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
     """Rank 0's last word on a training that no exception has broken."""
     if result.status == "left":
         return Left(message=result.message or "")
+    for name, value in result.details.items():  # a strategy of the user's may have given them
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            problem = f"details: {name}: {value!r} can't be written as JSON ({error})"
+            raise InputError(problem, "give plain, finite values") from None
     recorded = sum(record.train_seconds for record in result.records)
     return TrainingEnded(
         status=result.status,

@@ -114,8 +114,8 @@ class RunningStudy:
         )
         self.cursor = Cursor(self.folder.cursor_file)
         self.writer = TrackingWriter(lambda: MlflowStore(ready.tracking, tracked), self.cursor)
+        lock.lost = self._lose_lock  # before the recorder, which may ask a bucket for each ended trial
         self.recorder = Recorder(tracked, self.writer, study.history)
-        lock.lost = self._lose_lock
 
     def run(self) -> StudyResult:
         """Runs sweep, held-out cells and timing runs, and writes the report.

@@ -84,7 +84,8 @@ def _run(
             check_storage(folder, ready.cluster)
             same_address(folder.address_file, ready.tracking)
             folder.share(folder.address_file)
+        running = RunningStudy(ready, lock, view)
     except BaseException:
         study.discard(made)
         raise
-    return RunningStudy(ready, lock, view).run()
+    return running.run()

@@ -82,6 +82,10 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
     return client, str(found.experiment_id)
 
 
+class NoRunError(Exception):
+    """MLflow has not got the run that an entry belongs to, and no later try will find it."""
+
+
 class MlflowStore:
     """One study's runs in MLflow."""
 
@@ -215,7 +219,7 @@ class MlflowStore:
 
     def _known_run(self, key: str) -> str:
         if key not in self.runs:
-            raise LookupError(f"no MLflow run of {key} in experiment {self.experiment_id}")
+            raise NoRunError(f"no MLflow run of {key} in experiment {self.experiment_id}")
         return self.runs[key]
 
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
@@ -268,7 +272,7 @@ def _is_refused(error: Exception) -> bool:
     """Whether MLflow will refuse the same at every later try."""
     if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
         return False
-    return isinstance(error, FileNotFoundError | LookupError) or getattr(error, "error_code", None) in REFUSED
+    return isinstance(error, FileNotFoundError | NoRunError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
@@ -25,10 +25,6 @@ from scalestudy.experiments.spec.addresses import HIDDEN, bare_uri, redacted, sa
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
-
-if TYPE_CHECKING:
-    pass
-
 
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"

@@ -426,3 +426,17 @@ def test_the_note_is_the_answer_in_markdown():
     assert lines[0] == "**A small one**"
     assert sum(line.startswith("- ") for line in lines) >= 1
     assert "report.html" in lines[-1]
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path, monkeypatch):
+    """A refusal is logged and skipped for ever; what we got wrong must be told, and be sent later."""
+    study, trials = tracked(tmp_path, "fault")
+    store, cursor = MlflowStore(address, study), Cursor(tmp_path / "mlflow.cursor")
+    monkeypatch.setattr("scalestudy.orchestration.tracking.mlflow_store.final_metrics", lambda *_: {}["no such key"])
+    with pytest.raises(KeyError, match="no such key"):
+        catch_up(store, entries_of(trials), cursor)
+    monkeypatch.undo()
+    entries = entries_of(trials)
+    catch_up(MlflowStore(address, study), entries[cursor.read() :], cursor)
+    runs = store.client.search_runs([store.experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}

@@ -33,7 +33,7 @@ def examine(source: str, address: str | None) -> list[Finding]:
 
 
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
-    """The checks, each with the name of its finding where it says no more than that a study would be refused."""
+    """The checks in the order of their findings. The name is for a check that only says why a study is refused."""
     return [
         ("packages", machine.check_packages),
         ("torchvision", machine.check_torch),

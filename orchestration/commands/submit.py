@@ -36,8 +36,8 @@ class Submission:
 
 
 def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path) -> Submission:
-    """What runs a study as a job. The current folder travels along, for a user's own modules and the spec lie there,
-    and so does this package, so that the cluster runs the version that was asked.
+    """The job that runs a study. The current folder travels along, with the spec and the user's own modules. This
+    package travels too, so that the cluster runs the same version.
 
     Args:
         spec: a path in `folder`, or a catalogue name.
@@ -45,8 +45,8 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
         variables: for the job's environment: `NAME=VALUE`, or `NAME` for the value that it has in this process.
         folder: what travels along; `.rayignore` says what of it does not.
 
-    Raises RequestError for a spec elsewhere, a variable that is none, and a password that would stand in the job's
-    command, which everybody who sees the cluster's jobs can read.
+    Raises RequestError for a spec in another folder, for what is no variable, and for a password: everybody who sees
+    the cluster's jobs can read the job's command.
     """
     for override in overrides:
         if credentials_in(override):

@@ -134,8 +134,8 @@ def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure
 def no_room(room: int, needed: int) -> str:
     """The message for a trial whose workers the cluster's nodes can't hold any more."""
     return (
-        f"the cluster has had room for {room} workers only, since nodes were lost or are to go, and the trial needs "
-        f"{needed}; add nodes, and run the study anew, or leave this num_gpus out"
+        f"nodes were lost, or drain: the cluster has room for {room} workers, and the trial needs {needed}; "
+        "add nodes and run the study anew, or leave this num_gpus out"
     )
 
 

@@ -1,10 +1,9 @@
 """A study that is kept in an object store, and its working copy on this machine.
 
-What runs or reads a study works on a folder of this machine. Of a study that is kept under a URI that folder is a copy
-below `$SCALESTUDY_HOME`: `work` for what runs it, `read` for what looks at it, which must not disturb the other, and
-`seen` for what a new plan learns from it. All that counts is written to the store first, and an object is there when
-its upload is complete, so that what is interrupted leaves nothing that reads as whole. Checkpoints and models are in
-the store alone.
+Whoever runs or reads a study works on a folder of this machine. If the study is kept under a URI, that folder is a copy
+below `$SCALESTUDY_HOME`: `work` for the process that runs it, `read` for those that look at it without disturbing the
+run, `seen` for what a new plan learns from it. Records are written to the store first. An object exists only after its
+upload, so an interruption leaves no half record. Checkpoints and models are in the store alone.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def check_writable(address: str) -> None:
 
 @contextmanager
 def answering(address: str, done: str) -> Iterator[None]:
-    """A store that fails becomes an UnreachableError; done: what it was to be, such as "read"."""
+    """Turns the failure of a store into an UnreachableError. done: the participle for its message, such as "read"."""
     try:
         yield
     except OSError as error:

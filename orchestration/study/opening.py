@@ -140,9 +140,10 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     if spec.search.model_copy(update=grown) != before.spec.search.model_copy(update=grown):
         remedy = f"leave all but {' and '.join(f'search.{key}' for key in GROW)} as it was"
         raise RequestError(f"{where}: search: is another one", remedy)
-    if plan.to_suggest and any(getattr(spec, part) != getattr(before.spec, part) for part in SUGGESTED_FROM):
+    changed = [part for part in SUGGESTED_FROM if getattr(spec, part) != getattr(before.spec, part)]
+    if plan.to_suggest and changed:
         remedy = "leave all but search.samples as it was: the search goes on in the space that it knows"
-        raise RequestError(f"{where}: {', '.join(SUGGESTED_FROM)}: one of them is another one", remedy)
+        raise RequestError(f"{where}: {', '.join(changed)}: differs from the study's spec", remedy)
     kept = plan.with_trials(before.history.suggested.values()).by_id().keys()
     begun = before.history.ended.keys() | before.history.open.keys()
     gone = [trial for trial_id, trial in before.trials.items() if trial_id in begun - kept]

@@ -39,13 +39,13 @@ class Ready:
     output: Output
 
 
-def get_ready(study: PreparedStudy, address: str | None, held: ExitStack) -> Ready:
+def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack) -> Ready:
     """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
 
     Args:
         study: new, resumed or extended.
         address: of the Ray cluster; see `cluster.connect`.
-        held: takes the redirected output and the cluster, which the study needs to its end.
+        stack: takes the redirected output and the cluster, which the study needs to its end.
 
     Raises:
         RequestError: data, callables, a trial, the tracking address or the cluster's size refuse it for good.
@@ -60,7 +60,7 @@ def get_ready(study: PreparedStudy, address: str | None, held: ExitStack) -> Rea
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
         tracking = same_address(study.folder.address_file, tracking)
-    output = held.enter_context(Output())
+    output = stack.enter_context(Output())
     try:
         check_reachable(tracking)
     except RefusedError:
@@ -69,7 +69,7 @@ def get_ready(study: PreparedStudy, address: str | None, held: ExitStack) -> Rea
         if spec.tracking.offline != "spool":
             raise
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
-    held.callback(cluster.disconnect)
+    stack.callback(cluster.disconnect)
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes)

@@ -45,11 +45,11 @@ def run_study(
     """
     prepare_environment()
     spec = read_spec(source, overrides)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if extend is None:
-            return _run(open_new(spec, out), None, held, address, view)
-        lock = held.enter_context(lock_study(extend))
-        return _run(open_extended(spec, extend), lock, held, address, view)
+            return _run(open_new(spec, out), None, stack, address, view)
+        lock = stack.enter_context(lock_study(extend))
+        return _run(open_extended(spec, extend), lock, stack, address, view)
 
 
 def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFactory | None = None) -> StudyResult:
@@ -64,22 +64,22 @@ def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFa
     another process runs.
     """
     prepare_environment()
-    with ExitStack() as held:
-        lock = held.enter_context(lock_study(folder))
-        return _run(open_resumed(folder), lock, held, address, view)
+    with ExitStack() as stack:
+        lock = stack.enter_context(lock_study(folder))
+        return _run(open_resumed(folder), lock, stack, address, view)
 
 
 def _run(
-    study: PreparedStudy, lock: StudyLock | None, held: ExitStack, address: str | None, view: ViewFactory | None
+    study: PreparedStudy, lock: StudyLock | None, stack: ExitStack, address: str | None, view: ViewFactory | None
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
-    ready = get_ready(study, address, held)
+    ready = get_ready(study, address, stack)
     folder = study.folder
     if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first
-        lock = held.enter_context(lock_of(folder))
+        lock = stack.enter_context(lock_of(folder))
     made = study.write()
     try:
-        lock = lock or held.enter_context(lock_of(folder))
+        lock = lock or stack.enter_context(lock_of(folder))
         if study.state == "started":
             check_storage(folder, ready.cluster)
             same_address(folder.address_file, ready.tracking)

@@ -1,7 +1,7 @@
 """Which trial the sweep runs next: planned ones in their order, or points that TPE suggests while the study runs.
 
-A `Search` is the same for every method. It is told what becomes of its trials. Told the events of earlier runs in their
-order, it stands where they stood, so that a resumed study goes on as an undisturbed one would have.
+A `Search` is the same for every method. It learns from the events of its trials. A resumed study replays the events of
+earlier runs in their order, and the search goes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -139,8 +139,7 @@ class TpeTrials:
     """Asks TPE for points, so many as the spec has samples, and hands out their trials, one for each seed.
 
     The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
-    is not run again. Told again what an earlier run was given and what came of it, in that order, it stands where that
-    one stood, and suggests what it would have.
+    is not run again. After a replay of an earlier run, in its order, it suggests what that run would have suggested.
     """
 
     def __init__(self, spec: StudySpec) -> None:

@@ -23,10 +23,9 @@ WORST = ("diverged", "out_of_memory")
 class Score:
     """How good a point is.
 
-    value: of the objective; None: worse than every value, for it diverged, ran out of memory, missed the target, or
-    failed with all its seeds (left out, a place where everything fails would look unexplored, and a search would go
-    there for ever). progress: orders points without a value among each other where something is known of them, in the
-    objective's own direction.
+    value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target, or
+    failed with all its seeds. Such points count, since a search would return for ever to a place that looks unexplored.
+    progress: orders points without a value, in the objective's own direction, if anything is known of them.
     """
 
     value: float | None = None

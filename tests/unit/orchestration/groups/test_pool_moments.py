@@ -652,7 +652,7 @@ def test_a_trial_that_has_left_and_finds_no_room_is_told_so():
     study = study_run(story, slots={"a": 2, "b": 2})
     ended = study.ended("t0")
     assert (ended.status, ended.error.kind, ended.attempts) == ("failed", "no_room", 2)
-    assert "room for 2 workers only, since nodes were lost or are to go" in ended.error.message
+    assert "nodes were lost, or drain: the cluster has room for 2 workers" in ended.error.message
     assert ended.wall_seconds >= STALLED - 1
 
 

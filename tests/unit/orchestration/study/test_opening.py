@@ -168,7 +168,7 @@ def test_a_search_gets_more_samples(searched):
     [("epochs: 2", "epochs: 3"), ("[0.01, 1.0]", "[0.01, 2.0]"), ("[32]", "[32], seed: [0, 1]"), ("[1, 2]", "[1]")],
 )
 def test_the_space_of_a_search_does_not_change(searched, old, new):
-    with pytest.raises(RequestError, match=r"one of them is another one; leave all but search.samples"):
+    with pytest.raises(RequestError, match=r"differs from the study's spec; leave all but search.samples"):
         open_extended(spec_of(TPE.replace(old, new)), searched.path)
 
 

@@ -23,8 +23,8 @@ WORST = ("diverged", "out_of_memory")
 class Score:
     """How good a point is.
 
-    value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target, or
-    failed with all its seeds. Such points count, since a search would return for ever to a place that looks unexplored.
+    value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target,
+    or failed with all its seeds. Such points count: a search would return for ever to a place that looks unexplored.
     progress: orders points without a value, in the objective's own direction, if anything is known of them.
     """
 

@@ -254,8 +254,12 @@ def to_plain(event: JournalEvent) -> dict[str, Any]:
             return {"type": "ended", **event.to_facts()}
 
 
+class UnknownEventError(ValueError):
+    """An event of a type that this version does not know."""
+
+
 def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
-    """The event behind `to_plain`'s data. Raises ValueError for a type that it does not know.
+    """The event behind `to_plain`'s data. Raises UnknownEventError for a type that it does not know.
 
     It leaves out keys that it does not know. Of an end those are the plan's, which the study has.
     """
@@ -273,7 +277,7 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
             return Retried(attempt=plain["attempt"], error=TrialError(**plain["error"]))
         case "ended":
             return Ended.from_facts(plain)
-    raise ValueError(
+    raise UnknownEventError(
         f"event type {plain['type']!r}: no trial has such an event; a newer scalestudy may have written it"
     )
 

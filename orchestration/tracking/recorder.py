@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable
 from copy import deepcopy
@@ -20,6 +21,7 @@ from scalestudy.orchestration.groups.events import (
     Suggested,
     TrialError,
     TrialEvent,
+    UnknownEventError,
     from_plain,
     to_plain,
 )
@@ -28,6 +30,8 @@ from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
+
+logger = logging.getLogger(__name__)
 
 SHARE_SECONDS = 10.0
 """Between two times that `trials.jsonl` goes to an object store."""
@@ -74,7 +78,11 @@ class History:
         if entry.type == "study":
             self._take_state(entry)
         else:
-            event = from_plain(entry.event)
+            try:
+                event = from_plain(entry.event)
+            except UnknownEventError as error:
+                logger.warning("skipping entry %d of the journal: %s", entry.number, error)
+                return
             if isinstance(event, Suggested):
                 self.suggested[event.trial.trial_id] = event.trial
             elif isinstance(event, Ended):

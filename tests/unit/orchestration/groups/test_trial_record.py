@@ -351,6 +351,12 @@ def test_an_interruption_is_noted_once():
     assert len(History.of(told).record_of("a").failures) == 1
 
 
+def test_an_event_that_a_newer_version_wrote_is_passed_over(caplog):
+    history = History.of(entries(study("started"), running("a"), ("a", {"type": "paused"}), epoch("a", 1)))
+    assert list(history.open["a"].epochs) == [1]
+    assert "skipping entry 3 of the journal: event type 'paused'" in caplog.text
+
+
 def test_what_is_news():
     history = History.of(entries(study("started"), running("a"), epoch("a", 1)))
     assert not history.is_news("a", EpochDone(record=epoch_of(1, 0.9)))  # the first record of an epoch wins

@@ -6,6 +6,7 @@ A command that wants a cluster takes the one that this process is connected to.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from unittest import mock
+
+FORWARDED = re.compile(r"^(?:\x1b\[\d+m)?\(\w[\w.]* pid=\d+.*\n?", re.MULTILINE)
+"""Lines of Ray's processes, which Ray prints here when it likes: those of earlier tests come in between."""
 
 
 def scalestudy(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +39,7 @@ def scalestudy(*arguments: str | Path, cwd: Path, **variables: str) -> subproces
                 sys.path[:] = path
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(words, code, out.read(), err.read())
+        return subprocess.CompletedProcess(words, code, FORWARDED.sub("", out.read()), FORWARDED.sub("", err.read()))
 
 
 @contextmanager

@@ -212,11 +212,10 @@ class MaxBatchBench:
         )
 
     def _search(self, trial: TrialPlan, device: torch.device, most: int | None) -> MaxBatch:
-        from scalestudy.training.config import TrainConfig
         from scalestudy.training.distributed import Worker
         from scalestudy.training.loop.memory_fit import LARGEST, find_max_batch
 
-        config = TrainConfig.from_dict(train_config(trial, self._root))
+        config = train_config(trial, self._root)
         worker = Worker(0, 1, device, threads=self._threads)
         limit = None if self._memory_gib is None else int(self._memory_gib * GIB)
         try:

@@ -49,7 +49,6 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
     trials = known_trials(spec, make_plan(spec))
     check_configs(trials, root)
     # imported late, since it takes torch along: a bad spec is refused at once
-    from scalestudy.training.config import TrainConfig
     from scalestudy.training.loop.memory_fit import inspect_config
 
     variants: dict[str, Variant] = {}
@@ -58,7 +57,7 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
         word = json.dumps(params, sort_keys=True)
         if word in variants:
             continue
-        config = TrainConfig.from_dict(train_config(trial, root))
+        config = train_config(trial, root)
         try:
             inspection = inspect_config(config)
         except ValueError as error:

@@ -282,6 +282,70 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
     )
 
 
+# --- what the study itself goes through ---------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class StudyBegan:
+    """A run of the study begins: its first, one after an interruption, or one with more trials than before."""
+
+    how: Literal["started", "resumed", "extended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLost:
+    """The actor with the pool has died. Every open trial lost its workers; a new engine goes on."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStopped:
+    """A run ended before all trials had. open: trials that have begun and not ended. wall_seconds: of all runs."""
+
+    open: tuple[str, ...]
+    wall_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFinished:
+    """All trials have ended. best: the trial with the best model; None: none kept one. wall_seconds: of all runs."""
+
+    best: str | None
+    wall_seconds: float
+
+
+StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
+"""What the journal holds of the study itself."""
+
+
+def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
+    """An event of the study as plain data for JSON, in the journal's format."""
+    match event:
+        case StudyBegan():
+            return {"type": "study", "state": event.how}
+        case EngineLost():
+            return {"type": "study", "state": "engine_lost", "message": event.message}
+        case StudyStopped():
+            return {"type": "study", "state": "stopped", "open": list(event.open), "wall_seconds": event.wall_seconds}
+        case StudyFinished():
+            return {"type": "study", "state": "finished", "best": event.best, "wall_seconds": event.wall_seconds}
+
+
+def study_event_from_plain(plain: Mapping[str, Any]) -> StudyEvent:
+    """The event behind `study_event_to_plain`'s data. Raises UnknownEventError for a state that it does not know."""
+    match plain["state"]:
+        case "started" | "resumed" | "extended" as how:
+            return StudyBegan(how=how)
+        case "engine_lost":
+            return EngineLost(message=plain["message"])
+        case "stopped":
+            return StudyStopped(open=tuple(plain["open"]), wall_seconds=plain["wall_seconds"])
+        case "finished":
+            return StudyFinished(best=plain["best"], wall_seconds=plain["wall_seconds"])
+    raise UnknownEventError(
+        f"state {plain['state']!r} of a study: this version does not know it; a newer scalestudy may have written it"
+    )
+
+
 # --- what a rank says of the trial in its hands -------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Begun:

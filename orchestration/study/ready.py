@@ -147,11 +147,9 @@ def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
     """Raises RequestError for a trial that the training loop would refuse."""
-    from scalestudy.training.config import TrainConfig
-
     for trial in trials:
         try:
-            TrainConfig.from_dict(train_config(trial, data_root)).weights(trial.num_gpus)
+            train_config(trial, data_root).weights(trial.num_gpus)
         except ValueError as error:
             raise request_error(error, "correct the spec", trial.run_name) from error
 
@@ -163,7 +161,6 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     """
     if plan.factorised is None or spec.search.allow_inexact:
         return
-    from scalestudy.training.config import TrainConfig
     from scalestudy.training.loop.exactness import why_inexact
 
     told = "search.allow_inexact: true to run it all the same"
@@ -171,7 +168,7 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
         try:
-            why = why_inexact(TrainConfig.from_dict(train_config(trial, data_root)))
+            why = why_inexact(train_config(trial, data_root))
         except Exception as error:  # the user's callables may raise anything
             said = " ".join(describe(error).split())
             raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {told}") from error

@@ -18,7 +18,7 @@ from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
-from scalestudy.orchestration.groups.events import JournalEvent, Lost, Suggested, TrialEvent
+from scalestudy.orchestration.groups.events import EngineLost, JournalEvent, Lost, StudyBegan, Suggested, TrialEvent
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
@@ -131,7 +131,7 @@ class RunningStudy:
         try:
             with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
                 try:
-                    self.recorder.begin(self.ready.study.state, self.cursor)
+                    self.recorder.begin(StudyBegan(how=self.ready.study.state), self.cursor)
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
                     self._sweep()
@@ -200,7 +200,7 @@ class RunningStudy:
             if not self.engine.is_lost or self.stopping.is_set():
                 return
             message = "the actor that keeps the pool of worker groups died"
-            self.recorder.study("engine_lost", message=message)
+            self.recorder.take_study(EngineLost(message=message))
             if start == ENGINE_STARTS:
                 self.broken = f"{message}, for the {start}rd time"
                 return

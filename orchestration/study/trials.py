@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import child
@@ -15,9 +14,9 @@ from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric")
 
 
-def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
-    """The keyword arguments of `scalestudy.training.config.TrainConfig` for a trial."""
-    return {
+def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
+    """A trial's training configuration. Raises ValueError for a training that can't be."""
+    plain = {
         **{key: trial.workload[key] for key in WORKLOAD_KEYS},
         **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
         "max_steps": trial.train.get("max_steps"),  # of a timing run
@@ -26,6 +25,7 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> dict[str, Any]:
         "learning_rate": trial.learning_rate,
         "seed": trial.seed,
     }
+    return TrainConfig.from_dict(plain)
 
 
 def order(trial: TrialPlan, data_root: str | Path, place: str | Path, so_far: TrialRecord | None = None) -> TrialOrder:
@@ -37,7 +37,7 @@ def order(trial: TrialPlan, data_root: str | Path, place: str | Path, so_far: Tr
     return TrialOrder(
         trial_id=trial.trial_id,
         num_workers=trial.num_gpus,
-        config=TrainConfig.from_dict(train_config(trial, data_root)),
+        config=train_config(trial, data_root),
         metric_mode="min" if trial.workload["metric_mode"] == "min" else "max",
         model_path=child(place, MODEL_FILE),
         checkpoints=CheckpointPlace(store=str(place), every_epochs=trial.train["checkpoint_every"]),

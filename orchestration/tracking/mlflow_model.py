@@ -11,11 +11,12 @@ from typing import Any
 
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage.trial_states import read_from
+from scalestudy.training.config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
 
-def log_best_model(client: Any, run_id: str, config: dict[str, Any], model_path: str) -> None:
+def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
     """Logs a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
 
     A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. The export is tried
@@ -47,18 +48,16 @@ def log_best_model(client: Any, run_id: str, config: dict[str, Any], model_path:
         _log_exported(client, run_id, model, example)
 
 
-def trained_model(config: dict[str, Any], model_path: str) -> tuple[Any, Any]:
+def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
     """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs."""
     import torch
 
-    from scalestudy.training.config import TrainConfig
     from scalestudy.training.data.loading import load_splits
     from scalestudy.training.models import build_model
     from scalestudy.training.state import load_state
 
-    settings = TrainConfig.from_dict(config)
-    splits = load_splits(settings, torch.device("cpu"))
-    model = build_model(settings.model, splits.num_classes, splits.in_channels, dict(settings.model_args))
+    splits = load_splits(config, torch.device("cpu"))
+    model = build_model(config.model, splits.num_classes, splits.in_channels, dict(config.model_args))
     model.load_state_dict(load_state(model_path))
     return model.eval(), splits.test_examples(2)  # one row would specialise the graph to batch 1
 

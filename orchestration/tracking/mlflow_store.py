@@ -25,8 +25,22 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
-from scalestudy.orchestration.groups.events import utc_text
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    JournalEvent,
+    Running,
+    StudyBegan,
+    StudyEvent,
+    StudyFinished,
+    StudyStopped,
+    UnknownEventError,
+    from_plain,
+    study_event_from_plain,
+    utc_text,
+)
 from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.records import epoch_metrics, noise_scale_of
 
 if TYPE_CHECKING:
@@ -63,7 +77,7 @@ class TrackedStudy:
     spec: StudySpec
     folder: StudyFolder
     trials: Mapping[str, TrialPlan]
-    config_of: Callable[[TrialPlan], dict[str, Any]]
+    config_of: Callable[[TrialPlan], TrainConfig]
 
 
 def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, str]:
@@ -102,18 +116,17 @@ class MlflowStore:
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
-        for (kind, trial_id), found in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
-            neighbours = list(found)
-            if kind == "epoch" and trial_id in self._study.trials:
-                with self._refusals_logged(f"epochs of {trial_id}"):
-                    self._write_epochs(self._study.trials[trial_id], [entry.event["epoch"] for entry in neighbours])
-                continue
-            for entry in neighbours:
+        for (kind, trial_id), neighbours in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
+            try:
                 if kind == "study":
-                    self._write_study(entry.event, utc_text(entry.at))
+                    for entry in neighbours:
+                        self._write_study(study_event_from_plain(entry.event), utc_text(entry.at))
                 elif trial_id in self._study.trials:
+                    events = [(from_plain(entry.event), utc_text(entry.at)) for entry in neighbours]
                     with self._refusals_logged(f"{kind} of {trial_id}"):
-                        self._write_trial(self._study.trials[trial_id], entry)
+                        self._write_trial(self._study.trials[trial_id], events)
+            except UnknownEventError as error:
+                logger.warning("skipping it for MLflow: %s", error)
 
     @contextmanager
     def _refusals_logged(self, what: str) -> Iterator[None]:
@@ -125,24 +138,24 @@ class MlflowStore:
                 raise
             logger.error("MLflow refused %s: %s", what, error)
 
-    def _write_study(self, event: Mapping[str, Any], at: str) -> None:
-        state = event["state"]
-        if state in ("started", "resumed", "extended"):
-            with self._refusals_logged("the study's start"):
-                self._start_study(at)
-        elif state == "stopped":
-            for trial_id in event["open"]:
-                if trial_id in self._study.trials:
-                    with self._refusals_logged(f"the interruption of {trial_id}"):
-                        self._end(self._trial_run(self._study.trials[trial_id], at), "interrupted", at)
-            with self._refusals_logged("the study's end"):
-                self._end_study("interrupted", event["wall_seconds"], at)
-        elif state == "finished":
-            with self._refusals_logged("the study's end"):
-                self._end_study("finished", event["wall_seconds"], at)
-            if event["best"]:  # last, since it takes longest
-                with self._refusals_logged("the best model"):
-                    self._write_model(event["best"])
+    def _write_study(self, event: StudyEvent, at: str) -> None:
+        match event:
+            case StudyBegan():
+                with self._refusals_logged("the study's start"):
+                    self._start_study(at)
+            case StudyStopped():
+                for trial_id in event.open:
+                    if trial_id in self._study.trials:
+                        with self._refusals_logged(f"the interruption of {trial_id}"):
+                            self._end(self._trial_run(self._study.trials[trial_id], at), "interrupted", at)
+                with self._refusals_logged("the study's end"):
+                    self._end_study("interrupted", event.wall_seconds, at)
+            case StudyFinished():
+                with self._refusals_logged("the study's end"):
+                    self._end_study("finished", event.wall_seconds, at)
+                if event.best:  # last, since it takes longest
+                    with self._refusals_logged("the best model"):
+                        self._write_model(event.best)
 
     def _start_study(self, at: str) -> None:
         spec = self._study.spec
@@ -177,25 +190,26 @@ class MlflowStore:
         config = self._study.config_of(self._study.trials[trial_id])
         log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
 
-    def _write_trial(self, trial: TrialPlan, entry: Entry) -> None:
-        """Writes that a trial has begun, goes on, or has ended; MLflow needs no other entry."""
-        if entry.type == "running":
-            known = trial.trial_id in self.runs
-            run = self._trial_run(trial, utc_text(entry.at))
-            if known:  # an interruption, or a lost attempt, may have ended it
-                self._set_running(run)
-        elif entry.type == "ended":
-            record, at = entry.event, entry.event["ended_at"]
-            last = record["epochs"][-1]["epoch"] if record["epochs"] else 0
-            metrics = final_metrics(
-                record, self._study.spec.targets.accuracy, StudyMetric.of(self._study.spec.workload)
-            )
-            run = self._trial_run(trial, at)
-            self._end(run, record["status"], at, _points(at, last, metrics), trial_tags(record))
+    def _write_trial(self, trial: TrialPlan, events: Sequence[tuple[JournalEvent, str]]) -> None:
+        """Writes events of one kind, (event, moment) each: a begin, epochs or an end. MLflow needs no others."""
+        epochs = [event.record for event, _ in events if isinstance(event, EpochDone)]
+        if epochs:
+            points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each.to_dict()))]
+            self._log(self._trial_run(trial, epochs[0].at), points)
+        for event, at in events:
+            if isinstance(event, Running):
+                known = trial.trial_id in self.runs
+                run = self._trial_run(trial, at)
+                if known:  # an interruption, or a lost attempt, may have ended it
+                    self._set_running(run)
+            elif isinstance(event, Ended):
+                self._end_trial(trial, event)
 
-    def _write_epochs(self, trial: TrialPlan, epochs: Sequence[Mapping[str, Any]]) -> None:
-        points = [point for each in epochs for point in _points(each["at"], each["epoch"], epoch_metrics(each))]
-        self._log(self._trial_run(trial, epochs[0]["at"]), points)
+    def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
+        spec, at = self._study.spec, ended.ended_at
+        metrics = final_metrics(ended.to_line(trial), spec.targets.accuracy, StudyMetric.of(spec.workload))
+        points = _points(at, ended.epochs[-1].epoch if ended.epochs else 0, metrics)
+        self._end(self._trial_run(trial, at), ended.status, at, points, trial_tags(ended))
 
     def _end(
         self, run: str, status: str, at: str, points: Sequence[Metric] = (), tags: Mapping[str, str] | None = None
@@ -285,27 +299,30 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
-def final_metrics(record: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
-    """What a trial's run gets at its end: best value, times, and the time to each target that it reached."""
-    found = {key: record[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
-    found[metric.best_key] = best_value(record, metric)
-    found["noise_scale"] = noise_scale_of(record["epochs"])
+def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
+    """What a trial's run gets at its end: best value, times, and the time to each target that it reached.
+
+    line: of trials.jsonl.
+    """
+    found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
+    found[metric.best_key] = best_value(line, metric)
+    found["noise_scale"] = noise_scale_of(line["epochs"])
     for target in targets:
-        seconds = time_to_target(curve(record, metric), target, metric)
+        seconds = time_to_target(curve(line, metric), target, metric)
         found[metric.time_key(target)] = seconds if seconds < float("inf") else None
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def trial_tags(record: Mapping[str, Any]) -> dict[str, str]:
+def trial_tags(ended: Ended) -> dict[str, str]:
     """The tags of an ended trial's run beside its status, among them what training has chosen by itself."""
     tags = {}
-    for name, value in (record.get("details") or {}).items():
+    for name, value in ended.details.items():
         tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
-    tags["scalestudy.attempts"] = str(record["attempts"])
-    if record["flags"]:
-        tags["scalestudy.flags"] = ", ".join(record["flags"])
-    if record["error"]:
-        tags["scalestudy.error"] = str(record["error"]["message"])[:LONGEST_TAG]
+    tags["scalestudy.attempts"] = str(ended.attempts)
+    if ended.flags:
+        tags["scalestudy.flags"] = ", ".join(ended.flags)
+    if ended.error:
+        tags["scalestudy.error"] = ended.error.message[:LONGEST_TAG]
     return tags
 
 

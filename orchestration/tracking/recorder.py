@@ -16,13 +16,20 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry, Journal
 from scalestudy.orchestration.groups.events import (
     Ended,
+    EngineLost,
     JournalEvent,
     Lost,
+    StudyBegan,
+    StudyEvent,
+    StudyFinished,
+    StudyStopped,
     Suggested,
     TrialError,
     TrialEvent,
     UnknownEventError,
     from_plain,
+    study_event_from_plain,
+    study_event_to_plain,
     to_plain,
 )
 from scalestudy.orchestration.groups.failures import INTERRUPTED
@@ -43,7 +50,7 @@ class History:
 
     ended: the line of trials.jsonl of each ended trial. open: those begun and not ended. suggested: the trials that a
     search has made, in order. past: every trial's events, in order. unjournalled: lines of trials.jsonl that the
-    journal has lost. state: of the study, as its last own event says. Moments are seconds since 1970.
+    journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". Moments are seconds since 1970.
     """
 
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -75,23 +82,14 @@ class History:
 
     def take(self, entry: Entry) -> None:
         """Brings it up to date with one entry."""
-        if entry.type == "study":
-            self._take_state(entry)
-        else:
-            try:
-                event = from_plain(entry.event)
-            except UnknownEventError as error:
-                logger.warning("skipping entry %d of the journal: %s", entry.number, error)
-                return
-            if isinstance(event, Suggested):
-                self.suggested[event.trial.trial_id] = event.trial
-            elif isinstance(event, Ended):
-                line = {key: value for key, value in entry.event.items() if key != "type"}
-                self.ended.setdefault(entry.trial_id, line)
-                self.open.pop(entry.trial_id, None)
-            elif entry.trial_id not in self.ended:
-                self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
-            self.past.append((entry.trial_id, event))
+        try:
+            if entry.type == "study":
+                self._take_study_event(study_event_from_plain(entry.event), entry.at)
+            else:
+                self._take_trial_event(entry)
+        except UnknownEventError as error:
+            logger.warning("skipping entry %d of the journal: %s", entry.number, error)
+            return
         self.began = self.began or entry.at  # a torn first entry
         self.last_seen = entry.at
 
@@ -107,16 +105,30 @@ class History:
         """What an earlier run, or an earlier engine, has left of a trial that has not ended."""
         return deepcopy(self.open.get(trial_id, TrialRecord()))
 
-    def _take_state(self, entry: Entry) -> None:
-        self.state = entry.event["state"]
-        if self.state in ("started", "resumed", "extended"):
-            self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
-            self.began = entry.at
-            error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
-        elif self.state == "engine_lost":
-            error = TrialError(kind="engine_lost", message=entry.event["message"])
-        else:
-            return
+    def _take_trial_event(self, entry: Entry) -> None:
+        event = from_plain(entry.event)
+        if isinstance(event, Suggested):
+            self.suggested[event.trial.trial_id] = event.trial
+        elif isinstance(event, Ended):
+            line = {key: value for key, value in entry.event.items() if key != "type"}
+            self.ended.setdefault(entry.trial_id, line)
+            self.open.pop(entry.trial_id, None)
+        elif entry.trial_id not in self.ended:
+            self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
+        self.past.append((entry.trial_id, event))
+
+    def _take_study_event(self, event: StudyEvent, at: float) -> None:
+        match event:
+            case StudyBegan():
+                self.state = "running"
+                self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
+                self.began = at
+                error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
+            case EngineLost():
+                error = TrialError(kind="engine_lost", message=event.message)
+            case StudyStopped() | StudyFinished():
+                self.state = "stopped" if isinstance(event, StudyStopped) else "finished"
+                return
         for record in self.open.values():
             record.cut(error)
 
@@ -151,18 +163,18 @@ class Recorder:
         for line in history.ended.values():
             self._note_best(line)
 
-    def begin(self, state: str, cursor: Cursor) -> None:
+    def begin(self, event: StudyBegan, cursor: Cursor) -> None:
         """Opens this run of the study: what earlier runs left undone is done, for MLflow too."""
         for entry in self._journal.entries(after=cursor.read()):
             self._writer.tell(entry)
         complete_trials(self._folder, self.history)
         for line in self.history.unjournalled:
             self._write(line["trial_id"], {"type": "ended", **line})
-        self.study(state)
+        self.take_study(event)
 
-    def study(self, state: str, **facts: Any) -> None:
-        """Writes down that the study has begun, has been resumed, has ended."""
-        self._write("", {"type": "study", "state": state, **facts})
+    def take_study(self, event: StudyEvent) -> None:
+        """Writes down an event of the study itself."""
+        self._write("", study_event_to_plain(event))
 
     def take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
         """Writes down one event; returns what it has written. None: it is no news, or a later run takes it up."""
@@ -202,9 +214,10 @@ class Recorder:
     def close(self, *, interrupted: bool) -> None:
         """Writes the study's last word: in MLflow its runs end, and with the study the best model is logged."""
         if interrupted:
-            self.study("stopped", open=list(self.history.open), wall_seconds=self.wall_seconds)
+            self.take_study(StudyStopped(open=tuple(self.history.open), wall_seconds=self.wall_seconds))
         else:
-            self.study("finished", best=self._best[1] if self._best else None, wall_seconds=self.wall_seconds)
+            best = self._best[1] if self._best else None
+            self.take_study(StudyFinished(best=best, wall_seconds=self.wall_seconds))
 
     @property
     def wall_seconds(self) -> float:

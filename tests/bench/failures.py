@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
-from scalestudy.orchestration.groups.events import EpochDone, Running
+from scalestudy.orchestration.groups.events import EpochDone, Running, StudyBegan
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.server import resolve_address
@@ -96,7 +96,7 @@ def points_to_mlflow(path: Path) -> tuple[float, float, float]:
     tracked = TrackedStudy(spec=spec, folder=study, trials=plan.by_id(), config_of=lambda trial: {})
     writer = TimedWriter(lambda: MlflowStore(address, tracked), Cursor(study.cursor_file))
     recorder = Recorder(tracked, writer, History())
-    recorder.study("started")
+    recorder.take_study(StudyBegan(how="started"))
     for trial in plan.trials:
         recorder.take(trial.trial_id, Running(attempt=1))
     records = [(trial["trial_id"], EpochRecord.from_dict(epoch)) for trial in trials for epoch in trial["epochs"]]

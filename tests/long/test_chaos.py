@@ -8,7 +8,6 @@ import pytest
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_data
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.train import train
 from tests.bench.chaos import EPOCHS, Place, put_to_the_test
 from tests.support.chaos_outcome import COMPUTED, Outcome
@@ -33,7 +32,7 @@ def in_peace(place):
     found = {}
     with gloo_pool(2) as ranks:
         for trial in make_plan(spec).trials:
-            config = TrainConfig.from_dict(train_config(trial, check_data(spec)))
+            config = train_config(trial, check_data(spec))
             quick = replace(config, model_args={**config.model_args, "seconds": 0.0})
             found[trial.trial_id] = ("finished", None, ranks.run(2, computed, quick)[0])
     return Outcome(found, Counter(found))

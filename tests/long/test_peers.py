@@ -8,7 +8,6 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_data
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.train import train
 from tests.support.gloo import gloo_pool
 from tests.support.peers import OPTUNA, SCALESTUDY, TORCHRUN, Sweep, run
@@ -28,7 +27,7 @@ def expected(tmp_path, sweep):
     found = {}
     with gloo_pool(2) as ranks:
         for trial in make_plan(spec).trials:
-            config = TrainConfig.from_dict(train_config(trial, check_data(spec)))
+            config = train_config(trial, check_data(spec))
             found[trial.params["num_gpus"]] = ranks.run(trial.params["num_gpus"], ours, config)[0]
     return found
 

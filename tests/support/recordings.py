@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Running
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, StudyBegan
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
@@ -65,8 +65,8 @@ def again(recorder, folder):
     return Recorder(recorder._study, writer, history), writer
 
 
-def begin(recorder, folder, state="started"):
-    recorder.begin(state, Cursor(folder.cursor_file))
+def begin(recorder, folder, how="started"):
+    recorder.begin(StudyBegan(how=how), Cursor(folder.cursor_file))
 
 
 def events_of(trial):

@@ -5,7 +5,6 @@ import pytest
 from scalestudy.experiments.spec.sections import Range
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.training.config import TrainConfig
 from tests.support.synthetic_studies import problems_of, spec_of
 
 RATE = "learning_rate: {log_uniform: [0.01, 1]}"
@@ -133,4 +132,4 @@ def test_the_corners_of_a_search_are_what_the_training_loop_takes():
         (gpus, rate, schedule) for gpus in (1, 2) for rate in (0.01, 1.0) for schedule in ("cosine", "one_cycle")
     }
     for trial in corners:
-        TrainConfig.from_dict(train_config(trial, "data")).weights(trial.num_gpus)
+        train_config(trial, "data").weights(trial.num_gpus)

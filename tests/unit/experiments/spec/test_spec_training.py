@@ -12,7 +12,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training import registry
-from scalestudy.training.config import TrainConfig, TrainKnobs, keys
+from scalestudy.training.config import TrainKnobs, keys
 from tests.support.project_files import REPOSITORY
 from tests.support.synthetic_studies import spec_of
 
@@ -39,7 +39,7 @@ def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
     again = parse_study(spec.to_yaml(), "study.yaml", models=registry.MODELS, datasets=registry.DATASETS)
     assert again == spec
     for trial in make_plan(spec).trials:  # and the training loop accepts it as well
-        TrainConfig.from_dict(train_config(trial, "data")).weights(trial.num_gpus)
+        train_config(trial, "data").weights(trial.num_gpus)
 
 
 KNOWN_IDS = {
@@ -89,12 +89,12 @@ def test_a_spec_of_version_0_1_reads_as_it_was():
 def test_a_planned_trial_without_a_later_key_trains_with_its_default():
     (trial,) = make_plan(spec_of("name: x")).trials
     del trial.train["augment"]
-    assert TrainConfig.from_dict(train_config(trial, "data")).augment == "none"
+    assert train_config(trial, "data").augment == "none"
 
 
 def test_every_key_of_train_reaches_the_training():
     (trial,) = make_plan(spec_of("name: x\ntrain: {epochs: 7, shards: [1.0], optimizer: {weight_decay: 0.5}}")).trials
-    config = TrainConfig.from_dict(train_config(trial, "data"))
+    config = train_config(trial, "data")
     assert set(trial.train) == {key.name for key in keys(TrainKnobs)} | {"checkpoint_every"}
     assert {key: config.to_dict()[key] for key in trial.train if key != "checkpoint_every"} == {
         key: value for key, value in trial.train.items() if key != "checkpoint_every"
@@ -134,7 +134,7 @@ print(json.dumps({
     "bad": problem("train: {label_smoothing: 1}"),
     "bad_sweep": problem("sweep: {train.label_smoothing: [-1]}"),
     "range": list(in_range.sweep.ranges()),
-    "trained": [TrainConfig.from_dict(train_config(trial, "data")).label_smoothing for trial in trials],
+    "trained": [train_config(trial, "data").label_smoothing for trial in trials],
     "option": make_config(options).label_smoothing,
     "help": make_parser("").format_help(),
     "template": new_spec("x"),

@@ -17,9 +17,12 @@ from scalestudy.orchestration.groups.events import (
     Running,
     Suggested,
     TrialError,
+    UnknownEventError,
     WorkerPlace,
     World,
     from_plain,
+    study_event_from_plain,
+    study_event_to_plain,
     to_plain,
     utc_text,
 )
@@ -54,6 +57,20 @@ def test_journals_of_the_first_version_are_read_and_written_byte_for_byte():
     assert {event["type"] for _, event in lines} == {"running", "epoch", "retry", "ended", "suggested"}
     assert any("flags" in event for _, event in lines if event["type"] == "epoch")
     assert any("failures" in event for _, event in lines if event["type"] == "ended")
+
+
+def test_the_studys_own_events_are_read_and_written_byte_for_byte():
+    kept = [entry.event for name in (*STUDIES, "pieces") for entry in entries_of(name) if entry.type == "study"]
+    others = [
+        {"type": "study", "state": "engine_lost", "message": "the pool died"},
+        {"type": "study", "state": "stopped", "open": ["a", "b"], "wall_seconds": 1.5},
+    ]
+    for event in (*kept, *others):
+        assert json.dumps(study_event_to_plain(study_event_from_plain(event))) == json.dumps(event)
+    states = {event["state"] for event in (*kept, *others)}
+    assert states == {"started", "resumed", "extended", "engine_lost", "stopped", "finished"}
+    with pytest.raises(UnknownEventError, match="state 'paused' of a study"):
+        study_event_from_plain({"type": "study", "state": "paused"})
 
 
 def test_keys_of_another_version_are_left_out():

@@ -387,6 +387,9 @@ def test_the_world_of_a_record_is_the_last_that_was_told():
 
 def test_the_state_is_what_the_study_last_said():
     assert History().state == "new"
-    assert History.of(entries(study("started"))).state == "started"
+    assert History.of(entries(study("started"))).state == "running"
     stopped = study("stopped", open=[], wall_seconds=1.0)
     assert History.of(entries(study("started"), stopped)).state == "stopped"
+    assert History.of(entries(study("started"), stopped, study("resumed"))).state == "running"
+    finished = study("finished", best=None, wall_seconds=1.0)
+    assert History.of(entries(study("started"), finished, study("a newer version's"))).state == "finished"

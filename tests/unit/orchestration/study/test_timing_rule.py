@@ -8,7 +8,6 @@ from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.training.config import TrainConfig
 from tests.support.synthetic_studies import study_of
 
 STEPS = 65  # five to warm up, sixty to be timed
@@ -33,9 +32,9 @@ def test_the_training_loop_takes_a_timing_trial():
     text = "name: x\nsweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, powersgd, local_sgd]}"
     spec, plan, trials = study_of(text, flags={"*": ["shared_node"]})
     for trial in timing_trials(spec, plan.trials, {each["trial_id"]: each for each in trials}):
-        config = TrainConfig.from_dict(train_config(trial, "data"))
+        config = train_config(trial, "data")
         assert (config.max_steps, config.warm_up_steps) == (STEPS, 5)
-    assert all(TrainConfig.from_dict(train_config(trial, "data")).max_steps is None for trial in plan.trials)
+    assert all(train_config(trial, "data").max_steps is None for trial in plan.trials)
 
 
 def test_the_progress_tells_timing_runs_apart():

@@ -9,7 +9,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.groups.events import Ended, from_plain, utc_text
+from scalestudy.orchestration.groups.events import Ended, from_plain, study_event_from_plain, utc_text
 from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.opening import open_resumed
 from scalestudy.orchestration.sweep.search import search_for
@@ -42,8 +42,7 @@ def test_a_study_that_is_told_again_is_written_again_byte_for_byte(tmp_path, nam
     recorder = Recorder(tracked, FakeWriter(), History())
     for entry in entries_of(name):
         if entry.type == "study":
-            facts = {key: value for key, value in entry.event.items() if key not in ("type", "state")}
-            recorder.study(entry.event["state"], **facts)
+            recorder.take_study(study_event_from_plain(entry.event))
             continue
         event = from_plain(entry.event)
         assert recorder.take(entry.trial_id, event) == event

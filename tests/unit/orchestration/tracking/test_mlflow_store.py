@@ -9,7 +9,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import to_plain
+from scalestudy.orchestration.groups.events import Ended, TrialError, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.mlflow_store import (
@@ -224,7 +224,7 @@ def test_the_best_model_comes_last(store, told, monkeypatch):
     logged = []
 
     def keep(client, run_id, config, path):
-        logged.append((run_id, runs_of(store)[0]["study"].info.status, config["learning_rate"], path))
+        logged.append((run_id, runs_of(store)[0]["study"].info.status, config.learning_rate, path))
 
     monkeypatch.setattr(mlflow_model, "log_best_model", keep)
     store.write(entries_of([record], best=record["trial_id"]))
@@ -396,16 +396,22 @@ def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
     assert [find_metric(name).name for name in found]
 
 
+def end_with(**facts):
+    """The end of a trial, with these facts."""
+    _, _, trials = study_of(SPEC)
+    return replace(Ended.from_facts(whole(trials[0])), **{"flags": (), **facts})
+
+
 def test_tags_at_the_end():
-    assert trial_tags({"attempts": 2, "flags": [], "error": None}) == {"scalestudy.attempts": "2"}
-    tags = trial_tags({"attempts": 1, "flags": ["a", "b"], "error": {"message": "x" * 9_999}})
+    assert trial_tags(end_with(attempts=2)) == {"scalestudy.attempts": "2"}
+    tags = trial_tags(end_with(flags=("a", "b"), error=TrialError(kind="exception", message="x" * 9_999)))
     assert tags["scalestudy.flags"] == "a, b"
     assert len(tags["scalestudy.error"]) == 1_000
 
 
 def test_what_training_chose_by_itself_is_among_the_tags():
     chosen = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
-    assert trial_tags({"attempts": 1, "flags": [], "error": None, "details": chosen}) == {
+    assert trial_tags(end_with(details=chosen)) == {
         "scalestudy.shards": "[0.6, 0.4]",
         "scalestudy.channels_last": "true",
         "scalestudy.fused": "false",

@@ -33,6 +33,7 @@ def test_doctor_finds_what_is_broken(tmp_path):
     assert "BROKEN" in done.stdout
     assert "scalestudy data fetch mnist" in done.stdout
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("BROKEN")] == ["data", "tracking"]
+    assert any(line.split()[:2] == ["ok", "gloo"] for line in done.stdout.splitlines()), "two processes meet"
     assert "Traceback" not in done.stderr
 
 

@@ -30,20 +30,24 @@ def undisturbed(pool):
     return losses(pool.train(2, model=SLOW, model_args={"seconds": 0.0}, epochs=4))
 
 
-def check_went_on(ended, kind, undisturbed):
-    """The next attempt went on from the checkpoint, and every epoch is there once, as if nothing had happened."""
+def check_went_on(ended, kind, undisturbed, *, resumed=True):
+    """Another attempt has finished the trial, and every epoch is there once, as if nothing had happened.
+
+    resumed: from a checkpoint.
+    """
     assert (ended.status, ended.attempts, ended.error) == ("finished", 2, None)
     assert [(lost.attempt, lost.kind) for lost in ended.failures] == [(1, kind)]
     assert "; logs: " in ended.failures[0].message
     assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3, 4]
     assert losses(ended) == undisturbed
-    assert ("resumed" in ended.flags) is (kind != "tune_trial")
+    assert ("resumed" in ended.flags) is resumed
 
 
-def test_a_killed_worker(pool, undisturbed, tmp_path):
-    trial_id, workers = slow_trial(pool, tmp_path)
+def test_a_killed_worker_of_a_trial_without_checkpoints(pool, undisturbed, tmp_path):
+    """With checkpoints: tests/ray/test_worker_groups.py."""
+    trial_id, workers = slow_trial(pool, tmp_path, checkpointed=False)
     os.kill(workers[1], signal.SIGKILL)
-    check_went_on(pool.end_of(trial_id), "worker_lost", undisturbed)
+    check_went_on(pool.end_of(trial_id), "worker_lost", undisturbed, resumed=False)
 
 
 def test_a_frozen_worker(pool, undisturbed, tmp_path):

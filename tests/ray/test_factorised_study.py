@@ -13,7 +13,7 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.folder import status_of
 from scalestudy.orchestration.study.study import resume_study
-from tests.support.factorised_study import STUDY, parts_of
+from tests.support.factorised_study import STUDY, parts_of, run_in
 from tests.support.studies import write_spec
 
 
@@ -23,20 +23,8 @@ def place(module_place):
 
 
 @pytest.fixture(scope="module")
-def run(cluster, place):
-    """Runs something in the study's own folder."""
-
-    def run(function, *arguments, **keywords):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(place)
-            return function(*arguments, **keywords)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def done(run, place):
-    return run(run_study, write_spec(place, **STUDY))
+def done(cluster, place):
+    return run_in(place, run_study, write_spec(place, **STUDY))
 
 
 def spec_in(folder):
@@ -97,10 +85,10 @@ def started(folder):
     return sum(entry.type == "running" for entry in Journal(StudyFolder(folder).journal_folder).entries())
 
 
-def test_a_resumed_study_runs_nothing_again(run, done):
+def test_a_resumed_study_runs_nothing_again(done, place):
     before = StudyFolder(done.folder).trials_file.read_bytes()
     count = started(done.folder)
-    again = run(resume_study, done.folder)
+    again = run_in(place, resume_study, done.folder)
     assert again.exit_code == ExitCode.DONE
     assert StudyFolder(done.folder).trials_file.read_bytes() == before
     assert started(done.folder) == count == 5

@@ -1,9 +1,12 @@
-"""A study whose metric is an error, on workers that split batches by their speed and sum in several ways."""
+"""A random search over ways to sum, on workers that split batches by their speed; its metric is an error."""
 
 import pytest
 from mlflow import MlflowClient
 
 from scalestudy import run_study
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from tests.support.studies import write_spec
@@ -39,6 +42,7 @@ def done(cluster, module_place):
             "seed": [0],
             "train.gradient_sync": STRATEGIES,
         },
+        search={"method": "random", "samples": 6, "seed": 2},
         targets={"accuracy": [0.1]},
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -61,6 +65,12 @@ def test_every_strategy_finishes_and_lowers_the_error(done, trials):
         assert first["learning_rate"] > last["learning_rate"]
         assert last["replica_max_diff"] == 0.0
         assert last["sync_bytes"] > 0
+
+
+def test_a_random_study_runs_the_points_that_its_plan_shows(done, trials):
+    spec = StudySpec.model_validate(read_yaml(StudyFolder(done.folder).spec_file.read_text("utf-8")).data)
+    assert [trial["trial_id"] for trial in trials] == [trial.trial_id for trial in make_plan(spec).trials]
+    assert done.summary["trials"]["planned"] == 6
 
 
 def test_what_training_picked_is_told(trials):

@@ -12,7 +12,7 @@ from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.sweep.search import search_for
 from tests.support.studies import write_spec
 
-SWEEP = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": {"log_uniform": [0.02, 0.5]}, "seed": [0]}
+SWEEP = {"num_gpus": [1], "batch_size": [64, 128], "learning_rate": {"log_uniform": [0.02, 0.5]}, "seed": [0]}
 
 
 @pytest.fixture
@@ -39,18 +39,6 @@ def runs_of(done):
     return client, {run.data.tags["scalestudy.trial_id"]: run for run in runs}
 
 
-def test_a_random_study_runs_the_points_that_its_plan_shows(study):
-    done, trials = study(
-        sweep={**SWEEP, "num_gpus": [1]}, train={"epochs": 1}, search={"method": "random", "samples": 3, "seed": 2}
-    )
-    folder = StudyFolder(done.folder)
-    assert done.exit_code == ExitCode.DONE
-    assert [trial["trial_id"] for trial in trials] == [trial.trial_id for trial in make_plan(spec_in(folder)).trials]
-    assert {trial["status"] for trial in trials} == {"finished"}
-    assert len({trial["params"]["learning_rate"] for trial in trials}) == 3
-    assert done.summary["trials"]["planned"] == 3
-
-
 def test_a_tpe_study_is_the_search_over_its_own_results(study):
     """What was run is what the search suggests when it is told what came of it: the journal says enough."""
     done, trials = study(sweep=SWEEP, train={"epochs": 1}, search={"method": "tpe", "samples": 3, "seed": 1})
@@ -58,7 +46,7 @@ def test_a_tpe_study_is_the_search_over_its_own_results(study):
     assert done.exit_code == ExitCode.DONE
     assert len(trials) == 3
     assert {trial["status"] for trial in trials} == {"finished"}
-    assert {trial["params"]["num_gpus"] for trial in trials} == {1, 2}
+    assert {trial["params"]["batch_size"] for trial in trials} == {64, 128}
     spec = spec_in(folder)
     search = search_for(spec, make_plan(spec))
     for trial in trials:
@@ -72,16 +60,15 @@ def test_a_tpe_study_is_the_search_over_its_own_results(study):
 
 
 def test_an_asha_study_stops_two_workers_at_a_rung_and_saves_the_best_model(study):
-    """Rates far too small to learn are stopped after their first epoch; their group goes on with the next trial."""
+    """A rate far too small to learn is stopped after its first epoch."""
     done, trials = study(
-        sweep={"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.2, 1e-05], "seed": [0]},
+        sweep={"num_gpus": [2], "batch_size": [64], "learning_rate": [0.2, 1e-05], "seed": [0]},
         train={"epochs": 4},
         search={"scheduler": "asha", "reduction": 2, "grace_epochs": 1},
     )
     assert done.exit_code == ExitCode.DONE
-    status = {(trial["params"]["num_gpus"], trial["params"]["learning_rate"]): trial["status"] for trial in trials}
-    assert status[(1, 0.2)] == "finished"
-    assert {status[(gpus, 1e-05)] for gpus in (1, 2)} == {"stopped"}
+    status = {trial["params"]["learning_rate"]: trial["status"] for trial in trials}
+    assert status == {0.2: "finished", 1e-05: "stopped"}
     for trial in trials:
         epochs = [epoch["epoch"] for epoch in trial["epochs"]]
         assert epochs == ([1, 2, 3, 4] if trial["status"] == "finished" else [1, 2][: len(epochs)])
@@ -97,4 +84,4 @@ def test_an_asha_study_stops_two_workers_at_a_rung_and_saves_the_best_model(stud
         (trial for trial in trials if trial["status"] == "finished"), key=lambda t: t["epochs"][-1]["test_accuracy"]
     )
     assert with_model == [best["trial_id"]]
-    assert done.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}, "no group was lost by a stop"
+    assert done.cold_starts.keys() == {"group-1-of-2"}, "no group was lost by a stop"

@@ -11,9 +11,8 @@ import ray
 
 from scalestudy.orchestration.groups.actor import PoolClient
 from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, Stepped
+from tests.support.group_faults import SLOW, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
-
-SLOW = "tests.support.user_models:Slow"
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +74,26 @@ def test_out_of_memory_is_a_result(pool):
     assert ended.error.rank == 0
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path, checkpointed):
-    """With checkpoints the second attempt goes on from the first epoch's end, else it begins anew."""
-    undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=3)
-    pids, checkpoints = tmp_path / "pids", tmp_path / "checkpoints"
-    pids.mkdir()
-    trial_id = pool.request(
-        2, checkpoints if checkpointed else None, model=SLOW, model_args={"seconds": 0.05, "pids": str(pids)}, epochs=3
-    )
-    pool.events(trial_id, until=lambda event: isinstance(event, EpochDone))
-    if checkpointed:
-        wait_until(lambda: list(checkpoints.glob("*/manifest.json")))
-    victim = next(path for path in pids.iterdir() if path.name.startswith("1-"))
-    os.kill(int(victim.name.split("-")[1]), signal.SIGKILL)
+def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path):
+    """The second attempt goes on from the first epoch's end. Without checkpoints: tests/long."""
+    undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=4)
+    trial_id, workers = slow_trial(pool, tmp_path)
+    os.kill(workers[1], signal.SIGKILL)
     events = pool.events(trial_id)
     pool.release(trial_id)
     ended = events[-1]
     assert [isinstance(event, Retried) for event in events].count(True) == 1
     assert (ended.status, ended.attempts) == ("finished", 2)
-    assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3]
+    assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3, 4]
     assert losses(ended) == losses(undisturbed)
-    assert ("resumed" in ended.flags) is checkpointed
+    assert "resumed" in ended.flags
 
 
 def test_sizes_take_turns_where_only_one_fits(pool):
-    ended = [pool.train(size, epochs=1) for size in (4, 3)]
+    """Of four CPUs three are taken, then two."""
+    ended = [pool.train(size, epochs=1) for size in (3, 2)]
     assert [event.status for event in ended] == ["finished"] * 2
-    assert [len(event.world.workers) for event in ended] == [4, 3]
+    assert [len(event.world.workers) for event in ended] == [3, 2]
     accuracies = [event.epochs[0].test_metric for event in ended]
     assert max(accuracies) - min(accuracies) < 0.05  # the same global batches, summed in another order
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ STUDY: dict[str, Any] = {
     "search": {"method": "factorised", "held_out": 1},
     "targets": {"accuracy": [0.4]},
 }
+
+
+def run_in(folder: Path, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Calls a function in a folder, where MLflow's store and the studies go."""
+    with chdir(folder):
+        return function(*arguments, **keywords)
 
 
 def parts_of(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:

@@ -11,14 +11,16 @@ from tests.support.processes import children_of, title_of
 SLOW = "tests.support.user_models:Slow"
 
 
-def slow_trial(pool: Pool, folder: Path) -> tuple[str, dict[int, int]]:
-    """A trial of two workers in its second epoch, with a checkpoint; its id and its workers' processes by rank."""
+def slow_trial(pool: Pool, folder: Path, *, checkpointed: bool = True) -> tuple[str, dict[int, int]]:
+    """A trial of two workers in its second epoch; its id and its workers' processes by rank."""
     pids = folder / "pids"
     pids.mkdir()
     arguments = {"seconds": 0.1, "pids": str(pids)}
-    trial_id = pool.request(2, folder / "checkpoints", model=SLOW, model_args=arguments, epochs=4)
+    checkpoints = folder / "checkpoints" if checkpointed else None
+    trial_id = pool.request(2, checkpoints, model=SLOW, model_args=arguments, epochs=4)
     pool.events(trial_id, until=lambda event: isinstance(event, EpochDone))
-    wait_until(lambda: list((folder / "checkpoints").glob("*/manifest.json")))
+    if checkpoints:
+        wait_until(lambda: list(checkpoints.glob("*/manifest.json")))
     ranks = dict(path.name.split("-") for path in pids.iterdir())
     return trial_id, {int(rank): int(pid) for rank, pid in ranks.items()}
 

@@ -24,6 +24,10 @@ from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, INEXACT_SYNCS
 
 LARGEST = 2**31 - 1
 """The largest whole number that a key of `train` takes."""
+POWERSGD_RANK = 2
+"""`powersgd_rank` where it is null."""
+LOCAL_STEPS = 8
+"""`local_steps` where it is null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,10 +324,10 @@ class TrainKnobs(Knobs):
     augment: Literal["none", "crop_flip"] = knob("none", "of training images")
     gradient_sync: str = knob("ddp", "how gradients are summed over the workers", names=GRADIENT_SYNCS)
     powersgd_rank: int | None = knob(
-        None, "of powersgd, the rank of the compressed gradients", least=1, most=LARGEST, unset="2"
+        None, "of powersgd, the rank of the compressed gradients", least=1, most=LARGEST, unset=str(POWERSGD_RANK)
     )
     local_steps: int | None = knob(
-        None, "of local_sgd, the steps between two averages", least=1, most=LARGEST, unset="8"
+        None, "of local_sgd, the steps between two averages", least=1, most=LARGEST, unset=str(LOCAL_STEPS)
     )
     sync_batch_norm: bool = knob(False, "let batch normalisation see the whole batch, not one worker's part")
     shards: Literal["even", "speed"] | tuple[float, ...] = knob(

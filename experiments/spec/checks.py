@@ -13,12 +13,10 @@ from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import CONTRADICTIONS, did_you_mean
+from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean, keys
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 MAX_TRIALS = 10_000
-STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
-"""Keys that only one gradient strategy uses."""
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it all the same"
 
 Finding = tuple[str, Any, str, str]
@@ -166,7 +164,8 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
-    for key, strategy in STRATEGY_OPTIONS.items():
+    for option in (key for key in keys(TrainKnobs) if key.knob.strategy):
+        key, strategy = f"train.{option.name}", option.knob.strategy
         pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
         if value is not None and not any(used == strategy or ":" in used for _, used in pairs):

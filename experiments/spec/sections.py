@@ -153,7 +153,11 @@ class Workload(Section):
 class Train(TrainKnobs):
     """How one trial is trained. Each of these keys may also stand under `sweep`, with a list."""
 
-    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST)
+    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST, changes_step=False)
+
+
+OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes_step)
+"""Keys of `train` that can change neither the time nor the memory of a step."""
 
 
 def _read_train(raw: Any) -> Train:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
@@ -22,6 +22,7 @@ from scalestudy.orchestration.study.ready import check_callables, check_configs,
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
+from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +173,8 @@ def markdown(done: Benched) -> str:
 
 NAME = "max-batch"
 GIB = 2**30
-IRRELEVANT = ("train.epochs", "train.gradient_sync", "train.schedule", "train.lr_rule", "train.warmup_epochs")
+OF_STRATEGIES = frozenset(f"train.{key.name}" for key in keys(TrainKnobs) if key.knob.strategy)
+IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_rule"}
 """Swept keys that change no step's memory on one worker."""
 
 
@@ -212,7 +214,6 @@ class MaxBatchBench:
         )
 
     def _search(self, trial: TrialPlan, device: torch.device, most: int | None) -> MaxBatch:
-        from scalestudy.training.config import TrainConfig
         from scalestudy.training.distributed import Worker
         from scalestudy.training.loop.memory_fit import LARGEST, find_max_batch
 

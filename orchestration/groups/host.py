@@ -194,7 +194,7 @@ class GroupHost:
             return None, "worker_lost"
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
-            told = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
-            logger.log(logging.INFO if told else logging.WARNING, "group %s ended: %s", start.group_id, error)
+            not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
+            logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"

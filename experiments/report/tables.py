@@ -74,13 +74,13 @@ def law_tables(summary: Summary) -> Tables:
 
 def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
     """A table for each combination of swept keys that has this part, a sentence for each other. Equal ones are one."""
-    part, found = part_of(summary, key), Tables()
+    part, tables = part_of(summary, key), Tables()
     for each in (part, *(part.get("others") or ())):
         name = f"{title}{_of(each)}"
         made = table(name, each) if present(each) else TextTable(title=name, lead=f"Not fitted: {why_of(each)}.")
-        if made not in found:
-            found.append(made)
-    return found
+        if made not in tables:
+            tables.append(made)
+    return tables
 
 
 def _step_table(title: str, part: Mapping[str, Any]) -> TextTable:

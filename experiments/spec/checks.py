@@ -38,7 +38,7 @@ def relation_problems(
     """
     if spec is None:
         return []
-    found = itertools.chain(
+    findings = itertools.chain(
         _unknown_name("workload.model", spec.workload.model, models),
         _unknown_name("workload.data", spec.workload.data, datasets),
         _credentials(spec),
@@ -52,7 +52,7 @@ def relation_problems(
         _can_not_be_factorised(spec),
     )
     problems = []
-    for field, value, message, remedy in found:
+    for field, value, message, remedy in findings:
         if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
             continue
         section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key

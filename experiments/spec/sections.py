@@ -169,13 +169,13 @@ def _read_train(raw: Any) -> Train:
     try:
         return Train.from_dict(raw)
     except KnobError as error:
-        found = [
+        problems = [
             InitErrorDetails(
                 type=wrong(problem.what, problem.remedy), loc=tuple(problem.field.split(".")), input=problem.value
             )
             for problem in error.problems
         ]
-        raise ValidationError.from_exception_data("train", found) from None
+        raise ValidationError.from_exception_data("train", problems) from None
 
 
 TrainSection = Annotated[Train, PlainValidator(_read_train), PlainSerializer(Train.to_dict)]

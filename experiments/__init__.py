@@ -1,5 +1,5 @@
 """Spec, plan, study folder, analysis and report: pure Python, no Ray, no torch, no MLflow.
 
-A report can be rebuilt from a study's folder alone. Of `training` only its
-configuration is imported, which loads no torch.
+A report can be rebuilt from a study's folder alone. Of `training` only `config` and
+`registry` are imported, which load no torch.
 """

@@ -78,7 +78,6 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "orchestration.cluster",
         "orchestration.storage",
         "experiments.plan",
-        "experiments.study",
         "training",
         *TRAINING_ROOMS - {"training.chapter"},
     },
@@ -97,7 +96,6 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *ANY_EXPERIMENTS,
     },
     "orchestration.progress": {
-        "orchestration.base",
         "orchestration.groups",
         "experiments.plan",
         "experiments.analysis.measures",

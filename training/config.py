@@ -24,6 +24,10 @@ from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, INEXACT_SYNCS
 
 LARGEST = 2**31 - 1
 """The largest whole number that a key of `train` takes."""
+POWERSGD_RANK = 2
+"""`powersgd_rank` where it is null."""
+LOCAL_STEPS = 8
+"""`local_steps` where it is null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,8 @@ class Knob:
     most: float | None = None  # the largest value
     names: Mapping[str, str] | None = None  # its built-in names; package.module:callable is valid too
     unset: str = ""  # what None stands for
+    changes_step: bool = True  # whether it can change the time or the memory of a step
+    strategy: str = ""  # the only gradient_sync that uses it; empty: it goes with all
     read: Callable[[Any], Any] | None = None  # returns the value to keep; raises InputError(what is wrong, remedy)
 
 
@@ -304,12 +310,14 @@ class TrainKnobs(Knobs):
     Only a whole `TrainConfig` checks whether the values go together, since a study may sweep each of them.
     """
 
-    epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST)
+    epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST, changes_step=False)
     optimizer: OptimizerConfig = knob(OptimizerConfig(), "the rule of an update")  # noqa: RUF009  frozen
     lr_rule: Literal["none", "linear", "sqrt", "adascale"] = knob("none", "how the rate follows the batch size")
     base_batch_size: int = knob(256, "the batch size at which the rule changes nothing", least=1, most=LARGEST)
-    warmup_epochs: float = knob(0.0, "epochs over which the rate rises, a little each step", least=0)
-    schedule: Literal["constant", "cosine", "one_cycle"] = knob("constant", "how the rate falls")
+    warmup_epochs: float = knob(
+        0.0, "epochs over which the rate rises, a little each step", least=0, changes_step=False
+    )
+    schedule: Literal["constant", "cosine", "one_cycle"] = knob("constant", "how the rate falls", changes_step=False)
     gradient_clip: float | None = knob(None, "the largest L2 norm of the summed gradient", above=0, unset="not clipped")
     precision: Literal["fp32", "bf16"] = knob("fp32", "of forward and backward; parameters and updates stay float32")
     channels_last: Literal[False, True, "auto"] = knob(
@@ -320,16 +328,28 @@ class TrainKnobs(Knobs):
     augment: Literal["none", "crop_flip"] = knob("none", "of training images")
     gradient_sync: str = knob("ddp", "how gradients are summed over the workers", names=GRADIENT_SYNCS)
     powersgd_rank: int | None = knob(
-        None, "of powersgd, the rank of the compressed gradients", least=1, most=LARGEST, unset="2"
+        None,
+        "of powersgd, the rank of the compressed gradients",
+        least=1,
+        most=LARGEST,
+        unset=str(POWERSGD_RANK),
+        strategy="powersgd",
     )
     local_steps: int | None = knob(
-        None, "of local_sgd, the steps between two averages", least=1, most=LARGEST, unset="8"
+        None,
+        "of local_sgd, the steps between two averages",
+        least=1,
+        most=LARGEST,
+        unset=str(LOCAL_STEPS),
+        strategy="local_sgd",
     )
     sync_batch_norm: bool = knob(False, "let batch normalisation see the whole batch, not one worker's part")
     shards: Literal["even", "speed"] | tuple[float, ...] = knob(
         "even", "how a batch is divided; or a list of weights, one a worker", read=_read_shards
     )
-    warm_up_steps: int = knob(5, "first steps of a trial, left out of its samples a second", least=0, most=LARGEST)
+    warm_up_steps: int = knob(
+        5, "first steps of a trial, left out of its samples a second", least=0, most=LARGEST, changes_step=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

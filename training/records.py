@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -309,7 +310,12 @@ def find_metric(name: str) -> Metric:
 
 def utc_now() -> str:
     """The present moment, as records state it: 2026-01-31T12:00:00.000Z."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_text(time.time())
+
+
+def utc_text(seconds: float) -> str:
+    """A moment as records state it. seconds: since 1970, as time.time() gives them."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _total(ranks: Sequence[RankMeasurements], name: str) -> float:

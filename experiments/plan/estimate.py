@@ -103,8 +103,8 @@ def _of_factorised(plan: Plan, measured: Mapping[str, Measured]) -> Estimate:
     seconds, gpu_seconds = whole.seconds, whole.gpu_seconds
     kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes]
     if seconds is not None and gpu_seconds is not None:
-        found = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in kinds]
-        timed = [known.step * timed_steps(trial) if known else 0.0 for trial, known in zip(kinds, found, strict=True)]
+        timings = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in kinds]
+        timed = [known.step * timed_steps(trial) if known else 0.0 for trial, known in zip(kinds, timings, strict=True)]
         seconds += sum(timed)
         gpu_seconds += sum(each * trial.num_gpus for each, trial in zip(timed, kinds, strict=True))
     return replace(
@@ -133,8 +133,8 @@ def _with_share(trained: Estimate, others: Estimate, share: float) -> Estimate:
 
 
 def _seconds(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> list[float | None]:
-    found = [(trial, measured.get(_timing_key(trial.workload, trial.train, trial.params))) for trial in trials]
-    return [None if known is None else known.epoch * trial.train["epochs"] for trial, known in found]
+    timings = [(trial, measured.get(_timing_key(trial.workload, trial.train, trial.params))) for trial in trials]
+    return [None if known is None else known.epoch * trial.train["epochs"] for trial, known in timings]
 
 
 def _measured(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:

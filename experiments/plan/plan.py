@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
-from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.spec.sections import OUTSIDE_STEP, Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
@@ -18,9 +18,9 @@ RUN_NAMES: Mapping[str, str] = {"num_gpus": "gpus", "batch_size": "batch", "lear
 """Short names of parameters in run names and tables."""
 NO_EFFECT = frozenset({"checkpoint_every"})
 """Keys of `train` that can't change a trial's result."""
-NO_TIME = frozenset({"epochs", "warm_up_steps", "warmup_epochs", "schedule"})
+NO_TIME = OUTSIDE_STEP - NO_EFFECT
 """Keys of `train` that can change a result, but not the time of an epoch."""
-NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_EFFECT | NO_TIME)})
+NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in OUTSIDE_STEP)})
 """Swept parameters that can't change the time of a step."""
 RESULT_RESOURCES = tuple(key for key in Resources.model_fields if key not in ("exclusive", "oversubscribe"))
 """Resources that change rounding, and so the result: device and threads. The others only say what may run when."""

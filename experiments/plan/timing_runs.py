@@ -46,7 +46,7 @@ def timing_trials(
             alike.setdefault(step_key(trial.params), []).append((trial, record))
 
     resources = spec.to_dict()["resources"]
-    found = []
+    timings = []
     for pairs in alike.values():
         if not factorised and not any(DISTURBED in record.get("flags", ()) for _, record in pairs):
             continue
@@ -64,7 +64,7 @@ def timing_trials(
             params = {**first.params, "num_gpus": size}
             # The id leaves out learning rate and seed: when the study is extended, another trial may be the first.
             of_step = {**params, "learning_rate": None, "seed": None}
-            found.append(
+            timings.append(
                 TrialPlan(
                     trial_id=trial_id(of_step, first.workload, hashed, resources),
                     kind="timing",
@@ -73,7 +73,7 @@ def timing_trials(
                     train=train,
                 )
             )
-    return sorted(found, key=lambda trial: -trial.num_gpus)
+    return sorted(timings, key=lambda trial: -trial.num_gpus)
 
 
 def timed_steps(like: TrialPlan) -> int:

@@ -190,8 +190,8 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
     ideal = [first["steps"], first["steps"] * ends[0] / ends[1]]
     axes.plot(ends, ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     looks = {"linestyle": "none", "color": PALETTE[0], "markersize": 6}
-    found = dict.fromkeys(point["regime"] for point in points)
-    handles = [line_handle(marker=REGIMES.get(regime, "D"), label=regime or "measured", **looks) for regime in found]
+    regimes = dict.fromkeys(point["regime"] for point in points)
+    handles = [line_handle(marker=REGIMES.get(regime, "D"), label=regime or "measured", **looks) for regime in regimes]
     if any(point["edge"] for point in points):
         handles.append(line_handle(marker="o", markerfacecolor=PAPER, label="rate at grid's edge", **looks))
     dots = (0, (2, 2))

@@ -77,8 +77,8 @@ class Drawn:
 
 
 def not_drawn(name: str, title: str, why: str) -> Drawn:
-    """A figure that can't be drawn, with the reason."""
-    return Drawn(name=name, title=title, caption=f"Not drawn: {why.rstrip('. ')}.")
+    """A figure that can't be drawn. why: a clause without a full stop."""
+    return Drawn(name=name, title=title, caption=f"Not drawn: {why}.")
 
 
 def sentences(*parts: str) -> str:

@@ -90,9 +90,9 @@ def speedup_figure(summary: Summary) -> Drawn:
 
 
 def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
-    shown = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
+    some = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
     rows = [row for line in lines[:MOST_LINES] for row in line.rows]
-    return sentences(str(scaling_line(summary)), shown, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
+    return sentences(str(scaling_line(summary)), some, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
 
 
 def efficiency_figure(summary: Summary) -> Drawn:

@@ -74,13 +74,13 @@ def law_tables(summary: Summary) -> Tables:
 
 def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
     """A table for each combination of swept keys that has this part, a sentence for each other. Equal ones are one."""
-    part, found = part_of(summary, key), Tables()
+    part, tables = part_of(summary, key), Tables()
     for each in (part, *(part.get("others") or ())):
         name = f"{title}{_of(each)}"
         made = table(name, each) if present(each) else TextTable(title=name, lead=f"Not fitted: {why_of(each)}.")
-        if made not in found:
-            found.append(made)
-    return found
+        if made not in tables:
+            tables.append(made)
+    return tables
 
 
 def _step_table(title: str, part: Mapping[str, Any]) -> TextTable:
@@ -168,7 +168,8 @@ def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
     estimates = [fit[key] for key in ("sigma", "kappa", "peak_gpus", serial)]
     texts = [estimate_text(each, short, space=UNBROKEN) for each in estimates]
     reasons = [why_of(each) for each in estimates if each is not None and not identified(each)]
-    reading = dict.fromkeys(str(text).rstrip(". ") for text in (fit["karp_flatt_words"], fit["why"], *reasons) if text)
+    law = why_of(fit) if fit["why"] else ""
+    reading = dict.fromkeys(text for text in (fit["karp_flatt_words"], law, *reasons) if text)
     sizes = UNBROKEN.join(plain_text(size) for size in fit["sizes"])
     return [
         f"{_line_of(fit)} ({fit['scaling']})",
@@ -186,6 +187,7 @@ def prediction_table(summary: Summary) -> TextTable:
         return TextTable(title=title, lead=f"Not predicted: {why_of(part)}.")
     broken = part.get("breaks_at")
     ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
+    last = broken["num_gpus"] if broken else None
     made = f"Steps to {part['target']:g} times the time of a step; batch: {part['batch_size']}{_of(part)}."
     mark = FLAGGED if part.get("flagged") else ""
     header = ["num_gpus", "batch", "a worker", "lr", "step", f"time to {part['target']:g}", "90% interval"]
@@ -193,12 +195,16 @@ def prediction_table(summary: Summary) -> TextTable:
         title=title,
         lead=sentences(made, ends, steps_doubt(part), used_all_the_same(part)),
         header=[*header, work_unit(summary), "cost", "note"],
-        rows=[_prediction_row(row, part.get("best") or {}, why_of(broken), mark) for row in part["rows"]],
+        rows=[
+            _prediction_row(row, part.get("best") or {}, mark, ends_here=row["num_gpus"] == last)
+            for row in part["rows"]
+        ],
     )
 
 
-def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], told: str, mark: str) -> list[str]:
-    """told: the reason that stands above the table already. mark: follows what comes from the time of a step."""
+def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, *, ends_here: bool) -> list[str]:
+    """mark: follows what comes from the time of a step. ends_here: whether the text above the table says why the
+    prediction ends at this row."""
 
     def text(key: str, write: Callable[[Any], str], mark: str = "") -> str:
         return NOTHING if row.get(key) is None else f"{write(row[key])}{mark}"
@@ -206,7 +212,7 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], told: str, 
     both = row["low"] is not None and row["high"] is not None
     roles = [role for role, choice in best.items() if present(choice) and choice["num_gpus"] == row["num_gpus"]]
     beyond = ["beyond the measured"] if row["beyond"] else []
-    why = [] if row["valid"] and not row["why"] else ["not predicted" if why_of(row) == told else why_of(row)]
+    why = [] if row["valid"] and not row["why"] else ["not predicted" if ends_here else why_of(row)]
     return [
         plain_text(row["num_gpus"]),
         text("batch_size", plain_text),
@@ -241,7 +247,8 @@ def factorised_table(summary: Summary) -> TextTable | None:
     if part["saved_by_asha"] is not None:
         lead.append(f"Stopping trials early saves {part['saved_by_asha']:.0%} of the rest.")
     if part.get("why"):
-        lead.append(f"{part['why'][:1].upper()}{part['why'][1:].rstrip('. ')}.")
+        why = why_of(part)
+        lead.append(f"{why[:1].upper()}{why[1:]}.")
     header = ["held out", "predicted", "measured", "error", "note"]
     rows = []
     for row in part["held_out"]:

@@ -224,8 +224,8 @@ def predictions_figure(summary: Summary) -> Drawn:
     part = part_of(summary, "predictions")
     rows = valid_rows(part)
     if not rows:
-        why = (part.get("breaks_at") or {}).get("why") or "no size can be predicted" if present(part) else why_of(part)
-        return not_drawn(name, title, why)
+        lack = part.get("breaks_at") if present(part) else part
+        return not_drawn(name, title, why_of(lack) if lack else "no size can be predicted")
     measured = _measured(summary, part)
     flagged = flagged_labels(summary)
     with canvas(height=3.2) as (figure, axes):

@@ -90,8 +90,8 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 def credentials_in(text: str) -> list[str]:
     """What `redacted` hides in the URIs of a text: each as written, then percent-decoded."""
-    found = [match["secret"] for pattern in _IN_URIS for match in pattern.finditer(text) if match["secret"] != HIDDEN]
-    return [form for secret in found for form in dict.fromkeys((secret, unquote(secret)))]
+    secrets = [match["secret"] for pattern in _IN_URIS for match in pattern.finditer(text) if match["secret"] != HIDDEN]
+    return [form for secret in secrets for form in dict.fromkeys((secret, unquote(secret)))]
 
 
 def secrets_in(environment: Mapping[str, str]) -> list[str]:
@@ -100,15 +100,15 @@ def secrets_in(environment: Mapping[str, str]) -> list[str]:
     A variable is secret if its name says so or SCALESTUDY_SECRETS lists it. Credentials of URIs count too.
     """
     named = {name.strip() for name in environment.get(NAMES_VARIABLE, "").split(",")}
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name, value in environment.items():
         if name == NAMES_VARIABLE:
             continue
         if name in named or (_SECRET_NAME.search(name) and not _PLACE_NAME.search(name)):
-            found.add(value)
+            secrets.add(value)
         if "://" in value:
-            found.update(credentials_in(value))
-    return [secret for secret in found if len(secret) >= SHORTEST_SECRET]
+            secrets.update(credentials_in(value))
+    return [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
 
 
 def bare_uri(uri: str) -> str:

@@ -13,12 +13,10 @@ from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import CONTRADICTIONS, did_you_mean
+from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean, keys
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 MAX_TRIALS = 10_000
-STRATEGY_OPTIONS = {"train.powersgd_rank": "powersgd", "train.local_steps": "local_sgd"}
-"""Keys that only one gradient strategy uses."""
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it all the same"
 
 Finding = tuple[str, Any, str, str]
@@ -40,7 +38,7 @@ def relation_problems(
     """
     if spec is None:
         return []
-    found = itertools.chain(
+    findings = itertools.chain(
         _unknown_name("workload.model", spec.workload.model, models),
         _unknown_name("workload.data", spec.workload.data, datasets),
         _credentials(spec),
@@ -54,7 +52,7 @@ def relation_problems(
         _can_not_be_factorised(spec),
     )
     problems = []
-    for field, value, message, remedy in found:
+    for field, value, message, remedy in findings:
         if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
             continue
         section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key
@@ -166,7 +164,8 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
-    for key, strategy in STRATEGY_OPTIONS.items():
+    for option in (key for key in keys(TrainKnobs) if key.knob.strategy):
+        key, strategy = f"train.{option.name}", option.knob.strategy
         pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
         if value is not None and not any(used == strategy or ":" in used for _, used in pairs):

@@ -66,16 +66,16 @@ class Space:
         Uses only `random.random`, the one generator that Python keeps the same over its versions.
         """
         generator = random.Random(seed)
-        found: dict[str, Cell] = {}
+        by_key: dict[str, Cell] = {}
         if self.ranges:
             for _ in range(count):
                 for _ in range(TRIES):
                     options = [int(generator.random() * len(choice)) for choice in self.choices]
                     cell = self.cell(options, {key: each.at(generator.random()) for key, each in self.ranges.items()})
-                    if cell_key(cell) not in found:
-                        found[cell_key(cell)] = cell
+                    if cell_key(cell) not in by_key:
+                        by_key[cell_key(cell)] = cell
                         break
-            return list(found.values())
+            return list(by_key.values())
 
         # Number all points, and shuffle the numbers (Fisher and Yates) without making all of them.
         size = math.prod(len(choice) for choice in self.choices)

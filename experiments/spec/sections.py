@@ -153,7 +153,11 @@ class Workload(Section):
 class Train(TrainKnobs):
     """How one trial is trained. Each of these keys may also stand under `sweep`, with a list."""
 
-    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST)
+    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST, changes_step=False)
+
+
+OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes_step)
+"""Keys of `train` that can change neither the time nor the memory of a step."""
 
 
 def _read_train(raw: Any) -> Train:
@@ -165,13 +169,13 @@ def _read_train(raw: Any) -> Train:
     try:
         return Train.from_dict(raw)
     except KnobError as error:
-        found = [
+        problems = [
             InitErrorDetails(
                 type=wrong(problem.what, problem.remedy), loc=tuple(problem.field.split(".")), input=problem.value
             )
             for problem in error.problems
         ]
-        raise ValidationError.from_exception_data("train", found) from None
+        raise ValidationError.from_exception_data("train", problems) from None
 
 
 TrainSection = Annotated[Train, PlainValidator(_read_train), PlainSerializer(Train.to_dict)]

@@ -83,7 +83,7 @@ class Sweep(Section):
     def values_of(self, key: str) -> list[Any]:
         """Every value of a parameter in lists and points, or the bounds of its range. Empty if it is not swept."""
         from_points = [point[key] for point in self.points or () if key in point]
-        bounds = [(found.low, found.high) for name, found in self.ranges().items() if name == key]
+        bounds = [(range_.low, range_.high) for name, range_ in self.ranges().items() if name == key]
         return [*self.lists().get(key, ()), *itertools.chain(*bounds), *from_points]
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:

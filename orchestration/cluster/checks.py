@@ -74,9 +74,9 @@ def check_versions(nodes: Sequence[ClusterNode]) -> None:
     hosts = [node.host for node in nodes]
     names = [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
     versions = _versions()
-    found = differences(versions(PACKAGES), dict(zip(names, ask_nodes(nodes, versions, PACKAGES), strict=True)))
-    if found:
-        listed = "; ".join(f"{each.node}: {each.package} {each.there}, here {each.here}" for each in found)
+    different = differences(versions(PACKAGES), dict(zip(names, ask_nodes(nodes, versions, PACKAGES), strict=True)))
+    if different:
+        listed = "; ".join(f"{each.node}: {each.package} {each.there}, here {each.here}" for each in different)
         raise RequestError(
             f"the cluster's packages differ from this process's: {listed}",
             "install the same versions everywhere (`pip install -c constraints.txt …`, or one container image for all "
@@ -111,12 +111,12 @@ def _versions() -> Callable[[Sequence[str]], dict[str, str]]:
         import platform
         from importlib import metadata
 
-        found = {"python": platform.python_version()}
+        by_package = {"python": platform.python_version()}
         for package in packages:
             try:
-                found[package] = metadata.version(package)
+                by_package[package] = metadata.version(package)
             except metadata.PackageNotFoundError:
                 continue
-        return found
+        return by_package
 
     return versions

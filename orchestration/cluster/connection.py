@@ -167,9 +167,9 @@ def _not_let_in(address: str, reason: str) -> UnreachableError:
 
 
 def _no_cluster(address: str | None, reason: str) -> UnreachableError:
-    shown = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
+    first_line = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
     return UnreachableError(
-        f"--address: {address or 'auto'}: no Ray cluster is in reach ({shown})",
+        f"--address: {address or 'auto'}: no Ray cluster is in reach ({first_line})",
         "start one (`ray start --head`), correct the address and the token, or use --address local",
     )
 

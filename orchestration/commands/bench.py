@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
@@ -22,6 +22,7 @@ from scalestudy.orchestration.study.ready import check_callables, check_configs,
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
+from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 
 if TYPE_CHECKING:
     import torch
@@ -110,18 +111,18 @@ def _log(done: Benched, address: TrackingAddress) -> str:
 
 def show_bench(console: Console, done: Benched) -> None:
     """Question, tables, what holds here, and where it is kept."""
-    found = done.experiment
-    console.print(Text(found.question, style="bold"), soft_wrap=True)
+    experiment = done.experiment
+    console.print(Text(experiment.question, style="bold"), soft_wrap=True)
     console.print(Text(machine_line(done)), soft_wrap=True)
-    for table in found.tables:
+    for table in experiment.tables:
         console.print()
         console.print(Text(table.title, style="bold"), soft_wrap=True)
         console.print(_columns(table))
     console.print()
-    for note in found.notes:
+    for note in experiment.notes:
         console.print(Text(f"- {note}"), soft_wrap=not console.is_terminal)
     if done.run_id:
-        console.print(Text(f"MLflow: run {found.name} of {EXPERIMENT} in {done.tracking_uri}"), soft_wrap=True)
+        console.print(Text(f"MLflow: run {experiment.name} of {EXPERIMENT} in {done.tracking_uri}"), soft_wrap=True)
 
 
 def bench_console() -> Console:
@@ -172,7 +173,8 @@ def markdown(done: Benched) -> str:
 
 NAME = "max-batch"
 GIB = 2**30
-IRRELEVANT = ("train.epochs", "train.gradient_sync", "train.schedule", "train.lr_rule", "train.warmup_epochs")
+OF_STRATEGIES = frozenset(f"train.{key.name}" for key in keys(TrainKnobs) if key.knob.strategy)
+IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_rule"}
 """Swept keys that change no step's memory on one worker."""
 
 
@@ -201,13 +203,13 @@ class MaxBatchBench:
 
         if device.type == "cpu" and self._memory_gib is None:
             raise RequestError("bench max-batch: on a CPU the limit has to be stated", "add --memory GIB")
-        found = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
-        metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(found.values(), 1)}
+        largest = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
+        metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(largest.values(), 1)}
         return Experiment(
             name=NAME,
             question=f"What is the largest batch that one worker's memory takes in {self._study}?",
-            tables=(_answers(found), *(_tries(way, each) for way, each in found.items())),
-            notes=_notes(next(iter(found.values()))),
+            tables=(_answers(largest), *(_tries(way, each) for way, each in largest.items())),
+            notes=_notes(next(iter(largest.values()))),
             metrics=metrics,
         )
 
@@ -231,19 +233,21 @@ def _way(trial: TrialPlan) -> str:
     return ", ".join(f"{key}={json.dumps(value)}" for key, value in swept.items()) or "the study's"
 
 
-def _answers(found: dict[str, MaxBatch]) -> Table:
+def _answers(largest: dict[str, MaxBatch]) -> Table:
     from scalestudy.training.chapter.measuring import Table
 
-    rows = [(way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in found.items()]
+    rows = [
+        (way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in largest.items()
+    ]
     header = ("training", "largest batch a worker", "more may fit", "limit, GiB")
     return Table("Largest batch of one worker, whole steps made", header, tuple(rows))
 
 
-def _tries(way: str, found: MaxBatch) -> Table:
+def _tries(way: str, search: MaxBatch) -> Table:
     from scalestudy.training.chapter.measuring import Table
 
     rows = [
-        (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes)) for each in found.tries
+        (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes)) for each in search.tries
     ]
     return Table(f"What was tried: {way}", ("batch", "outcome", "peak memory, GiB"), tuple(rows))
 
@@ -252,8 +256,8 @@ def _gib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / GIB
 
 
-def _notes(found: MaxBatch) -> tuple[str, ...]:
-    if found.device.startswith("cuda"):
+def _notes(search: MaxBatch) -> tuple[str, ...]:
+    if search.device.startswith("cuda"):
         kind = "Peak memory is what PyTorch had allocated in that step; the limit is the device's whole memory."
     else:
         kind = (

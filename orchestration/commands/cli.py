@@ -169,8 +169,8 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     """Say how a study stands, also while another process runs it."""
     from scalestudy.orchestration.commands.folder import status_lines, status_of
 
-    found = status_of(folder)
-    print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(status_lines(found)))
+    current = status_of(folder)
+    print(json.dumps(current.to_dict(), indent=1) if as_json else "\n".join(status_lines(current)))
 
 
 @app.command()
@@ -226,11 +226,11 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
     """Show studies side by side: what differs beyond the noise of their seeds."""
     from scalestudy.orchestration.commands.folder import compare_studies
 
-    found = compare_studies(folders)
+    comparison = compare_studies(folders)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(comparison, indent=1))
     else:
-        show.comparison(Console(), found)
+        show.comparison(Console(), comparison)
 
 
 @app.command()

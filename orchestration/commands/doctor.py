@@ -52,15 +52,15 @@ def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
 
 def _safely(name: str, check: Check) -> list[Finding]:
     """The findings of one check; what a study would be refused for is a finding too, after those before it."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         for finding in check():
-            found.append(finding)  # noqa: PERF402 - what was found before an error is kept
+            findings.append(finding)  # noqa: PERF402 - what was found before an error is kept
     except StudyError as error:
-        found.append(Finding(name, "broken", error.problem, error.remedy))
+        findings.append(Finding(name, "broken", error.problem, error.remedy))
     except OSError as error:
-        found.append(Finding(name, "broken", str(error), "see to it that this user may read and write there"))
-    return found
+        findings.append(Finding(name, "broken", str(error), "see to it that this user may read and write there"))
+    return findings
 
 
 def _folder_of(spec: StudySpec) -> Path | None:

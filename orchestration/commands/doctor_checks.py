@@ -230,8 +230,8 @@ def _wanted_torch() -> str:
         wants: Sequence[str] = importlib.metadata.requires("torchvision") or ()
     except importlib.metadata.PackageNotFoundError:
         return ""
-    found = (re.fullmatch(r"torch\s*\(?==\s*([\w.+]+)\)?", each.partition(";")[0].strip()) for each in wants)
-    return next((match[1] for match in found if match), "")
+    matches = (re.fullmatch(r"torch\s*\(?==\s*([\w.+]+)\)?", each.partition(";")[0].strip()) for each in wants)
+    return next((match[1] for match in matches if match), "")
 
 
 def _public(version: str) -> str:

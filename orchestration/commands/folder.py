@@ -108,27 +108,29 @@ def status_of(path: str | Path) -> Status:
     )
 
 
-def status_lines(found: Status) -> list[str]:
+def status_lines(current: Status) -> list[str]:
     """The status in words."""
-    trials = dict(found.trials)
+    trials = dict(current.trials)
     planned = trials.pop("planned")
     ended = sum(trials.values())
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in trials.items())
-    by = f" by {found.holder}, seen {found.silent_seconds:.0f} s ago" if found.holder else ""
+    by = f" by {current.holder}, seen {current.silent_seconds:.0f} s ago" if current.holder else ""
     lines = [
-        f"{found.study}: {found.state}{by}",
-        f"{ended}/{planned} trials ended{f' ({counts})' if counts else ''}, {clock(found.wall_seconds)} of running",
+        f"{current.study}: {current.state}{by}",
+        f"{ended}/{planned} trials ended{f' ({counts})' if counts else ''}, {clock(current.wall_seconds)} of running",
     ]
-    word = "running" if found.holder else "to go on"
-    for trial in found.running:
+    word = "running" if current.holder else "to go on"
+    for trial in current.running:
         value = "" if trial.metric is None else f", last {trial.metric:.4g}"
         lines.append(f"{word}: {trial.name}: epoch {trial.epoch}/{trial.epochs}, attempt {trial.attempt}{value}")
-    if found.best:
-        lines.append(f"best so far: {found.best['value']:.4g} ({found.best['trial']})")
-    if not found.holder and found.state != "finished":
-        lines.append(f"to go on: scalestudy resume {quote(found.folder)}")
-    if not found.holder and found.unsent:
-        lines.append(f"MLflow has not got {found.unsent} entries of the journal: scalestudy sync {quote(found.folder)}")
+    if current.best:
+        lines.append(f"best so far: {current.best['value']:.4g} ({current.best['trial']})")
+    if not current.holder and current.state != "finished":
+        lines.append(f"to go on: scalestudy resume {quote(current.folder)}")
+    if not current.holder and current.unsent:
+        lines.append(
+            f"MLflow has not got {current.unsent} entries of the journal: scalestudy sync {quote(current.folder)}"
+        )
     return lines
 
 
@@ -253,7 +255,7 @@ def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
     """Trials of earlier studies in the spec's storage, for `plan`'s estimate; skips broken folders."""
-    found: list[dict[str, Any]] = []
+    trials: list[dict[str, Any]] = []
     storage = storage_of(spec)
     if is_uri(storage):
         folders = mirror.plans_and_trials(storage)
@@ -261,8 +263,8 @@ def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
         folders = [StudyFolder(plan_file.parent) for plan_file in sorted(Path(storage).glob("*/plan.json"))]
     for folder in folders:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found.extend(folder.measured_trials())
-    return found
+            trials.extend(folder.measured_trials())
+    return trials
 
 
 def write_new_spec(name: str) -> Path:

@@ -137,17 +137,17 @@ def forecast_lines(forecast: Forecast) -> list[str]:
 def _bars(schedule: Schedule, unit: str) -> list[str]:
     if not schedule.makespan:
         return []
-    shown = schedule.groups[:MOST_GROUPS]
-    by_group: dict[str, list[TrialSpan]] = {group.group_id: [] for group in shown}
+    drawn = schedule.groups[:MOST_GROUPS]
+    by_group: dict[str, list[TrialSpan]] = {group.group_id: [] for group in drawn}
     for span in schedule.trials:
         if span.group_id in by_group:
             by_group[span.group_id].append(span)
-    width = max(len(_name(group)) for group in shown)
+    width = max(len(_name(group)) for group in drawn)
     lines = [
         f"{_name(group):<{width}} ▕{bar(group, by_group[group.group_id], schedule.makespan)}▏ {_trials(group.served)}"
-        for group in shown
+        for group in drawn
     ]
-    hidden = len(schedule.groups) - len(shown)
+    hidden = len(schedule.groups) - len(drawn)
     rest = [f"… and {hidden} more groups"] if hidden else []
     end = f"{schedule.makespan:.0f} {unit}"
     axis = f"{'':<{width}}  0{end:>{BAR_WIDTH - 1}}"

@@ -109,16 +109,16 @@ def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
         console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
-def comparison(console: Console, found: dict[str, Any]) -> None:
+def comparison(console: Console, compared: dict[str, Any]) -> None:
     """Prints studies side by side; of many cells, those that differ most."""
     from scalestudy.experiments.analysis.answers.comparison import comparison_lines, comparison_table
 
-    columns(console, *comparison_table(found, TABLE_ROWS // 2))
-    left = len(found["cells"]) - TABLE_ROWS // 2
+    columns(console, *comparison_table(compared, TABLE_ROWS // 2))
+    left = len(compared["cells"]) - TABLE_ROWS // 2
     if left > 0:
         console.print(Text(f"{left} more cells differ less; --json has all of them"))
     console.print()
-    for line in comparison_lines(found):
+    for line in comparison_lines(compared):
         console.print(Text(line), soft_wrap=True)
 
 
@@ -191,21 +191,21 @@ def variants(console: Console, found: Sequence[Variant]) -> None:
 
 def inspection_lines(variant: Variant) -> list[str]:
     """Sums up a model's parameters: numbers, and bytes on each worker."""
-    found, memory = variant.inspection, variant.inspection.memory
-    trained = [row for row in found.parameters if row.trained]
-    numbers = f"{found.trained_numbers:,} numbers to train in {len(trained)} tensors"
-    frozen = f", {found.frozen_numbers:,} frozen" if found.frozen_numbers else ""
-    buffers = f", {found.buffer_numbers:,} in buffers" if found.buffer_tensors else ""
+    inspection, memory = variant.inspection, variant.inspection.memory
+    trained = [row for row in inspection.parameters if row.trained]
+    numbers = f"{inspection.trained_numbers:,} numbers to train in {len(trained)} tensors"
+    frozen = f", {inspection.frozen_numbers:,} frozen" if inspection.frozen_numbers else ""
+    buffers = f", {inspection.buffer_numbers:,} in buffers" if inspection.buffer_tensors else ""
     parts = {
         "parameters": memory.parameters,
         "gradients": memory.gradients,
         f"optimizer ({variant.optimizer})": memory.optimizer,
         "buffers": memory.buffers,
     }
-    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
+    sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
     return [
         f"{variant.model} for {variant.data}, drawn with seed {variant.seed}: {numbers}{frozen}{buffers}",
-        f"memory on each worker: {told}; {bytes_text(sum(parts.values()))} in all, without activations",
+        f"memory on each worker: {sizes}; {bytes_text(sum(parts.values()))} in all, without activations",
     ]
 
 

@@ -112,19 +112,21 @@ def submit_study(
         raise UnreachableError(
             f"--address: {address}: the job was refused ({said})", "see the words of the server; nothing was started"
         ) from None
-    shown = redacted(address)
-    print(f"job: {job} at {shown}; to stop it: ray job stop --address {shown} {job}", flush=True)
+    server = redacted(address)
+    print(f"job: {job} at {server}; to stop it: ray job stop --address {server} {job}", flush=True)
     if not wait:
         return ExitCode.DONE
     try:
         asyncio.run(_follow(client, job))
         return _exit_status(client, job)
     except KeyboardInterrupt:
-        print(f"the job goes on; its log: ray job logs --address {shown} --follow {job}")
+        print(f"the job goes on; its log: ray job logs --address {server} --follow {job}")
         return ExitCode.INTERRUPTED
     except (RuntimeError, OSError) as error:  # the server is gone, or has closed the stream
-        remedy = f"the job may go on; its log: ray job logs --address {shown} --follow {job}"
-        raise UnreachableError(f"--address: {shown}: the job's log broke off ({_first_line(error)})", remedy) from error
+        remedy = f"the job may go on; its log: ray job logs --address {server} --follow {job}"
+        raise UnreachableError(
+            f"--address: {server}: the job's log broke off ({_first_line(error)})", remedy
+        ) from error
 
 
 def _client(address: str) -> Any:

@@ -49,6 +49,14 @@ class GroupResources:
         return {"CPU": self.cpus_per_worker, "memory": tag, **gpus}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """A group whose workers are not ready. since: when it was ordered, in seconds since 1970."""
+
+    num_workers: int
+    since: float
+
+
 @dataclass
 class GroupHost:
     """Starts the groups that the pool asks for, reports their ends, and tells the pool which nodes there are.
@@ -61,7 +69,7 @@ class GroupHost:
     resources: GroupResources
     folder: Path
     shared: str = ""  # where Ray Train finds out whether all nodes share storage, a path or a URI; as folder if empty
-    starting: dict[str, float] = field(default_factory=dict)  # group → when it was ordered
+    starting: dict[str, Starting] = field(default_factory=dict)  # by group
     cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
     pool_lost: bool = False  # whether the pool's actor has died
@@ -102,7 +110,7 @@ class GroupHost:
         try:
             while (orders := ray.get(self.pool.next_orders.remote())) is not None:
                 for start in orders.start:
-                    self.starting[start.group_id] = time.time()
+                    self.starting[start.group_id] = Starting(num_workers=start.num_workers, since=time.time())
                     self._spawn(self._run, start, name=start.group_id)
                 for group_id, seconds in orders.ready.items():
                     self.starting.pop(group_id, None)
@@ -186,7 +194,7 @@ class GroupHost:
             return None, "worker_lost"
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
-            told = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
-            logger.log(logging.INFO if told else logging.WARNING, "group %s ended: %s", start.group_id, error)
+            not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
+            logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"

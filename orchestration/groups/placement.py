@@ -12,7 +12,7 @@ from typing import Literal
 
 from scalestudy.orchestration.cluster.nodes import Node
 
-GroupState = Literal["starting", "idle", "leased", "stopping"]
+GroupState = Literal["starting", "idle", "busy", "stopping"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class GroupView:
     num_workers: int
     state: GroupState
     slots: Mapping[str, int]
-    exhausted: bool = False  # has served its number of trials: stop it instead of leasing it again
+    exhausted: bool = False  # has served its number of trials: stop it instead of giving it another trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def decide(
     """
     room = _Room.of(nodes, groups, exclusive=exclusive)
     for group in groups:
-        if group.state in ("leased", "starting"):
+        if group.state in ("busy", "starting"):
             room.mark_busy(group.slots)
     exhausted = [group for group in room.unused("idle") if group.exhausted]
     room.taken.update(group.group_id for group in exhausted)

@@ -209,7 +209,7 @@ class GroupPool:
             case TrainingEnded():
                 group.assignment = None
                 group.served += 1
-                group.state = "idle" if group.state == "leased" else group.state
+                group.state = "idle" if group.state == "busy" else group.state
                 self._lost_starts.pop(group.num_workers, None)
                 if alive:
                     alive.score = post.score
@@ -419,7 +419,7 @@ class GroupPool:
         assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
         group.served += 1
-        if group.state == "leased":
+        if group.state == "busy":
             group.start_again(self.clock())
         if request is None or request.ended:
             return
@@ -471,7 +471,7 @@ class GroupPool:
         self.waiting.remove(request.trial_id)
         request.group_id = group.group_id
         group.sequence += 1
-        group.state = "leased"
+        group.state = "busy"
         group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, last_progress=now)
         members = [group.members[rank] for rank in sorted(group.members)]
         request.tell(Running(attempt=request.attempt, world=World.of(members)), now)

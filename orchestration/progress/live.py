@@ -140,8 +140,8 @@ class Logged:
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """See View."""
         if text := event_text(event, self._progress):
-            told = f"{self._progress.trials[trial_id].run_name}: {text}"
-            logger.info("%s", told, extra={"trial_id": trial_id, "event": EVENT_NAMES[type(event)]})
+            line = f"{self._progress.trials[trial_id].run_name}: {text}"
+            logger.info("%s", line, extra={"trial_id": trial_id, "event": EVENT_NAMES[type(event)]})
         self._view.event(trial_id, event)
 
     def close(self) -> None:

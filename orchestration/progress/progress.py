@@ -131,11 +131,11 @@ def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = 
 
     Bars reach from 0 to 1; or, for values that are no shares, from the smallest that is shown to the largest.
     """
-    shown = list(values)[-width:]
-    known = [value for value in shown if value is not None]
+    last = list(values)[-width:]
+    known = [value for value in last if value is not None]
     low, high = (0.0, 1.0) if share or not known else (min(known), max(known))
     bars = ""
-    for value in shown:
+    for value in last:
         if value is None:
             bars += " "
             continue

@@ -78,8 +78,8 @@ class ArrowByteStore:
     def names(self, prefix: str = "") -> list[str]:
         """See ByteStore."""
         selector = FileSelector(self._root, allow_not_found=True, recursive=True)
-        found = [info.path for info in self._files.get_file_info(selector) if info.type == FileType.File]
-        return sorted_names([self._name(path) for path in found], prefix)
+        paths = [info.path for info in self._files.get_file_info(selector) if info.type == FileType.File]
+        return sorted_names([self._name(path) for path in paths], prefix)
 
     def create(self, name: str, data: bytes) -> None:
         """As `write`. Raises FileExistsError where something is held under the name.
@@ -95,9 +95,9 @@ class ArrowByteStore:
 
     def stamps(self) -> dict[str, Stamp]:
         """All names, each with what shows a change."""
-        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
+        infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
         stamps = {
-            self._name(info.path): Stamp(info.size, info.mtime_ns or 0) for info in found if info.type == FileType.File
+            self._name(info.path): Stamp(info.size, info.mtime_ns or 0) for info in infos if info.type == FileType.File
         }
         return {name: stamps[name] for name in sorted_names(list(stamps), "")}
 
@@ -108,17 +108,17 @@ class ArrowByteStore:
 
     def folders(self) -> list[str]:
         """The names of the folders in it, sorted."""
-        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
-        return sorted(self._name(info.path) for info in found if info.type == FileType.Directory)
+        infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+        return sorted(self._name(info.path) for info in infos if info.type == FileType.Directory)
 
     def clear(self, keep: str | None = None) -> None:
         """Holds nothing any more, but what has this name, one without a slash; many objects go by one request."""
-        found = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
-        kept = [info for info in found if keep is not None and info.path == self._path(keep)]
-        if found and not kept:
+        infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+        kept = [info for info in infos if keep is not None and info.path == self._path(keep)]
+        if infos and not kept:
             self._files.delete_dir(self._root)
             return
-        for info in found:
+        for info in infos:
             if info.type == FileType.Directory:
                 self._files.delete_dir(info.path)
             elif info not in kept:
@@ -195,8 +195,8 @@ def _in_one_request(uri: str) -> str:
 def storage_reason(error: OSError) -> str:
     """Why a storage failed, in one line: of S3's long texts the name of the error and what it says."""
     text = error.strerror or str(error)
-    if found := _AWS.search(text):
-        name, said = found[1].replace("_", " ").lower(), _AWS.fullmatch(text[found.start() :])
+    if match := _AWS.search(text):
+        name, said = match[1].replace("_", " ").lower(), _AWS.fullmatch(text[match.start() :])
         text = f"{name}: {said[2]}" if said else name
     return (text.splitlines() or [type(error).__name__])[0][:300]
 

@@ -139,8 +139,8 @@ def _copy_file(store: ArrowByteStore, name: str, file: Path, stamp: Stamp) -> No
 
 
 def _stamp(file: Path) -> Stamp:
-    found = file.stat()
-    return Stamp(found.st_size, found.st_mtime_ns)
+    status = file.stat()
+    return Stamp(status.st_size, status.st_mtime_ns)
 
 
 def _is_record(name: str) -> bool:
@@ -190,11 +190,11 @@ def check_nodes(address: str, cluster: Cluster) -> None:
     with answering(address, "written"):
         store.write(name, name.encode())
     try:
-        told = ask_nodes(cluster.nodes, _reaches, address, name)
+        reasons = ask_nodes(cluster.nodes, _reaches, address, name)
     finally:
         with suppress(OSError):
             store.delete(name)
-    bad = sorted(f"{node.host} ({reason})" for node, reason in zip(cluster.nodes, told, strict=True) if reason)
+    bad = sorted(f"{node.host} ({reason})" for node, reason in zip(cluster.nodes, reasons, strict=True) if reason)
     if bad:
         remedy = "give every node the bucket's credentials: by the environment of `ray start`, or `submit --env`"
         raise UnreachableError(f"storage: {address}: is out of reach on {', '.join(bad)}", remedy)

@@ -124,8 +124,8 @@ class Engine:
     def waiting(self) -> dict[str, float]:
         """What is being started, and for how many seconds; for the live view."""
         now = time.time()
-        orders = dict(self.host.starting)
-        return {f"starting {group.rpartition('-')[2]} worker(s)": now - since for group, since in orders.items()}
+        groups = list(self.host.starting.values())
+        return {f"starting {group.num_workers} worker(s)": now - group.since for group in groups}
 
     def cold_starts(self) -> dict[str, float]:
         """Seconds from each group's order to its workers being ready."""

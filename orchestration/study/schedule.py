@@ -227,7 +227,7 @@ class _Run:
                     end = self.now + self.costs.trial + self.durations[trial_id]
                     self.spans.append(TrialSpan(trial_id=trial_id, group_id=group_id, start=self.now, end=end))
                     self.groups[group_id].served += 1
-                    self._becomes(group_id, "leased", until=end)
+                    self._becomes(group_id, "busy", until=end)
                 case Start():
                     self._start(action)
                 case Stop(group_id=group_id):
@@ -259,7 +259,7 @@ class _Run:
         if view.state == "stopping":
             del self.views[group_id]
             return
-        if view.state == "leased":
+        if view.state == "busy":
             self._submit()
         exhausted = self.groups[group_id].served >= self.room.trials_per_group
         self.views[group_id] = replace(view, state="idle", exhausted=exhausted)

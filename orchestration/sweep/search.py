@@ -60,11 +60,6 @@ class Search:
         self._source = source
         self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
 
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Search:
-        """Runs a plan's trials, each to its end."""
-        return cls(PlannedTrials(plan.trials))
-
     def next(self) -> Suggestion | None:
         """The next trial to run; None: there are no more."""
         return self._source.next()

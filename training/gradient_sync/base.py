@@ -28,6 +28,7 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
+from scalestudy.training.config import LOCAL_STEPS, POWERSGD_RANK
 from scalestudy.training.distributed import Worker
 from scalestudy.training.losses import ShardLoss
 
@@ -37,8 +38,8 @@ class SyncOptions:
     """What a strategy may need to know beyond model and worker."""
 
     total_steps: int = 1  # updates of the whole training
-    powersgd_rank: int = 2  # rank of the compressed gradients
-    local_steps: int = 8  # between two averages of local_sgd
+    powersgd_rank: int = POWERSGD_RANK  # rank of the compressed gradients
+    local_steps: int = LOCAL_STEPS  # between two averages of local_sgd
     seed: int = 0  # of the training
 
 

@@ -78,9 +78,9 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
     shared = [key for key in keys if sum(key in cells for cells in rows.values()) > 1]
     cells = []
     for key in shared:
-        found = {name: members[key] for name, members in rows.items() if key in members}
-        params, base = next(iter(found.values()))["params"], found.get(next(iter(rows)))
-        by_measure = {measure.heading: _entries(found, measure, base) for measure in measures}
+        by_study = {name: members[key] for name, members in rows.items() if key in members}
+        params, base = next(iter(by_study.values()))["params"], by_study.get(next(iter(rows)))
+        by_measure = {measure.heading: _entries(by_study, measure, base) for measure in measures}
         cells.append({"label": label(params), "params": dict(params), "measures": by_measure})
     return {
         "studies": list(studies),
@@ -122,11 +122,11 @@ def _time_figure(row: Mapping[str, Any]) -> Figure:
     return {"value": row["seconds"], "low": interval["low"], "high": interval["high"], "n": row["n_seeds"]}
 
 
-def _entries(found: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """One entry a study. found: the cell's row by study. base_row: the base's, None if it has no such cell."""
+def _entries(by_study: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """One entry a study. by_study: the cell's row by study. base_row: the base's, None if it has no such cell."""
     base = base_row[measure.key] if base_row is not None else missing("the base has no such cell")
     entries = []
-    for name, row in found.items():
+    for name, row in by_study.items():
         figure = row[measure.key]
         entry: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "change": None}
         answer: Answer = "not known"
@@ -177,8 +177,8 @@ def compared_laws(studies: Mapping[str, Summary]) -> list[dict[str, Any]]:
     """
     rows = []
     for part, name, unit in LAWS:
-        found = {study: summary.get(part) or {} for study, summary in studies.items()}
-        known = {study: law for study, law in found.items() if law.get(name) is not None and present(law[name])}
+        laws = {study: summary.get(part) or {} for study, summary in studies.items()}
+        known = {study: law for study, law in laws.items() if law.get(name) is not None and present(law[name])}
         if len(known) > 1:
             base = next(iter(known.values()))
             entries = [{"study": study, **_law_entry(law, base, name)} for study, law in known.items()]
@@ -206,12 +206,12 @@ def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
     return {**facts, "change": change, "answer": answer, "why": why}
 
 
-def comparison_table(found: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
+def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text, a row for each cell and study. cells: how many, those that differ most in time.
 
     A value beyond noise carries its change: `0.232 (0.67×)`, `0.981 (+0.012)`. One of flagged timings is marked †.
     """
-    chosen, headings = found["cells"], found["measures"]
+    chosen, headings = compared["cells"], compared["measures"]
     if cells is not None and len(chosen) > cells:
 
         def largest_change(row: Mapping[str, Any]) -> float:
@@ -240,22 +240,22 @@ def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
     return f"{value} ({entry['change']:.2f}×)" if by_ratio else f"{value} ({entry['change']:+.3g})"
 
 
-def comparison_lines(found: Mapping[str, Any]) -> list[str]:
+def comparison_lines(compared: Mapping[str, Any]) -> list[str]:
     """The comparison as text: by study and measure, in how many cells it differs beyond noise."""
-    lines = [f"{len(found['cells'])} cells in common; {found['studies'][0]} is the base"]
-    for study in found["studies"][1:]:
-        for heading in found["measures"]:
-            entries = [each for row in found["cells"] for each in row["measures"][heading] if each["study"] == study]
+    lines = [f"{len(compared['cells'])} cells in common; {compared['studies'][0]} is the base"]
+    for study in compared["studies"][1:]:
+        for heading in compared["measures"]:
+            entries = [each for row in compared["cells"] for each in row["measures"][heading] if each["study"] == study]
             counts = {answer: sum(each["answer"] == answer for each in entries) for answer in ANSWERS}
             told = [f"{count} {answer}" for answer, count in counts.items() if count]
             if told:
                 lines.append(f"{study}: {heading}: {', '.join(told)}")
-    lines += law_lines(found["laws"])
-    lines += [f"{name} alone has {len(cells)} cells" for name, cells in found["only"].items() if cells]
-    every = [entry for row in found["cells"] for entries in row["measures"].values() for entry in entries]
+    lines += law_lines(compared["laws"])
+    lines += [f"{name} alone has {len(cells)} cells" for name, cells in compared["only"].items() if cells]
+    every = [entry for row in compared["cells"] for entries in row["measures"].values() for entry in entries]
     if any(entry["answer"] == "not known" for entry in every):
         lines.append(NOT_KNOWN)
-    for study in found["studies"]:
+    for study in compared["studies"]:
         flags = sorted({flag for entry in every if entry["study"] == study for flag in entry["flags"]})
         if flags:
             lines.append(f"{FLAGGED} {study}: timings marked {', '.join(flags)}: they may differ for that alone")

@@ -57,8 +57,8 @@ class PointsLaw:
     why: str = ""
 
 
-def statistical_efficiency(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
-    """The `statistical_efficiency` part of `summary.json`. found: from `tunings`.
+def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
+    """The `statistical_efficiency` part of `summary.json`. tuned: from `tunings`.
 
     Returns:
         `{of, target, num_gpus, s_min, b_crit, e_min, regimes, points, noise_scale, why, others}`. `others` has a part
@@ -73,7 +73,7 @@ def statistical_efficiency(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
         `edge` and `rates` of the grid; `upper_bound` (met within the first epoch); `stopped` (seeds that were stopped
         before the target, not among n); `regime` and `fitted_steps` by the law, null without one.
     """
-    parts = [_part(spec, tuning) for tuning in found]
+    parts = [_part(spec, tuning) for tuning in tuned]
     if not parts:
         return missing("the study has no cells")
     return {**parts[0], "others": parts[1:]}
@@ -144,8 +144,8 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     noise = noise_scale(tuning.trainings, rates, named)
     if not rates and noise["value"] is None:
         return missing(_why_nothing(spec, tuning))
-    found = law_through(tuning.points) if tuning.points else PointsLaw(why=_why_nothing(spec, tuning))
-    drawn = found.law if not found.bounds else None
+    fitted = law_through(tuning.points) if tuning.points else PointsLaw(why=_why_nothing(spec, tuning))
+    drawn = fitted.law if not fitted.bounds else None
     regimes = None
     if drawn is not None and drawn.b_crit.identified:
         critical = drawn.b_crit.value
@@ -157,11 +157,11 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
         "training_examples": max(
             (each.epoch_examples for each in tuning.trainings if each.epoch_examples), default=None
         ),
-        **_estimates(found, tuning.points),
+        **_estimates(fitted, tuning.points),
         "regimes": regimes,
         "points": [_point(point, drawn) for point in tuning.points],
         "noise_scale": noise,
-        "why": found.bounds or found.why or None,
+        "why": fitted.bounds or fitted.why or None,
     }
 
 
@@ -205,14 +205,14 @@ def _fitted(points: Sequence[BatchPoint]) -> BatchLaw:
     return fit_batch_law([point.examples_per_step for point in points], steps)
 
 
-def _estimates(found: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Figure]:
+def _estimates(fitted: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Figure]:
     """s_min, b_crit and e_min."""
-    law = found.law
+    law = fitted.law
     if law is None:
-        return {name: missing(found.why) for name in ("s_min", "b_crit", "e_min")}
+        return {name: missing(fitted.why) for name in ("s_min", "b_crit", "e_min")}
     estimates = {"s_min": law.s_min, "b_crit": law.b_crit, "e_min": law.e_min}
-    if found.bounds:
-        return {name: bound_part(estimate.value, found.bounds) for name, estimate in estimates.items()}
+    if fitted.bounds:
+        return {name: bound_part(estimate.value, fitted.bounds) for name, estimate in estimates.items()}
     sizes = [point.batch_size for point in points if point.measured]
     advice = {
         "s_min": f"try batch sizes above {max(sizes)}, or more of them",

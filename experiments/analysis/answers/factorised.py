@@ -184,18 +184,18 @@ def factorised_caveats(
     if plan.factorised is None or part is None:
         return []
     inferred = sum(row["kind"] == "factorised" for row in rows)
-    found = []
+    caveats = []
     if inferred:
-        found.append(
+        caveats.append(
             f"{inferred} of {len(rows)} cells {'is' if inferred == 1 else 'are'} inferred: their times are products of "
             f"the epochs of the same training with num_gpus {plan.factorised.train_on} and of undisturbed seconds an "
             "epoch."
         )
     if inferred or part["held_out"]:
-        found.append(_check_words(part, "them" if inferred else "what would be inferred"))
+        caveats.append(_check_words(part, "them" if inferred else "what would be inferred"))
     if spec.search.allow_inexact:
-        found.append("search.allow_inexact is on: what is trained may depend on num_gpus, and then no product holds.")
-    return found
+        caveats.append("search.allow_inexact is on: what is trained may depend on num_gpus, and then no product holds.")
+    return caveats
 
 
 def _check_words(part: Mapping[str, Any], them: str) -> str:
@@ -248,13 +248,13 @@ def held_out_trials(
         held[key] = left.pop(key)
         used[_step(held[key])] += 1
     resources = spec.to_dict()["resources"]
-    found: list[TrialPlan] = []
+    trials: list[TrialPlan] = []
     for cell in held.values():
         for training in trainings.get(_trained(plan, cell), ()):
             trial = at_size(training, cell["num_gpus"])
             in_a_grid = trial_id(trial.params, trial.workload, trial.train, resources)
-            found.append(replace(trial, trial_id=in_a_grid))
-    return sorted(found, key=lambda trial: trial.num_gpus)
+            trials.append(replace(trial, trial_id=in_a_grid))
+    return sorted(trials, key=lambda trial: trial.num_gpus)
 
 
 def _trained(plan: Plan, cell: CellKey) -> str:

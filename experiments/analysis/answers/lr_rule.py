@@ -18,8 +18,8 @@ APPLIED: Mapping[str, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 """p by which `train.lr_rule` scales the nominal rate. AdaScale's gain follows the gradients, and has none."""
 
 
-def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
-    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. found: from `efficiency.tunings`.
+def lr_rule(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
+    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. tuned: from `efficiency.tunings`.
 
     If three batch sizes reach the target, the best rate is the one that reaches it soonest: after the last epoch many
     rates have come to the same metric, and differ in how soon they did. Else it is the one of the best metric after the
@@ -36,7 +36,7 @@ def lr_rule(spec: StudySpec, found: Sequence[Tuning]) -> Figure:
         A point has `best_rate` (nominal), `effective_rate`, `low` and `high` (nominal, the range in which grid and
         seeds leave it), `edge`, `rates` tried, n seeds, `fitted_rate` (nominal).
     """
-    parts = [_part(spec, tuning) for tuning in found]
+    parts = [_part(spec, tuning) for tuning in tuned]
     if not parts:
         return missing("the study has no cells")
     return {**parts[0], "others": parts[1:]}

@@ -123,11 +123,11 @@ class Batch:
 
 def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
     """The batch sizes whose steps to the target were measured. If there is a law of batch sizes, it gives the steps."""
-    found = []
+    batches = []
     for point in efficiency["points"]:
         if point["steps"] is not None:
             known = point["n"] >= ENOUGH_SEEDS and not point.get("upper_bound") and point["low"] and point["high"]
-            found.append(
+            batches.append(
                 Batch(
                     batch_size=point["batch_size"],
                     examples=point.get("examples_per_step") or point["batch_size"],
@@ -136,7 +136,7 @@ def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
                     spread=math.log(point["high"] / point["low"]) / 2 if known else None,
                 )
             )
-    return found
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,11 +326,11 @@ class _Predicting:
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
         now = best.steps * self.valid_range.seconds(count, best.examples).value
-        found: tuple[float, int] | None = None
+        most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
                 then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.seconds(count, size).value
-                found = max(found or (0.0, 0), (now / then, size))
-        if found is None or found[0] < WORTH_TELLING:
+                most_gain = max(most_gain or (0.0, 0), (now / then, size))
+        if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None
-        return f"a batch of {found[1]}, beyond those measured, is predicted to be {found[0]:.2f}× as fast"
+        return f"a batch of {most_gain[1]}, beyond those measured, is predicted to be {most_gain[0]:.2f}× as fast"

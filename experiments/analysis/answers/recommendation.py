@@ -207,34 +207,36 @@ def caveats_of(
     edge: of its learning rate. ties: labels of what it can't be told apart from. batch_edge: of its batch size, if the
     study asks for that; a single batch size is no choice.
     """
-    found: list[str | None] = [_seed_caveat(choice["n_seeds"]), tie_sentence(ties)]
+    caveats: list[str | None] = [_seed_caveat(choice["n_seeds"]), tie_sentence(ties)]
     gain, batch_size, flags = choice.get("strong_speedup"), choice["batch_size"], choice["flags"]
     if choice.get("seconds") is not None and gain is not None and gain < 1:
-        found.append(
+        caveats.append(
             f"At batch {batch_size} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
             "what learns alike is sooner with one, and that it was not so here may be chance."
         )
     if choice["evidence"]["kind"] != "measured":
         trained = ", ".join(choice["evidence"]["cells"])
-        found.append(
+        caveats.append(
             f"Inferred: the epochs are those of {trained}, the seconds an epoch those of a timing run of its own."
         )
     reached, seeds = choice["reached"], choice["n_seeds"]
     if reached is not None and reached < seeds:
-        found.append(f"{seeds - reached} of {seeds} seeds did not reach the target.")
-    found.append(_stopped_caveat(choice))
+        caveats.append(f"{seeds - reached} of {seeds} seeds did not reach the target.")
+    caveats.append(_stopped_caveat(choice))
     if edge is not None:
         beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
         rate = f"{choice['learning_rate']:g}"
-        found.append(f"{rate} is the {edge} learning rate tried at batch {batch_size}: {beyond} may do better.")
+        caveats.append(f"{rate} is the {edge} learning rate tried at batch {batch_size}: {beyond} may do better.")
     if batch_edge is not None and batch_edge != "only":
         which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[batch_edge]
-        found.append(f"{batch_size} is the {which} batch size tried: {beyond} may do better.")
+        caveats.append(f"{batch_size} is the {which} batch size tried: {beyond} may do better.")
     if choice["upper_bound"]:
-        found.append("A seed met the target within its first epoch, whose end is counted: the time is an upper bound.")
+        caveats.append(
+            "A seed met the target within its first epoch, whose end is counted: the time is an upper bound."
+        )
     if flags:
-        found.append(f"Its timings are marked {', '.join(flags)}.")
-    return [caveat for caveat in found if caveat]
+        caveats.append(f"Its timings are marked {', '.join(flags)}.")
+    return [caveat for caveat in caveats if caveat]
 
 
 def _seed_caveat(seeds: int) -> str | None:

@@ -50,8 +50,8 @@ class RowLaw:
     def seconds(self, num_gpus: int, batch_size: float) -> float:
         """Seconds of a step."""
         share = batch_size / num_gpus
-        found = self.times.seconds(num_gpus, share, data_seconds=self.data_seconds, across_nodes=self.across_nodes)
-        return found.value
+        step = self.times.seconds(num_gpus, share, data_seconds=self.data_seconds, across_nodes=self.across_nodes)
+        return step.value
 
     def sync_share(self, num_gpus: int, batch_size: float) -> float:
         """The exposed part of summing gradients, as a share of a step."""

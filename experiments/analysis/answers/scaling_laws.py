@@ -100,12 +100,12 @@ def lines_of(sizes: Sequence[TimedSize]) -> list[Line]:
     for size in sorted(sizes, key=lambda size: (size.num_gpus, size.across_nodes)):
         groups.setdefault((STRONG, float(size.batch_size)), {}).setdefault(size.num_gpus, size)
         groups.setdefault((WEAK, size.batch_size / size.num_gpus), {}).setdefault(size.num_gpus, size)
-    found = [
+    lines = [
         Line(scaling=scaling, constant=constant, sizes=tuple(group.values()))
         for (scaling, constant), group in groups.items()
         if len(group) > 1
     ]
-    return sorted(found, key=lambda line: (-len(set(line.workers)), line.scaling != STRONG, -line.constant))
+    return sorted(lines, key=lambda line: (-len(set(line.workers)), line.scaling != STRONG, -line.constant))
 
 
 def _fit(line: Line) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _curve(law: Usl, most: int) -> list[dict[str, Any]]:
     doublings = math.log2(most) + 1
     count = math.ceil(doublings * CURVE_POINTS_PER_DOUBLING)
     places = [2 ** (doublings * index / count) for index in range(count + 1)]
-    found = [(place, law.throughput(place)) for place in places]
+    points = [(place, law.throughput(place)) for place in places]
     return [
         {"num_gpus": place, "samples_per_second": each.value, "low": each.low, "high": each.high}
-        for place, each in found
+        for place, each in points
     ]

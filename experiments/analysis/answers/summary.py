@@ -79,8 +79,8 @@ def summarise_cells(
     recommendation = choose(cells, rows, by_target, metric)
     steps = timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation)
     throughput = throughput_part(steps)
-    found = tunings(spec, cells, recommendation)
-    efficiency = statistical_efficiency(spec, found)
+    tuned = tunings(spec, cells, recommendation)
+    efficiency = statistical_efficiency(spec, tuned)
     ended = {trial.get("trial_id") for trial in lines if isinstance(trial, Mapping)}
     not_run = sum(trial.trial_id not in ended for trial in plan.trials)
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
@@ -98,7 +98,7 @@ def summarise_cells(
         "throughput_model": throughput,
         "usl": usl_part(steps),
         "statistical_efficiency": efficiency,
-        "lr_rule": lr_rule(spec, found),
+        "lr_rule": lr_rule(spec, tuned),
         "predictions": predictions_part(throughput, efficiency, price),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target]],
         "factorised": factorised,
@@ -184,5 +184,5 @@ def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric)
         if counts[status]
     ]
     ending = f"Of {plural(counts['planned'], 'planned trial')}, {', '.join(bad)}." if bad else None
-    found = [device, seed_caveat(rows, metric), ending, timed_alone_caveat(rows), *flag_caveats(rows).values()]
-    return [caveat for caveat in found if caveat]
+    caveats = [device, seed_caveat(rows, metric), ending, timed_alone_caveat(rows), *flag_caveats(rows).values()]
+    return [caveat for caveat in caveats if caveat]

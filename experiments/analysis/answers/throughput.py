@@ -182,15 +182,15 @@ def step_timing(trial: Trial) -> StepTiming | None:
     For a training these are medians over its epochs. For a timing run, whose epochs differ in length, they are means
     over its steps.
     """
-    found = _of_timing_run(trial) if is_timing(trial) else _of_training(trial)
-    if found is None:
+    step = _of_timing_run(trial) if is_timing(trial) else _of_training(trial)
+    if step is None:
         return None
-    from_one_to_all = 1 <= found.examples <= trial["params"]["batch_size"] * (1 + ROUNDING)
-    if not from_one_to_all or not SHORTEST_STEP <= found.seconds <= LONGEST_STEP:
+    from_one_to_all = 1 <= step.examples <= trial["params"]["batch_size"] * (1 + ROUNDING)
+    if not from_one_to_all or not SHORTEST_STEP <= step.seconds <= LONGEST_STEP:
         return None
-    if found.data_seconds is not None and found.data_seconds >= found.seconds:
-        return replace(found, data_seconds=None)
-    return found
+    if step.data_seconds is not None and step.data_seconds >= step.seconds:
+        return replace(step, data_seconds=None)
+    return step
 
 
 def _of_training(trial: Trial) -> StepTiming | None:

@@ -104,13 +104,13 @@ class Fit:
         if self.spare < 1:
             return unknown(value, f"no measurements to spare: {len(self.parameters)} parameters take them all")
         half = self.quantile * math.sqrt(self.covariance[index, index])
-        found = with_interval(value, half, name, low=parameter.low, high=parameter.high)
+        estimate = with_interval(value, half, name, low=parameter.low, high=parameter.high)
         effect = half * self.leverage[index]
-        if found.identified or not parameter.may_vanish or NEGLIGIBLE < effect < UNBOUNDED:
-            return found
+        if estimate.identified or not parameter.may_vanish or NEGLIGIBLE < effect < UNBOUNDED:
+            return estimate
         if effect <= NEGLIGIBLE:
-            return replace(found, identified=True, why="")
-        return replace(found, high=None, why=f"nothing measured bounds {name}")
+            return replace(estimate, identified=True, why="")
+        return replace(estimate, high=None, why=f"nothing measured bounds {name}")
 
     def predict(self, function: Callable[[Vector], float], name: str = "the prediction") -> Estimate:
         """A positive figure that follows from the parameters (p,), with its interval by the delta method."""
@@ -245,7 +245,7 @@ def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter
         return residuals(outer(steps))
 
     margin = np.minimum(1e-6, (high - low) / 4)  # the solver wants starts strictly between the bounds
-    found = [
+    solutions = [
         optimize.least_squares(
             inner_residuals,
             np.clip(start, low + margin, high - margin),
@@ -257,7 +257,7 @@ def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter
         )
         for start in starts
     ]
-    steps = min(found, key=lambda each: float(each.cost)).x
+    steps = min(solutions, key=lambda each: float(each.cost)).x
     return np.where(~logs & (steps < NEXT_TO_ZERO), 0.0, outer(steps))
 
 

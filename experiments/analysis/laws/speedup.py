@@ -78,8 +78,8 @@ def _fit_serial(
         scale_parameter(num_workers, throughputs),
         Parameter(name="the serial part", low=0.0, high=most, starts=(0.05, 0.5)),
     ]
-    found = fit(lambda values: values[0] * law(values[1], sizes), throughputs, parameters, level=level)
-    return found.estimate("the serial part")
+    fitted = fit(lambda values: values[0] * law(values[1], sizes), throughputs, parameters, level=level)
+    return fitted.estimate("the serial part")
 
 
 def scale_parameter(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Parameter:
@@ -176,18 +176,18 @@ def fit_usl(
         Parameter(name="sigma", low=0.0, high=1.0, starts=STARTS[0]),
         Parameter(name="kappa", low=0.0, high=np.inf, starts=STARTS[1]),
     ]
-    found = fit(lambda values: usl_throughput(sizes, *values), throughputs, parameters, level=level, relative=relative)
-    scale, sigma, kappa = (found.estimate(parameter.name) for parameter in parameters)
-    return Usl(scale=scale, sigma=sigma, kappa=kappa, peak=_peak(found, kappa), fit=found)
+    fitted = fit(lambda values: usl_throughput(sizes, *values), throughputs, parameters, level=level, relative=relative)
+    scale, sigma, kappa = (fitted.estimate(parameter.name) for parameter in parameters)
+    return Usl(scale=scale, sigma=sigma, kappa=kappa, peak=_peak(fitted, kappa), fit=fitted)
 
 
-def _peak(found: Fit, kappa: Estimate) -> Estimate:
+def _peak(fitted: Fit, kappa: Estimate) -> Estimate:
     """N* with its interval. If kappa may be 0, throughput may rise for ever, and only a lower limit is known."""
-    _, sigma, value = found.values.tolist()
+    _, sigma, value = fitted.values.tolist()
     peak = peak_workers(sigma, value)
     if kappa.high is None:
         return unknown(peak, kappa.why)
     if not kappa.low:
         why = f"kappa is at most {kappa.high:.3g}, and may be 0: throughput may go on rising"
         return Estimate(value=peak, low=peak_workers(sigma, kappa.high), high=None, identified=False, why=why)
-    return found.predict(lambda values: peak_workers(values[1], values[2]), "the peak")
+    return fitted.predict(lambda values: peak_workers(values[1], values[2]), "the peak")

@@ -180,10 +180,10 @@ class StepTimeLaw:
         if name in self.absent:
             value = self.times.constants.gamma
             return unknown(value, f"{self.absent[name]}; {remedy}") if name == "gamma" else None
-        found = self.fit.estimate(name)
-        if found.identified and name in self.doubts:
-            return replace(found, identified=False, why=self.doubts[name])
-        return found if found.identified else replace(found, why=f"{found.why}; {remedy}")
+        estimate = self.fit.estimate(name)
+        if estimate.identified and name in self.doubts:
+            return replace(estimate, identified=False, why=self.doubts[name])
+        return estimate if estimate.identified else replace(estimate, why=f"{estimate.why}; {remedy}")
 
 
 def fit_step_time(places: Sequence[Place], *, level: float = LEVEL, near: Constants | None = None) -> StepTimeLaw:
@@ -200,29 +200,29 @@ def fit_step_time(places: Sequence[Place], *, level: float = LEVEL, near: Consta
         constants = Constants(**dict(zip(names, values.tolist(), strict=True)))
         return constants.step_seconds(workers, shares, across) + data
 
-    found = fit(model, [place.seconds for place in places], _parameters(names, starts), level=level)
+    fitted = fit(model, [place.seconds for place in places], _parameters(names, starts), level=level)
     times = StepTimes(
-        constants=Constants(**dict(zip(names, found.values.tolist(), strict=True))),
+        constants=Constants(**dict(zip(names, fitted.values.tolist(), strict=True))),
         names=tuple(names),
-        covariance=found.covariance,
-        t=found.quantile if found.spare else None,
+        covariance=fitted.covariance,
+        t=fitted.quantile if fitted.spare else None,
     )
-    return StepTimeLaw(times=times, fit=found, absent=absent, doubts=_doubts(places, names))
+    return StepTimeLaw(times=times, fit=fitted, absent=absent, doubts=_doubts(places, names))
 
 
 def _doubts(places: Sequence[Place], names: Sequence[str]) -> dict[str, str]:
     """What the value of a constant of T_sync depends on beside the measurements."""
-    found: dict[str, str] = {}
+    doubts: dict[str, str] = {}
     for sync in SYNCS:
         fitted = [name for name in (sync.first, sync.each) if name in names]
         sizes = {place.num_gpus for place in sync.among(places)}
         if "gamma" not in names:
-            found |= {name: f"{name} is taken at gamma 1, no overlap; {MEASURE['gamma']}" for name in fitted}
+            doubts |= {name: f"{name} is taken at gamma 1, no overlap; {MEASURE['gamma']}" for name in fitted}
         elif len(sizes) == 1 and sizes != {2}:
-            found[sync.first] = (
+            doubts[sync.first] = (
                 f"{sync.first} is all that summing over {min(sizes)} workers takes; {MEASURE[sync.each]}"
             )
-    return found
+    return doubts
 
 
 def _row(place: Place) -> tuple[float, float, bool, float]:
@@ -322,9 +322,11 @@ def held_out_errors(places: Sequence[Place], law: StepTimeLaw) -> list[float]:
         try:
             if tuple(free_constants(others)[0]) != law.times.names:
                 continue
-            found = fit_step_time(others, near=law.times.constants).times.constants
+            constants = fit_step_time(others, near=law.times.constants).times.constants
         except NoLawError:
             continue
-        seconds = found.step_seconds(place.num_gpus, place.per_worker_batch, place.across_nodes) + place.data_seconds
+        seconds = (
+            constants.step_seconds(place.num_gpus, place.per_worker_batch, place.across_nodes) + place.data_seconds
+        )
         errors.append(abs(float(seconds) / place.typical_seconds - 1))
     return errors

@@ -159,12 +159,12 @@ def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cel
         cell = cell_of(trial["params"])
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
-    found = []
+    cells = []
     for key, cell in params.items():
         own = tuple(members.get(key, ()))
         made = Cell(params=cell, planned=planned[key], trials=own, metric=metric, timing=timings.get(step_key(cell)))
-        found.append(_factorised(made, plan.factorised, members) if plan.factorised else made)
-    return found
+        cells.append(_factorised(made, plan.factorised, members) if plan.factorised else made)
+    return cells
 
 
 def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Trial]]) -> Cell:
@@ -246,9 +246,9 @@ def _times(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _repeats(found: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
+def _repeats(repeats: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
     """Median, range and number of seconds an epoch and samples/s, over every epoch of every trial."""
-    seconds, rates = zip(*found, strict=True) if found else ((), ())
+    seconds, rates = zip(*repeats, strict=True) if repeats else ((), ())
     return {"epoch_seconds": spread(seconds, NO_TIMES), "samples_per_second": spread(rates, NO_TIMES)}
 
 
@@ -364,7 +364,7 @@ def combinations(cells: Sequence[Cell], recommendation: Figure | None = None) ->
     members: dict[str, list[Cell]] = {}
     for cell in cells:
         members.setdefault(key_of(cell.params, without=USUAL), []).append(cell)
-    found = [Combination(settings=settings_of(group[0].params), cells=tuple(group)) for group in members.values()]
+    groups = [Combination(settings=settings_of(group[0].params), cells=tuple(group)) for group in members.values()]
     choice = (recommendation or {}).get("choice")
     wanted = settings_of(choice["params"]) if choice is not None and present(choice) else None
-    return sorted(found, key=lambda each: (each.settings != wanted, -each.trials))
+    return sorted(groups, key=lambda each: (each.settings != wanted, -each.trials))

@@ -108,8 +108,8 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
             return {**part, "why": f"{side['label']}: {side['epoch_seconds']['why']}"}
     gain = speedup(row["epoch_seconds"]["value"], base["epoch_seconds"]["value"])
     count = row["params"]["num_gpus"]
-    shown = {"karp_flatt": karp_flatt(gain, count), "retrograde": gain < 1}
-    return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **shown}
+    serial = {"karp_flatt": karp_flatt(gain, count), "retrograde": gain < 1}
+    return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **serial}
 
 
 def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> list[dict[str, Any]]:
@@ -172,8 +172,8 @@ def examples_an_epoch(pool: Sequence[Cell]) -> int | None:
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:
     """Compute of the slowest worker over the median one's: median of the epochs, or None if it was not recorded."""
-    found = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
-    return median([ratio for ratio in found if ratio is not None])
+    ratios = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
+    return median([ratio for ratio in ratios if ratio is not None])
 
 
 def unsteadiness(trials: Sequence[Trial]) -> Figure:

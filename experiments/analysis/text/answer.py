@@ -124,10 +124,10 @@ def _verdict_line(summary: Summary) -> Line | None:
     if not doubts and not causes:
         return None
     verdict = (causes or doubts)[0]
-    told = f"{clipped(verdict_words(verdict, summary), LONGEST_LINE // 2)} {verdict['remedy']}"
+    text = f"{clipped(verdict_words(verdict, summary), LONGEST_LINE // 2)} {verdict['remedy']}"
     if doubts and causes:
-        told = f"{clipped(verdict_words(doubts[0], summary), LONGEST_LINE // 4)} {told}"
-    return Line("", told)
+        text = f"{clipped(verdict_words(doubts[0], summary), LONGEST_LINE // 4)} {text}"
+    return Line("", text)
 
 
 def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:

@@ -168,6 +168,8 @@ def test_a_timing_of_another_way_of_training_does_not_count():
         ("train.schedule=cosine", True),
         ("train.warmup_epochs=1", True),
         ("train.checkpoint_every=0", True),
+        ("train.epochs=3", True),
+        ("train.warm_up_steps=2", True),
         ("train.precision=bf16", False),
         ("train.compile=true", False),
         ("train.lr_rule=adascale", False),

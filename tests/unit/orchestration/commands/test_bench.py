@@ -8,6 +8,8 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
+from scalestudy.experiments.spec.sections import leaf_keys
+from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench
 from scalestudy.orchestration.commands.bench import Benched, cell_text, markdown, run_bench, show_bench
@@ -147,3 +149,7 @@ def test_the_help_names_every_experiment(tmp_path):
     shown = " ".join(scalestudy("bench", "--help", cwd=tmp_path).stdout.split())
     assert all(name in shown for name in EXPERIMENTS)
     assert bench.EXPERIMENT == "scalestudy-bench"
+
+
+def test_the_keys_that_the_largest_batch_does_not_depend_on_are_there():
+    assert {*ITEMS, *leaf_keys()} >= bench.IRRELEVANT

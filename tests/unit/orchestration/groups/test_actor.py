@@ -84,7 +84,7 @@ def test_the_pool_can_be_looked_at():
         shown = await study.actor.snapshot()
         (group,) = shown.groups
         assert group == GroupSnapshot(
-            group_id="group-2-of-2", num_workers=2, state="leased", trial="t1", served=0, nodes={"a": 2}
+            group_id="group-2-of-2", num_workers=2, state="busy", trial="t1", served=0, nodes={"a": 2}
         )
         assert [(request.trial, request.attempt, request.group) for request in shown.requests] == [
             ("t1", 1, "group-2-of-2"),

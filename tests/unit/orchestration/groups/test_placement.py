@@ -66,18 +66,18 @@ def test_room_that_is_on_its_way_is_waited_for():
 
 
 def test_nothing_ends_when_it_would_not_be_enough():
-    groups = [group("g", 1, "leased"), group("h", 1, "idle")]
+    groups = [group("g", 1, "busy"), group("h", 1, "idle")]
     assert decide(ONE_NODE, groups, ask(2), exclusive=False) == []
 
 
 def test_a_large_request_holds_back_the_small_ones_behind_it():
-    groups = [group("g", 1, "leased")]
+    groups = [group("g", 1, "busy")]
     assert decide(ONE_NODE, groups, ask(2, 1), exclusive=False) == []
     assert decide(ONE_NODE, groups, ask(1, 2), exclusive=False) == [Start(trial_id="t0", num_workers=1, slots={"a": 1})]
 
 
 def test_exclusive_trials_have_their_node_to_themselves():
-    groups = [group("g", 1, "leased", {"a": 1}), group("h", 1, "idle", {"a": 1}), group("i", 1, "idle", {"b": 1})]
+    groups = [group("g", 1, "busy", {"a": 1}), group("h", 1, "idle", {"a": 1}), group("i", 1, "idle", {"b": 1})]
     assert decide(TWO_NODES, groups, ask(1, 1), exclusive=True) == [Grant(trial_id="t0", group_id="i")]
     assert decide(TWO_NODES, groups, ask(1, 1), exclusive=False) == [
         Grant(trial_id="t0", group_id="h"),
@@ -86,9 +86,9 @@ def test_exclusive_trials_have_their_node_to_themselves():
 
 
 def test_exclusive_no_group_starts_beside_a_trial():
-    leased = group("g", 1, "leased", {"a": 1})
-    assert decide(ONE_NODE, [leased], ask(1), exclusive=True) == []
-    assert decide(TWO_NODES, [leased], ask(1), exclusive=True) == [Start(trial_id="t0", num_workers=1, slots={"b": 1})]
+    busy = group("g", 1, "busy", {"a": 1})
+    assert decide(ONE_NODE, [busy], ask(1), exclusive=True) == []
+    assert decide(TWO_NODES, [busy], ask(1), exclusive=True) == [Start(trial_id="t0", num_workers=1, slots={"b": 1})]
 
 
 def test_exclusive_a_group_that_starts_is_not_disturbed_by_a_trial():
@@ -108,7 +108,7 @@ def test_an_exhausted_group_ends_and_its_room_is_waited_for():
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 SITUATION = st.tuples(
     NODES,
-    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["starting", "idle", "leased", "stopping"]), st.booleans())),
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["starting", "idle", "busy", "stopping"]), st.booleans())),
     st.lists(st.integers(1, 4), max_size=6),
     st.booleans(),
 )
@@ -126,7 +126,7 @@ def situation(sizes, groups, wanted, exclusive):
             count = min(free[node_id], size - sum(slots.values()))
             if count:
                 slots[node_id] = count
-        occupies = exclusive and state in ("leased", "starting")
+        occupies = exclusive and state in ("busy", "starting")
         if sum(slots.values()) < size or (occupies and busy & slots.keys()):
             continue
         busy |= slots.keys() if occupies else set()
@@ -148,7 +148,7 @@ def test_actions_never_conflict(case):
     held = Counter()
     for view in views:
         held.update(view.slots)
-    running = Counter({node: 1 for view in views if view.state in ("leased", "starting") for node in view.slots})
+    running = Counter({node: 1 for view in views if view.state in ("busy", "starting") for node in view.slots})
     sizes = {request.trial_id: request.num_workers for request in requests}
     for action in actions:
         if isinstance(action, Stop):
@@ -205,7 +205,7 @@ def test_held_back_requests_do_not_overtake(case):
 
 
 def test_the_next_size_is_started_where_there_is_room():
-    groups = [group("g", 1, "leased")]
+    groups = [group("g", 1, "busy")]
     assert ahead(TWO_NODES, groups, [1, 2], exclusive=False) == Start(trial_id="", num_workers=2, slots={"b": 2})
     assert ahead(ONE_NODE, groups, [1, 2], exclusive=False) is None
 
@@ -215,12 +215,12 @@ def test_never_two_at_once():
 
 
 def test_nothing_is_left_to_start():
-    assert ahead(TWO_NODES, [group("g", 1, "idle"), group("h", 2, "leased", {"b": 2})], [1, 2], exclusive=False) is None
+    assert ahead(TWO_NODES, [group("g", 1, "idle"), group("h", 2, "busy", {"b": 2})], [1, 2], exclusive=False) is None
     assert ahead(TWO_NODES, [], [], exclusive=False) is None
 
 
 def test_a_size_that_does_not_fit_yet_does_not_let_later_ones_take_its_room():
-    assert ahead(TWO_NODES, [group("g", 1, "leased")], [1, 4, 2], exclusive=False) is None
+    assert ahead(TWO_NODES, [group("g", 1, "busy")], [1, 4, 2], exclusive=False) is None
 
 
 @given(SITUATION)

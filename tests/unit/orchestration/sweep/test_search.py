@@ -8,7 +8,7 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.groups.events import Ended, Running, Suggested, TrialError, from_plain, to_plain
-from scalestudy.orchestration.sweep.search import Search, search_for
+from scalestudy.orchestration.sweep.search import search_for
 from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
 from tests.support.synthetic_studies import spec_of
 
@@ -158,4 +158,5 @@ def test_a_trial_that_was_stopped_and_ended_is_not_ended_twice():
 
 
 def test_without_a_scheduler_no_trial_stops():
-    assert Search.of_plan(make_plan(spec_of(GRID))).asha is None
+    spec = spec_of(GRID)
+    assert search_for(spec, make_plan(spec)).asha is None

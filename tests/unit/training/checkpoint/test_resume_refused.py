@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE
+from scalestudy.training.config import OptimizerConfig, TrainConfig, keys
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference
 from tests.support.training.resuming import (
@@ -103,3 +104,7 @@ def test_a_store_that_can_not_be_written_does_not_stop_the_training(ranks: GlooP
 def test_after_the_last_epoch_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     checkpointed(ALONE, config_of(epochs=1), str(tmp_path), 0)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_fields_that_are_free_to_change_are_there() -> None:
+    assert {*FREE_TO_CHANGE} <= {key.name for key in keys(TrainConfig)}

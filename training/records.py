@@ -314,7 +314,7 @@ def utc_now() -> str:
 
 
 def utc_text(seconds: float) -> str:
-    """A moment as records state it. seconds: since 1970, as time.time() gives them."""
+    """A moment, in seconds since 1970, as records state it: ISO 8601 in UTC, with milliseconds and a Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

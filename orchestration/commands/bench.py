@@ -22,7 +22,7 @@ from scalestudy.orchestration.study.ready import check_callables, check_configs,
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
-from scalestudy.training.config import TrainConfig, TrainKnobs, keys
+from scalestudy.training.config import TrainKnobs, keys
 
 if TYPE_CHECKING:
     import torch

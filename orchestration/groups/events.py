@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from scalestudy.training.records import EpochRecord
@@ -25,11 +24,6 @@ FaultKind = Literal["exception", "out_of_memory", "collective"]
 """What a rank met: the user's own exception, too little memory, or a collective that lost a peer."""
 STUDY_STOPPED = "stopped"
 """Kind of the error of a trial that ended because the study did."""
-
-
-def utc_text(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC, with milliseconds and a Z."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # --- facts that events carry --------------------------------------------------------------------------------------

@@ -26,9 +26,8 @@ from scalestudy.orchestration.groups.events import (
     TrialError,
     TrialEvent,
     World,
-    utc_text,
 )
-from scalestudy.training.records import EpochRecord
+from scalestudy.training.records import EpochRecord, utc_text
 
 WARM_UP_INCLUDED = "warm_up_included"
 

@@ -17,8 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalestudy.orchestration.groups.events import Ended, Retried, Running, TrialEvent, utc_text
+from scalestudy.orchestration.groups.events import Ended, Retried, Running, TrialEvent
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
+from scalestudy.training.records import utc_text
 
 logger = logging.getLogger(__name__)
 

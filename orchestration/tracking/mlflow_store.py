@@ -37,11 +37,10 @@ from scalestudy.orchestration.groups.events import (
     UnknownEventError,
     from_plain,
     study_event_from_plain,
-    utc_text,
 )
 from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.records import epoch_metrics, noise_scale_of
+from scalestudy.training.records import epoch_metrics, noise_scale_of, utc_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,7 +17,7 @@ PLAN = make_plan(spec_of("name: s\nsweep: {num_gpus: [1, 2], batch_size: [64], l
 
 def group(trial, nodes):
     return GroupSnapshot(
-        group_id="g", num_workers=sum(nodes.values()), state="leased", trial=trial, served=0, nodes=nodes
+        group_id="g", num_workers=sum(nodes.values()), state="busy", trial=trial, served=0, nodes=nodes
     )
 
 

@@ -20,6 +20,7 @@ from scalestudy.training.records import (
     find_metric,
     noise_scale_of,
     reduce_over_ranks,
+    utc_text,
 )
 
 FAST = RankMeasurements(
@@ -197,3 +198,8 @@ def test_the_table_is_complete_and_without_doubles() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
     assert all(metric.unit and metric.reduction and metric.meaning for metric in METRICS)
+
+
+def test_a_moment_is_utc_with_milliseconds() -> None:
+    assert utc_text(0) == "1970-01-01T00:00:00.000Z"
+    assert utc_text(1_700_000_000.1234) == "2023-11-14T22:13:20.123Z"

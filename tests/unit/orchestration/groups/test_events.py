@@ -24,7 +24,6 @@ from scalestudy.orchestration.groups.events import (
     study_event_from_plain,
     study_event_to_plain,
     to_plain,
-    utc_text,
 )
 from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
@@ -108,11 +107,6 @@ def test_a_world_is_that_of_its_members():
     assert World.from_plain(world.to_plain()) == world
     assert World().to_plain() == {"device": None, "nodes": 0, "workers": []}
     assert World.from_plain(None) == World()
-
-
-def test_utc_text():
-    assert utc_text(0) == "1970-01-01T00:00:00.000Z"
-    assert utc_text(1_700_000_000.1234) == "2023-11-14T22:13:20.123Z"
 
 
 places = st.builds(

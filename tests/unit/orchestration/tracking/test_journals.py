@@ -9,12 +9,13 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.groups.events import Ended, from_plain, study_event_from_plain, utc_text
+from scalestudy.orchestration.groups.events import Ended, from_plain, study_event_from_plain
 from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.opening import open_resumed
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials
+from scalestudy.training.records import utc_text
 from tests.support.old_studies import JOURNALS, STUDIES, entries_of, entry_texts, unpack
 from tests.support.recordings import FakeWriter
 

@@ -42,7 +42,7 @@ class GlooPool:
         context = multiprocessing.get_context("spawn")
         pipes = [context.Pipe() for _ in range(self._size)]
         self._connections: list[Connection] = [ours for ours, _ in pipes]
-        self._parent = context.Process(target=_fork_ranks, args=([theirs for _, theirs in pipes],))
+        self._parent = context.Process(target=_fork_ranks, args=([theirs for _, theirs in pipes],), daemon=True)
         self._parent.start()
         for _, theirs in pipes:
             theirs.close()

@@ -31,7 +31,7 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup $(UNIT)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/installed
 	$(BIN)/python -m pytest tests/ray

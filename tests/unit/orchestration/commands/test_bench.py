@@ -12,7 +12,7 @@ from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench
-from scalestudy.orchestration.commands.bench import Benched, cell_text, markdown, run_bench, show_bench
+from scalestudy.orchestration.commands.bench import Benched, MaxBatchBench, cell_text, markdown, run_bench, show_bench
 from scalestudy.training.chapter.measuring import Experiment, Table
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind
@@ -153,3 +153,13 @@ def test_the_help_names_every_experiment(tmp_path):
 
 def test_the_keys_that_the_largest_batch_does_not_depend_on_are_there():
     assert {*ITEMS, *leaf_keys()} >= bench.IRRELEVANT
+
+
+@pytest.mark.parametrize("gib", [0.0, -1.0, float("nan")])
+def test_a_limit_of_memory_is_above_zero(gib):
+    with pytest.raises(RequestError, match="GiB is not above 0"):
+        MaxBatchBench("digits-quick", (), gib)
+
+
+def test_a_limit_of_memory_may_be_less_than_one_gib():
+    MaxBatchBench("digits-quick", (), 0.5)

@@ -19,6 +19,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
+PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean
@@ -31,7 +32,7 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(UNIT)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/installed
 	$(BIN)/python -m pytest tests/ray

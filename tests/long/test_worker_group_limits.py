@@ -28,3 +28,14 @@ def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
         second = pool.train(1, epochs=1)
         assert losses(first) == losses(second)
         wait_until(lambda: "group-1-of-1" not in pool.served())
+
+
+def test_sizes_take_turns_where_only_one_fits(ray_session, tmp_path):
+    """Of four CPUs three are taken, then two, then three."""
+    with group_pool(tmp_path) as pool:
+        ended = [pool.train(size, epochs=1) for size in (3, 2, 3)]
+    assert [event.status for event in ended] == ["finished"] * 3
+    assert [len(event.world.workers) for event in ended] == [3, 2, 3]
+    assert losses(ended[0]) == losses(ended[2])
+    accuracies = [event.epochs[0].test_metric for event in ended]
+    assert max(accuracies) - min(accuracies) < 0.05  # the same global batches, summed in another order

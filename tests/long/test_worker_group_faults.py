@@ -73,7 +73,7 @@ def test_a_tune_process_that_is_replaced_follows_the_same_training(pool, undistu
     trial_id, workers = slow_trial(pool, tmp_path)
     pool.follow_anew(trial_id)
     ended = pool.end_of(trial_id)
-    check_went_on(ended, "tune_trial", undisturbed)
+    check_went_on(ended, "tune_trial", undisturbed, resumed=False)
     assert all(map(is_alive, workers.values()))
 
 

@@ -116,16 +116,14 @@ class MlflowStore:
         Raises what MLflow raises if the store is out of reach.
         """
         for (kind, trial_id), neighbours in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
-            try:
-                if kind == "study":
-                    for entry in neighbours:
+            if kind == "study":
+                for entry in neighbours:
+                    with _unknown_skipped():
                         self._write_study(study_event_from_plain(entry.event), utc_text(entry.at))
-                elif trial_id in self._study.trials:
+            elif trial_id in self._study.trials:
+                with _unknown_skipped(), self._refusals_logged(f"{kind} of {trial_id}"):
                     events = [(from_plain(entry.event), utc_text(entry.at)) for entry in neighbours]
-                    with self._refusals_logged(f"{kind} of {trial_id}"):
-                        self._write_trial(self._study.trials[trial_id], events)
-            except UnknownEventError as error:
-                logger.warning("skipping it for MLflow: %s", error)
+                    self._write_trial(self._study.trials[trial_id], events)
 
     @contextmanager
     def _refusals_logged(self, what: str) -> Iterator[None]:
@@ -273,6 +271,15 @@ class MlflowStore:
         for start in range(0, max(len(points), len(marks)), METRICS_A_BATCH):
             some = slice(start, start + METRICS_A_BATCH)
             self.client.log_batch(run, metrics=points[some], tags=marks[some])
+
+
+@contextmanager
+def _unknown_skipped() -> Iterator[None]:
+    """Leaves out an event of a newer version; those after it are written."""
+    try:
+        yield
+    except UnknownEventError as error:
+        logger.warning("skipping it for MLflow: %s", error)
 
 
 def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:

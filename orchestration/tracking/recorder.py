@@ -126,8 +126,11 @@ class History:
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
             case EngineLost():
                 error = TrialError(kind="engine_lost", message=event.message)
-            case StudyStopped() | StudyFinished():
-                self.state = "stopped" if isinstance(event, StudyStopped) else "finished"
+            case StudyStopped():
+                self.state = "stopped"
+                return
+            case StudyFinished():
+                self.state = "finished"
                 return
         for record in self.open.values():
             record.cut(error)

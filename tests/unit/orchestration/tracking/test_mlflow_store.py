@@ -446,3 +446,12 @@ def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path,
     catch_up(MlflowStore(address, study), entries[cursor.read() :], cursor)
     runs = store.client.search_runs([store.experiment_id])
     assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_an_event_of_a_newer_version_takes_no_other_with_it(address, tmp_path):
+    study, trials = tracked(tmp_path, "newer")
+    store = MlflowStore(address, study)
+    *others, last = entries_of(trials[:1])
+    unknown = replace(last, event={"type": "study", "state": "paused"})
+    store.write([*others, unknown, last])
+    assert runs_of(store)[0]["study"].info.status == "FINISHED"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalestudy.training.arguments import become_many, has_to_become_many, make_config, make_parser
+from scalestudy.training.arguments import CheckpointIntervals, become_many, has_to_become_many, make_config, make_parser
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
 from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_memory
@@ -33,12 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rank, is_alone = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1") == "1"
     try:
         config = make_config(options)
+        intervals = CheckpointIntervals.of(options)
         require(config.data, config.data_root)
         if options.save_model is not None and rank == "0":
             _check_save_model(options.save_model)
         if has_to_become_many(options.devices):
             return become_many(len(options.devices), given)
-        _train(config, options)
+        _train(config, intervals, options)
     except ValueError as error:
         from scalestudy.training.distributed import is_first_to_say
 
@@ -67,7 +68,7 @@ def _check_save_model(path: Path) -> None:
         raise InputError(f"save_model: {path}: folder {path.parent} can't be written", "choose another file")
 
 
-def _train(config: TrainConfig, options: argparse.Namespace) -> None:
+def _train(config: TrainConfig, intervals: CheckpointIntervals, options: argparse.Namespace) -> None:
     """Train. Rank 0 prints each epoch, then the result, and saves the model."""
     import torch  # after the cheap checks
 
@@ -89,13 +90,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     try:
         checkpoints = None
         if options.checkpoints is not None:
-            for name in ("checkpoint_every", "checkpoint_every_steps"):
-                if getattr(options, name) < 0:
-                    raise InputError(f"{name}: {getattr(options, name)} is not valid", "choose at least 0")
             checkpoints = Checkpoints(
                 LocalByteStore(options.checkpoints),
-                every_epochs=options.checkpoint_every,
-                every_steps=options.checkpoint_every_steps,
+                every_epochs=intervals.checkpoint_every,
+                every_steps=intervals.checkpoint_every_steps,
                 say=_warn,
             )
         # checkpoints come first, so that the other hooks start from the restored state

@@ -8,10 +8,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from scalestudy.training.config import Key, Knobs, TrainConfig, TrainKnobs, keys, text_of
+from scalestudy.training.config import (
+    LARGEST,
+    CheckpointKnobs,
+    Key,
+    Knobs,
+    TrainConfig,
+    TrainKnobs,
+    keys,
+    knob,
+    text_of,
+)
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -35,9 +46,21 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add("--noise-scale", action="store_true", help="measure the gradient noise scale")
     add("--save-model", type=Path, metavar="FILE", help="write the trained parameters there")
     add("--checkpoints", type=Path, metavar="DIR", help="write checkpoints there, and go on from the last one")
-    add("--checkpoint-every", type=int, default=1, metavar="EPOCHS", help="epochs between checkpoints")
-    add("--checkpoint-every-steps", type=int, default=0, metavar="STEPS", help="steps between them (0: none)")
+    for option, _, key in _options(CheckpointIntervals):
+        add(option, **_how(option, key))
     return parser
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointIntervals(CheckpointKnobs):
+    """When checkpoints are written. Raises KnobError with field, value and remedy."""
+
+    checkpoint_every_steps: int = knob(0, "steps between checkpoints; 0: only after epochs", least=0, most=LARGEST)
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Self:
+        """Those that the parsed options say."""
+        return cls(**{key.name: getattr(options, key.name) for key in keys(cls)})
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
@@ -69,15 +92,15 @@ def _how(option: str, key: Key) -> dict[str, Any]:
     if key.knob.names is not None:
         choices = [*key.knob.names, "package.module:callable"]
     default = key.knob.unset if key.default is None else text_of(key.default)
-    told = f"{', '.join(choices)}: {key.knob.help}" if choices else key.knob.help
+    meaning = f"{', '.join(choices)}: {key.knob.help}" if choices else key.knob.help
     if key.kind is bool:
         action = argparse.BooleanOptionalAction if key.default else "store_true"
-        return {"action": action, "default": key.default, "help": told}
+        return {"action": action, "default": key.default, "help": meaning}
     if not key.is_required and default:
-        told += f" (default: {default})"
+        meaning += f" (default: {default})"
     parse: Callable[[str], Any] = key.kind if key.kind in (int, float) else functools.partial(_parse, key)
     metavar = "JSON" if key.kind is Mapping else option.strip("-").replace("-", "_").upper()
-    return {"type": parse, "required": key.is_required, "default": key.default, "metavar": metavar, "help": told}
+    return {"type": parse, "required": key.is_required, "default": key.default, "metavar": metavar, "help": meaning}
 
 
 def _parse(key: Key, text: str) -> Any:

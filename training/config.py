@@ -42,6 +42,7 @@ class Knob:
     names: Mapping[str, str] | None = None  # its built-in names; package.module:callable is valid too
     unset: str = ""  # what None stands for
     changes_step: bool = True  # whether it can change the time or the memory of a step
+    changes_result: bool = True  # whether it can change what a training learns; if not, no trial's id depends on it
     strategy: str = ""  # the only gradient_sync that uses it; empty: it goes with all
     read: Callable[[Any], Any] | None = None  # returns the value to keep; raises InputError(what is wrong, remedy)
 
@@ -349,6 +350,15 @@ class TrainKnobs(Knobs):
     )
     warm_up_steps: int = knob(
         5, "first steps of a trial, left out of its samples a second", least=0, most=LARGEST, changes_step=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointKnobs(Knobs):
+    """When a training is saved. A spec's `train` has these keys too; a `TrainConfig` has not."""
+
+    checkpoint_every: int = knob(
+        1, "epochs between checkpoints; 0: never", least=0, most=LARGEST, changes_step=False, changes_result=False
     )
 
 

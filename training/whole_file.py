@@ -1,4 +1,7 @@
-"""The one atomic write of the package. It imports nothing, so that every room may use it."""
+"""The atomic write of `training` and of stores: a file is replaced whole.
+
+`experiments`, which may import no more of training than its configuration, writes a study's files by its own.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from scalestudy.experiments.plan.plan import NO_EFFECT, NO_TIME, Plan, TrialPlan, at_size, without
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
 from scalestudy.experiments.plan.timing_runs import timed_steps, timing_kinds
+from scalestudy.experiments.spec.sections import OUTSIDE_STEP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,5 +157,5 @@ def _measured(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, Measured
 
 def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
     """What trials with equally long epochs have in common: workload, way of training, num_gpus and batch_size."""
-    way = without(train, NO_EFFECT | NO_TIME)
+    way = without(train, OUTSIDE_STEP)
     return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)

@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
-from scalestudy.experiments.spec.sections import OUTSIDE_STEP, Resources
+from scalestudy.experiments.spec.sections import OUTSIDE_RESULT, OUTSIDE_STEP, Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
 PLAN_VERSION = 1
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "gpus", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
-NO_EFFECT = frozenset({"checkpoint_every"})
-"""Keys of `train` that can't change a trial's result."""
-NO_TIME = OUTSIDE_STEP - NO_EFFECT
+NO_TIME = OUTSIDE_STEP - OUTSIDE_RESULT
 """Keys of `train` that can change a result, but not the time of an epoch."""
 NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in OUTSIDE_STEP)})
 """Swept parameters that can't change the time of a step."""
@@ -237,7 +235,7 @@ def trial_id(
         "learning_rate": params["learning_rate"],
         "seed": params["seed"],
         "workload": workload,
-        "train": without(train, NO_EFFECT),
+        "train": without(train, OUTSIDE_RESULT),
         "resources": {key: resources[key] for key in RESULT_RESOURCES},
     }
     canonical = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -177,8 +177,8 @@ def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     metric, mode = spec.workload.metric, spec.workload.metric_mode
     better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
     if mode != better:
-        larger, smaller = ("larger", "smaller") if mode == "max" else ("smaller", "larger")
-        message = f"takes the {larger} {metric} for the better, which is the {smaller}"
+        best, meant = ("largest", "smallest") if mode == "max" else ("smallest", "largest")
+        message = f"would choose the {best} {metric}; the {meant} is best"
         yield "workload.metric_mode", mode, message, f"write metric_mode: {better}"
     if metric.endswith(":loss"):
         yield "workload.metric", metric, "would be reported as test_loss, which is the loss", "name it otherwise"

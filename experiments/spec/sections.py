@@ -24,7 +24,7 @@ from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.addresses import is_uri, uri_problem
 from scalestudy.experiments.spec.errors import alternatives, wrong
-from scalestudy.training.config import LARGEST, KnobError, Knobs, TrainKnobs, did_you_mean, keys, knob
+from scalestudy.training.config import LARGEST, CheckpointKnobs, KnobError, Knobs, TrainKnobs, did_you_mean, keys
 from scalestudy.training.registry import LOSSES, METRICS, has_path_form
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -150,14 +150,14 @@ class Workload(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(TrainKnobs):
+class Train(CheckpointKnobs, TrainKnobs):
     """How one trial is trained. Each of these keys may also stand under `sweep`, with a list."""
-
-    checkpoint_every: int = knob(1, "epochs between checkpoints; 0: never", least=0, most=LARGEST, changes_step=False)
 
 
 OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes_step)
 """Keys of `train` that can change neither the time nor the memory of a step."""
+OUTSIDE_RESULT = frozenset(key.name for key in keys(Train) if not key.knob.changes_result)
+"""Keys of `train` that can't change a trial's result."""
 
 
 def _read_train(raw: Any) -> Train:

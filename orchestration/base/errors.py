@@ -51,6 +51,11 @@ class RefusedError(UnreachableError):
     """A service answers but refuses us, so waiting or spooling will not help: exit 3."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, at most 300 characters; its type's name if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
     """An error of the other packages as a RequestError.
 

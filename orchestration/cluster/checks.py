@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
 from scalestudy.orchestration.cluster.nodes import ClusterNode
 
 PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
@@ -44,8 +44,7 @@ def ask_nodes(nodes: Sequence[ClusterNode], function: Callable[..., Any], *argum
     try:
         return list(ray.get(asked, timeout=ANSWER_SECONDS))
     except ray.exceptions.RayError as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        problem = f"--address: a node of the cluster does not answer ({said})"
+        problem = f"--address: a node of the cluster does not answer ({first_line(error)})"
         raise UnreachableError(problem, "look at `ray status` and the node's log, then try again") from error
 
 

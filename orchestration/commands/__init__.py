@@ -1,5 +1,5 @@
 """The command line: every command, its options, and what it prints.
 
-May import all other rooms of orchestration, `experiments` and `training`. `python -m scalestudy` and the command
+Imports all other rooms of orchestration but sweep, `experiments` and `training`. `python -m scalestudy` and the command
 `scalestudy` import it, and no room does.
 """

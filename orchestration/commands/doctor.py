@@ -33,7 +33,7 @@ def examine(source: str, address: str | None) -> list[Finding]:
 
 
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
-    """The checks in the order of their findings. The name is for a check that only says why a study is refused."""
+    """The checks in the order of their findings, each with the name of its finding where it finds a study refused."""
     return [
         ("packages", machine.check_packages),
         ("torchvision", machine.check_torch),

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalestudy.orchestration.base.errors import first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.connection import token_file
 
@@ -84,7 +85,7 @@ def check_torch() -> Iterator[Finding]:
 
         import_torchvision()
     except (ImportError, RuntimeError, OSError) as error:
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        problem = first_line(error)
     yield from pair(_version("torch"), _version("torchvision"), _wanted_torch(), problem)
     if problem:
         return

@@ -184,8 +184,8 @@ def advise(
     Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is asked for
     and up to max_gpus), `study` (the num_gpus that were measured, the device) and `max_gpus`.
 
-    accuracy: the target, of whatever metric the study has. Raises RequestError for a wish that can't be, or a folder
-    that is not a study's.
+    accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or
+    a folder that is not a study's.
     """
     from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
     from scalestudy.experiments.analysis.answers.recommendation import recommend

@@ -14,7 +14,7 @@ from typing import Any
 from scalestudy.experiments.spec.addresses import SHORTEST_SECRET, credentials_in, redacted
 from scalestudy.experiments.spec.reading import catalogue
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
 from scalestudy.orchestration.study.folders import read_spec
@@ -108,7 +108,7 @@ def submit_study(
     try:
         job = client.submit_job(entrypoint=asked.entrypoint, runtime_env=asked.runtime_env)
     except Exception as error:  # the client raises RuntimeError with the server's words
-        said = redacted(_first_line(error), asked.secrets)
+        said = redacted(first_line(error), asked.secrets)
         raise UnreachableError(
             f"--address: {address}: the job was refused ({said})", "see the words of the server; nothing was started"
         ) from None
@@ -124,9 +124,7 @@ def submit_study(
         return ExitCode.INTERRUPTED
     except (RuntimeError, OSError) as error:  # the server is gone, or has closed the stream
         remedy = f"the job may go on; its log: ray job logs --address {server} --follow {job}"
-        raise UnreachableError(
-            f"--address: {server}: the job's log broke off ({_first_line(error)})", remedy
-        ) from error
+        raise UnreachableError(f"--address: {server}: the job's log broke off ({first_line(error)})", remedy) from error
 
 
 def _client(address: str) -> Any:
@@ -142,7 +140,7 @@ def _client(address: str) -> Any:
         ) from error
     except Exception as error:
         remedy = "start the cluster, correct the address, or set RAY_AUTH_MODE=token with the cluster's token"
-        raise UnreachableError(f"--address: {address}: no job server answers ({_first_line(error)})", remedy) from error
+        raise UnreachableError(f"--address: {address}: no job server answers ({first_line(error)})", remedy) from error
 
 
 async def _follow(client: Any, job: str) -> None:
@@ -157,7 +155,3 @@ def _exit_status(client: Any, job: str) -> int:
     if info.driver_exit_code is not None:
         return int(info.driver_exit_code)
     return ExitCode.DONE if info.status == "SUCCEEDED" else ExitCode.SOME_FAILED
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -22,6 +22,8 @@ TrainingStatus = Literal["finished", "stopped", "diverged"]
 """How a training can end that no fault has broken."""
 FaultKind = Literal["exception", "out_of_memory", "collective"]
 """What a rank met: the user's own exception, too little memory, or a collective that lost a peer."""
+Beginning = Literal["started", "resumed", "extended"]
+"""How a run of a study begins: anew, after an interruption, or with more trials than before."""
 STUDY_STOPPED = "stopped"
 """Kind of the error of a trial that ended because the study did."""
 
@@ -44,6 +46,11 @@ class Failure:
     kind: str
     message: str
     rank: int | None = None
+
+    @classmethod
+    def of(cls, attempt: int, error: TrialError) -> Failure:
+        """The attempt that this error ended."""
+        return cls(attempt=attempt, kind=error.kind, message=error.message, rank=error.rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,9 +286,9 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 # --- what the study itself goes through ---------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class StudyBegan:
-    """A run of the study begins: its first, one after an interruption, or one with more trials than before."""
+    """A run of the study begins."""
 
-    how: Literal["started", "resumed", "extended"]
+    how: Beginning
 
 
 @dataclass(frozen=True, kw_only=True)

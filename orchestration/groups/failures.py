@@ -92,8 +92,8 @@ def judge(
 ) -> Verdict:
     """Decides a broken attempt.
 
-    Out of memory and the user's exceptions are final at once, wherever else the attempt broke because of them. A time
-    limit is final. A lost attempt is tried again within its cause's budget. One that left a node which is to go is
+    Out of memory, an exception of the user's code and a time limit are final: the other ranks then broke because of
+    it. A lost attempt is tried again within its cause's budget. An attempt that left a node before the node went is
     always followed by another.
 
     Args:

@@ -35,7 +35,7 @@ def incarnation() -> str:
 class ControllerHandle(ControllerCallback):
     """Gives the pool a handle of the controller: `fit()` ends with it, even while it waits for workers.
 
-    A callback of its own: of a `UserCallback`, Ray Train calls the public methods only.
+    It is a callback of its own, since Ray Train calls only the public methods of a `UserCallback`.
     """
 
     def __init__(self, pool: Any, group_id: str) -> None:

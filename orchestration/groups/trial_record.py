@@ -93,9 +93,7 @@ class TrialRecord:
                 self.epochs.setdefault(event.record.epoch, event.record)
                 self.flags.update(event.flags)
             case Retried():
-                error = event.error
-                failure = Failure(attempt=event.attempt, kind=error.kind, message=error.message, rank=error.rank)
-                self.failures.append(failure)
+                self.failures.append(Failure.of(event.attempt, event.error))
             case Ended():
                 self.ended = event
 
@@ -128,8 +126,7 @@ class TrialRecord:
         self.earlier_seconds += self.last_seen - self.begun_at
         self.begun_at = None
         if not self.is_lost(self.attempts):
-            failure = Failure(attempt=self.attempts, kind=error.kind, message=error.message, rank=error.rank)
-            self.failures.append(failure)
+            self.failures.append(Failure.of(self.attempts, error))
 
     def forget_after(self, epoch: int) -> None:
         """Drops what came after an epoch, even the trial's own end."""

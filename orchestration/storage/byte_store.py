@@ -48,9 +48,13 @@ class ArrowByteStore:
     Files are written aside and renamed where the file system can do that, directly elsewhere: an object store shows
     an object when its upload is complete. For `where` and errors see `open_byte_store`; with a `filesystem`, `where` is
     a path in it.
+
+    Attributes:
+        address: `where`, as text.
     """
 
     def __init__(self, where: str | Path, filesystem: FileSystem | None = None) -> None:
+        self.address = str(where)
         self._files, root = (filesystem, str(where)) if filesystem is not None else _resolve(where)
         self._root = root.rstrip("/")
         self._renames = _base(self._files).type_name in RENAMING

@@ -32,44 +32,22 @@ NOT_COPIED = ("checkpoints/", "logs/", "driver.log", "lock", "probe-")
 AT_ONCE = 16  # objects that are fetched at a time
 
 
-class StoreMirror:
-    """A study's objects. See `scalestudy.experiments.study.folder.Mirror`."""
-
-    def __init__(self, address: str) -> None:
-        """Raises RequestError for an address that can't be right, UnreachableError where nothing answers."""
-        self._address = address
-        self.store = open_store(address)
-
-    @property
-    def address(self) -> str:
-        """Of the study."""
-        return self._address
-
-    def write(self, name: str, data: bytes) -> None:
-        """See Mirror."""
-        self.store.write(name, data)
-
-    def create(self, name: str, data: bytes) -> None:
-        """See Mirror."""
-        self.store.create(name, data)
-
-    def delete(self, name: str) -> None:
-        """See Mirror."""
-        self.store.delete(name)
-
-
 def open_store(uri: str, field: str = "storage") -> ArrowByteStore:
-    """The store at a URI. Raises as StoreMirror does; field: what the errors call it."""
+    """The store at a URI, which serves as a folder's `Mirror` too.
+
+    field: what errors call the URI. Raises RequestError for one that can't be right, UnreachableError where nothing
+    answers.
+    """
     if problem := uri_problem(uri):
         raise RequestError(f"{field}: {redacted(uri)}: {problem[0]}", problem[1])
     return ArrowByteStore(uri)
 
 
 def mirrored(address: str, use: Use) -> StudyFolder:
-    """The copy of a study on this machine as it is; it need not be there. Raises as StoreMirror does."""
+    """The copy of a study on this machine as it is; it need not be there. Raises as `open_store`."""
     _, name = parent_and_name(address)
     digest = hashlib.sha256(address.encode("utf-8")).hexdigest()[:8]
-    return StudyFolder(home() / use / f"{name}-{digest}", StoreMirror(address))
+    return StudyFolder(home() / use / f"{name}-{digest}", open_store(address))
 
 
 def fetch(folder: StudyFolder) -> StudyFolder:
@@ -84,7 +62,7 @@ def fetch(folder: StudyFolder) -> StudyFolder:
 
 
 def check_study(folder: StudyFolder) -> StudyFolder:
-    """The same. Raises as `fetch`."""
+    """Returns the folder of a study that is in its store. Raises as `fetch`."""
     store = store_of(folder)
     with answering(folder.address, "read"):
         try:
@@ -113,8 +91,8 @@ def plans_and_trials(storage: str) -> list[StudyFolder]:
 
 def store_of(folder: StudyFolder) -> ArrowByteStore:
     """Where a mirrored study is kept."""
-    assert isinstance(folder.mirror, StoreMirror)
-    return folder.mirror.store
+    assert isinstance(folder.mirror, ArrowByteStore)
+    return folder.mirror
 
 
 def _copy(store: ArrowByteStore, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:

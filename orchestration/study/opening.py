@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
@@ -18,6 +17,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, is_there, nearest
+from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
@@ -29,7 +29,6 @@ GROW = ("samples", "held_out")
 """Keys of `search` that an extended study may raise."""
 PROBE_BYTES = 200_000
 """Room that a study must find at its start: less would not take its first records."""
-State = Literal["started", "resumed", "extended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class PreparedStudy:
     folder: StudyFolder
     study_id: str
     history: History
-    state: State
+    state: Beginning
 
     @property
     def trials(self) -> dict[str, TrialPlan]:

@@ -163,7 +163,7 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
         return
     from scalestudy.training.loop.exactness import why_inexact
 
-    told = "search.allow_inexact: true to run it all the same"
+    override = "search.allow_inexact: true to run it all the same"
     kinds = {(trial.train["sync_batch_norm"], trial.train["accumulation"]): trial for trial in plan.swept}
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
@@ -171,9 +171,9 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
             why = why_inexact(train_config(trial, data_root))
         except Exception as error:  # the user's callables may raise anything
             said = " ".join(describe(error).split())
-            raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {told}") from error
+            raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {override}") from error
         if why:
-            remedy = f"{why.remedy}; or set search.method: grid, or {told}"
+            remedy = f"{why.remedy}; or set search.method: grid, or {override}"
             raise RequestError(f"{where}: {why.what}", remedy)
 
 

@@ -180,23 +180,23 @@ class RunningStudy:
         done = f", {ended} of them ended before" if ended else ""
         return f"{self.progress.total} trials{done}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
 
-    def _sweep(self, apart: Sequence[TrialPlan] = ()) -> None:
-        """Runs the trials that are left of the sweep; or those in `apart`, one at a time on a machine.
+    def _sweep(self, exclusive: Sequence[TrialPlan] = ()) -> None:
+        """Runs the trials that are left of the sweep; or those in `exclusive`, one at a time on a machine.
 
         A lost engine is replaced, and a new search goes on from the journal.
         """
         for start in range(1, ENGINE_STARTS + 1):
             ended = self.recorder.history.ended
             sizes: list[int] = []
-            if apart:
-                search = Search(PlannedTrials(trial for trial in apart if trial.trial_id not in ended))
+            if exclusive:
+                search = Search(PlannedTrials(trial for trial in exclusive if trial.trial_id not in ended))
             else:
                 swept = {trial.trial_id for trial in self._swept()}
                 past = [(trial_id, event) for trial_id, event in self.recorder.history.past if trial_id in swept]
                 search = search_for(self.spec, self.plan, past)
                 left = [trial for trial in self.plan.swept if trial.trial_id not in ended]
                 sizes = list(dict.fromkeys(trial.num_gpus for trial in left))
-            self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(apart))
+            self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(exclusive))
             if not self.engine.is_lost or self.stopping.is_set():
                 return
             message = "the actor that keeps the pool of worker groups died"
@@ -212,7 +212,7 @@ class RunningStudy:
         """Runs the cells that a factorised study trains in full, after its trainings."""
         if not self._cut_short:
             wanted = held_out_trials(self.spec, self.plan, self.trials.values(), self.recorder.history.ended)
-            self._run_apart(wanted, "running {} trials of held-out cells, one at a time")
+            self._run_exclusive(wanted, "running {} trials of held-out cells, one at a time")
 
     def _run_timing(self) -> None:
         """Times each kind of step by a run of its own, if the sweep's trials disturbed each other's timings.
@@ -221,9 +221,9 @@ class RunningStudy:
         """
         if (self.engine.times_apart or self.plan.factorised) and not self._cut_short:
             wanted = timing_trials(self.spec, self._swept(), self.recorder.history.ended, self.plan.factorised)
-            self._run_apart(wanted, "timing {} kinds of step, each with its machine to itself")
+            self._run_exclusive(wanted, "timing {} kinds of step, each with its machine to itself")
 
-    def _run_apart(self, wanted: Sequence[TrialPlan], stage: str) -> None:
+    def _run_exclusive(self, wanted: Sequence[TrialPlan], stage: str) -> None:
         """Runs those of these trials that have not ended, each with its machine to itself.
 
         The plan does not have them, so they come into the journal first. stage: with a place for their number.

@@ -131,7 +131,7 @@ class _Point:
 
 
 class TpeTrials:
-    """Asks TPE for points, so many as the spec has samples, and hands out their trials, one for each seed.
+    """Asks TPE for as many points as the spec has samples, and hands out their trials, one for each seed.
 
     The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
     is not run again. After a replay of an earlier run, in its order, it suggests what that run would have suggested.

@@ -2,10 +2,6 @@
 
 Reads only. MLflow's own client would try for a minute, and report a database that is down as "too many 500 error
 responses".
-
-The experiment has the study's name. The study's run carries the answer as its note, and the report as an artifact. A
-trial's run carries the spec's parameters, and one point an epoch for each metric. The journal is all that is needed:
-what MLflow has missed is written from it later, by whichever process that is.
 """
 
 from __future__ import annotations

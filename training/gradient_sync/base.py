@@ -19,7 +19,7 @@ Shapes: n elements of all tensors together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -121,7 +121,7 @@ class GradientSync:
         self.bytes_sent += round(2 * (workers - 1) / workers * bytes_reduced)
 
 
-def size_in_bytes(tensors: Sequence[torch.Tensor]) -> int:
+def size_in_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """The tensors' elements, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

@@ -19,7 +19,7 @@ from scalestudy.training.data.loading import open_data
 from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.exceptions import InputError, is_out_of_memory
-from scalestudy.training.gradient_sync.base import StepPlan
+from scalestudy.training.gradient_sync.base import StepPlan, size_in_bytes
 from scalestudy.training.loop.measures import PhaseTimer
 from scalestudy.training.loop.train import forward_and_backward
 from scalestudy.training.loop.trial import Trial, start_trial
@@ -115,10 +115,10 @@ def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
         buffer_tensors=len(buffers),
         buffer_numbers=sum(buffer.numel() for buffer in buffers),
         memory=Memory(
-            parameters=_bytes(names),
-            gradients=_bytes(trained),
+            parameters=size_in_bytes(names),
+            gradients=size_in_bytes(trained),
             optimizer=optimizer_bytes(optimizer, trained),
-            buffers=_bytes(buffers),
+            buffers=size_in_bytes(buffers),
         ),
     )
 
@@ -127,12 +127,8 @@ def optimizer_bytes(config: OptimizerConfig, trained: Iterable[torch.Tensor]) ->
     """Bytes that PyTorch's optimizer keeps between steps: momentum (SGD), or two moments and a count (Adam)."""
     parameters = list(trained)
     if config.name == "sgd":
-        return _bytes(parameters) if config.momentum else 0
-    return 2 * _bytes(parameters) + ADAM_STEP_BYTES * len(parameters)
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return size_in_bytes(parameters) if config.momentum else 0
+    return 2 * size_in_bytes(parameters) + ADAM_STEP_BYTES * len(parameters)
 
 
 @dataclass(frozen=True)

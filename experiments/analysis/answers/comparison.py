@@ -8,7 +8,7 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, exclusive
+from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, disjoint
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, identified, missing, present
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, three_digits
 from scalestudy.experiments.plan.plan import label
@@ -145,10 +145,10 @@ def _entries(by_study: Mapping[str, Any], measure: Measure, base_row: Mapping[st
 
 
 def beyond_noise(figure: Mapping[str, Any], base: Mapping[str, Any], *, repeated: bool = False) -> Answer:
-    """Whether two ranges are exclusive. figures: with n, low and high; a null end is infinite.
+    """Whether two ranges are disjoint. figures: with n, low and high; a null end is infinite.
 
     Over seeds nothing is claimed below five on either side (docs/formulas.md §6). repeated: over the epochs of a
-    training fewer may do. If n and m values do not differ, their ranges are exclusive by the order of their ranks with
+    training fewer may do. If n and m values do not differ, their ranges are disjoint by the order of their ranks with
     probability 2/C(n + m, n). Nothing is claimed if that exceeds 10 %, as with two of each.
     """
     if not (present(figure) and present(base)):
@@ -199,7 +199,7 @@ def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
         why = "it has no interval in both"
     elif not (identified(estimate) and identified(of_base)):
         why = "the measurements do not identify it in both"
-    elif not exclusive(estimate, of_base):
+    elif not disjoint(estimate, of_base):
         answer = "within noise"
     else:
         answer = "more" if estimate["value"] > of_base["value"] else "less"
@@ -247,9 +247,9 @@ def comparison_lines(compared: Mapping[str, Any]) -> list[str]:
         for heading in compared["measures"]:
             entries = [each for row in compared["cells"] for each in row["measures"][heading] if each["study"] == study]
             counts = {answer: sum(each["answer"] == answer for each in entries) for answer in ANSWERS}
-            told = [f"{count} {answer}" for answer, count in counts.items() if count]
-            if told:
-                lines.append(f"{study}: {heading}: {', '.join(told)}")
+            words = [f"{count} {answer}" for answer, count in counts.items() if count]
+            if words:
+                lines.append(f"{study}: {heading}: {', '.join(words)}")
     lines += law_lines(compared["laws"])
     lines += [f"{name} alone has {len(cells)} cells" for name, cells in compared["only"].items() if cells]
     every = [entry for row in compared["cells"] for entries in row["measures"].values() for entry in entries]
@@ -268,6 +268,6 @@ def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         base, *others = row["entries"]
         for entry in others:
-            told = f"{entry['study']}: {row['name']} ({row['unit']}) {entry['value']:.3g} against {base['value']:.3g}"
-            lines.append(": ".join([told, *(text for text in (entry["answer"], entry["why"]) if text)]))
+            values = f"{entry['study']}: {row['name']} ({row['unit']}) {entry['value']:.3g} against {base['value']:.3g}"
+            lines.append(": ".join([values, *(text for text in (entry["answer"], entry["why"]) if text)]))
     return lines

@@ -24,7 +24,8 @@ class Score:
     """How good a point is.
 
     value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target,
-    or failed with all its seeds. Such points count: a search would return for ever to a place that looks unexplored.
+    or failed with all its seeds. Such points count too. Else their place looks unexplored, and a search returns to
+    it for ever.
     progress: orders points without a value, in the objective's own direction, if anything is known of them.
     """
 

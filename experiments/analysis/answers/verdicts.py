@@ -1,7 +1,7 @@
 """Why it does not get faster: verdicts, each with its evidence, threshold and remedy (docs/formulas.md §8).
 
 A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict.
-`RULES` lists them.
+`DOUBTS` and `CAUSES` list them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -261,4 +261,3 @@ def _above(values: Mapping[str, float | None], threshold: float) -> dict[str, fl
 
 DOUBTS: tuple[Rule, ...] = (oversubscribed, disturbed, unsteady, not_sharded)
 CAUSES: tuple[Rule, ...] = (straggler, data_wait, allreduce, small_batch_per_worker, fixed_cost)
-RULES: tuple[Rule, ...] = (*DOUBTS, *CAUSES)

@@ -1,7 +1,7 @@
 """What several seeds say, and which options they cannot tell apart.
 
 Below five seeds only the range is shown, and no difference is claimed. From five seeds on there is an interval. Two
-figures differ if their intervals are exclusive (docs/formulas.md §6).
+figures differ if their intervals are disjoint (docs/formulas.md §6).
 """
 
 import math
@@ -68,7 +68,7 @@ def order_rank(count: int, level: float = LEVEL) -> int:
     return max(ranks, default=1)
 
 
-def exclusive(one: Interval, other: Interval) -> bool:
+def disjoint(one: Interval, other: Interval) -> bool:
     """Whether two intervals have no value in common."""
     return _end(one["high"]) < _end(other["low"]) or _end(other["high"]) < _end(one["low"])
 
@@ -116,7 +116,7 @@ def _overlap(one: Contender, other: Contender) -> bool:
     if min(one.n_seeds, other.n_seeds) < LEAST_SEEDS:
         return False
     pairs = zip(one.intervals, other.intervals, strict=True)
-    return all(first is not None and second is not None and not exclusive(first, second) for first, second in pairs)
+    return all(first is not None and second is not None and not disjoint(first, second) for first, second in pairs)
 
 
 def tie_sentence(labels: Sequence[str]) -> str | None:

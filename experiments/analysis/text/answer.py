@@ -27,7 +27,7 @@ from scalestudy.experiments.plan.plan import short_name
 
 NAMED_CELLS = 3
 """Cells that a sentence names if there are many. It counts the rest."""
-DOUBTS = {"oversubscribed": "oversubscribed", "disturbed": "shared_node"}
+FLAG_OF_VERDICT = {"oversubscribed": "oversubscribed", "disturbed": "shared_node"}
 """Verdicts on the timings themselves, each with the flag of the cells that it names."""
 
 
@@ -120,7 +120,7 @@ def scaling_line(summary: Summary) -> Line:
 def _verdict_line(summary: Summary) -> Line | None:
     """What puts the timings in doubt, and the first cause by which scaling ends."""
     doubts = _doubts(summary)
-    causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in DOUBTS]
+    causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in FLAG_OF_VERDICT]
     if not doubts and not causes:
         return None
     verdict = (causes or doubts)[0]
@@ -133,7 +133,7 @@ def _verdict_line(summary: Summary) -> Line | None:
 def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
     """A verdict that names few of its cells. It is marked if the cell it names has flags and it is not about them."""
     cause, evidence = verdict["cause"], verdict["evidence"]
-    if cause in DOUBTS:
+    if cause in FLAG_OF_VERDICT:
         if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
             return str(verdict["words"])
         return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
@@ -142,7 +142,7 @@ def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
 
 
 def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
-    return [verdict for verdict in summary["verdicts"] if verdict["cause"] in DOUBTS]
+    return [verdict for verdict in summary["verdicts"] if verdict["cause"] in FLAG_OF_VERDICT]
 
 
 def _marked(words: str, rows: list[Row]) -> str:
@@ -207,7 +207,7 @@ def _sure_line(summary: Summary) -> Line | None:
     """Overhead and caveats. The caveat on seeds is shortened; the one on a flag that a verdict has told is left out."""
     cells, metric, ratio = summary["cells"], metric_of(summary["study"]), summary["cost"]["overhead_ratio"]
     of_flags = flag_caveats(cells)
-    told = [of_flags.get(DOUBTS[verdict["cause"]]) for verdict in _doubts(summary)[:1]]
+    told = [of_flags.get(FLAG_OF_VERDICT[verdict["cause"]]) for verdict in _doubts(summary)[:1]]
     brief = {seed_caveat(cells, metric): seed_caveat(cells, metric, brief=True)}
     sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
     sentences += [brief.get(caveat) or caveat for caveat in summary["caveats"] if caveat not in told]

@@ -148,7 +148,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
         (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu say the same thing twice"),
         (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
-        (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is not valid"),
+        (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is too small"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(

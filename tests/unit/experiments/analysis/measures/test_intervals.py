@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.measures.intervals import (
-    exclusive,
+    disjoint,
     holding,
     order_rank,
     over_seeds,
@@ -58,15 +58,15 @@ def test_intervals_scale_with_their_figures(times, factor):
 @given(TIMES, TIMES)
 def test_apart_is_the_same_both_ways_and_never_from_itself(one, other):
     first, second = over_seeds(one), over_seeds(other)
-    assert exclusive(first, second) == exclusive(second, first)
-    assert not exclusive(first, first)
+    assert disjoint(first, second) == disjoint(second, first)
+    assert not disjoint(first, first)
 
 
 def test_what_is_apart():
-    assert exclusive({"low": 1.0, "high": 2.0}, {"low": 2.1, "high": None})
-    assert not exclusive({"low": 1.0, "high": 2.0}, {"low": 2.0, "high": 3.0})  # they touch
-    assert not exclusive({"low": 1.0, "high": None}, {"low": 5.0, "high": 6.0})
-    assert exclusive({"low": 1.0, "high": 2.0}, {"low": None, "high": None})  # never reached
+    assert disjoint({"low": 1.0, "high": 2.0}, {"low": 2.1, "high": None})
+    assert not disjoint({"low": 1.0, "high": 2.0}, {"low": 2.0, "high": 3.0})  # they touch
+    assert not disjoint({"low": 1.0, "high": None}, {"low": 5.0, "high": 6.0})
+    assert disjoint({"low": 1.0, "high": 2.0}, {"low": None, "high": None})  # never reached
 
 
 def test_an_interval_is_made_to_hold_the_typical_value():

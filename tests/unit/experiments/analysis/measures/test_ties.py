@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.answers.recommendation import batch_edges, caveats_of, rate_edges
 from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.intervals import Contender, exclusive, indistinguishable, tie_sentence
+from scalestudy.experiments.analysis.measures.intervals import Contender, disjoint, indistinguishable, tie_sentence
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from tests.support.batch_summaries import study
 
@@ -48,7 +48,7 @@ def test_ties_are_mutual_and_overlap(ends):
         for other in contenders:
             if other is not one:
                 assert (other.label in found[one.label]) == (one.label in found[other.label])
-                assert (other.label in found[one.label]) != exclusive(one.intervals[0], other.intervals[0])
+                assert (other.label in found[one.label]) != disjoint(one.intervals[0], other.intervals[0])
 
 
 def test_ties_in_words():

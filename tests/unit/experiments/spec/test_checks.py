@@ -1,36 +1,14 @@
-"""Ranges in the sweep, and searches and schedulers that can't work."""
+"""Values that don't go together: searches, schedulers and factorised grids that can't work."""
 
 import pytest
 
-from scalestudy.experiments.spec.sections import Range
-from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.study.trials import train_config
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import SpecError, parse_study
+from scalestudy.training.registry import DATASETS, MODELS
+from tests.support.factorised import METHOD
 from tests.support.synthetic_studies import problems_of, spec_of
 
 RATE = "learning_rate: {log_uniform: [0.01, 1]}"
-
-
-def test_ranges_are_kept_as_written_and_read_back_equal():
-    others = "batch_size: {uniform: [32, 512]}, train.optimizer.momentum: {uniform: [0, 0.9]}"
-    spec = spec_of(f"name: x\nsweep: {{{RATE}, {others}}}\nsearch: {{method: random}}")
-    assert spec.sweep.ranges() == {
-        "batch_size": Range(kind="uniform", low=32, high=512),
-        "learning_rate": Range(kind="log_uniform", low=0.01, high=1.0),
-        "train.optimizer.momentum": Range(kind="uniform", low=0.0, high=0.9),
-    }
-    assert spec.sweep.lists() == {"num_gpus": (1,), "seed": (0,)}
-    assert spec.to_dict()["sweep"]["learning_rate"] == {"log_uniform": [0.01, 1.0]}
-    assert spec_of(spec.to_yaml()) == spec == StudySpec.model_validate(spec.to_dict())
-
-
-@pytest.mark.parametrize("method", ["random", "tpe"])
-@pytest.mark.parametrize(
-    "key", ["num_gpus", "batch_size", "train.epochs", "train.accumulation", "train.base_batch_size"]
-)
-def test_whole_numbers_may_have_ranges(method, key):
-    text = f"name: x\nsweep: {{{key}: {{log_uniform: [2, 8]}}}}\nsearch: {{method: {method}}}"
-    assert spec_of(text).sweep.ranges()[key].whole
-
 
 ACCEPTED = [
     "search: {method: tpe, scheduler: asha, grace_epochs: 9}\nsweep: {num_gpus: [1, 2]}",
@@ -123,13 +101,99 @@ def test_more_samples_than_points_are_all_points():
     assert spec_of("name: x\nsearch: {method: random, samples: 9000}\nsweep: {seed: [0, 1, 2]}").search.samples == 9000
 
 
-def test_the_corners_of_a_search_are_what_the_training_loop_takes():
-    from scalestudy.experiments.plan.plan import corner_trials
+# --- factorised grids -------------------------------------------------------------------------------------------------
 
-    spec = spec_of(f"name: x\nsweep: {{num_gpus: [1, 2], {RATE}, train.schedule: [cosine, one_cycle]}}\n{TPE}")
-    corners = corner_trials(spec)
-    assert {(each.num_gpus, each.learning_rate, each.train["schedule"]) for each in corners} == {
-        (gpus, rate, schedule) for gpus in (1, 2) for rate in (0.01, 1.0) for schedule in ("cosine", "one_cycle")
-    }
-    for trial in corners:
-        train_config(trial, "data").weights(trial.num_gpus)
+
+TWO = "sweep: {num_gpus: [1, 2]}\n"
+
+
+# (the spec after its name, the field, a piece of the message)
+NOT_FACTORISED = [
+    (METHOD, "search.method", "nothing to factorise: there is one num_gpus; list more under sweep.num_gpus"),
+    (METHOD + "sweep: {num_gpus: [2]}", "search.method", "nothing to factorise"),
+    (
+        METHOD + "sweep: {points: [{num_gpus: 1, batch_size: 32}, {num_gpus: 2, batch_size: 64}]}",
+        "sweep.points",
+        "give num_gpus, so that they are no grid of it; list sweep.num_gpus apart",
+    ),
+    (METHOD + "sweep: {num_gpus: [1, 2], points: [{seed: 1}, {seed: 2}]}", "sweep.points", "list sweep.seed apart"),
+    (METHOD + "sweep: {num_gpus: {uniform: [1, 4]}}", "sweep.num_gpus", "which a factorised grid can't run"),
+    (METHOD + "sweep: {num_gpus: [1, 2], learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", "distribution"),
+    (TWO + "search: {method: factorised, train_on: 4}", "search.train_on", "no num_gpus of the sweep; choose one of 1"),
+    (TWO + "search: {method: factorised, train_on: 0}", "search.train_on", "at least 1"),
+    (TWO + "search: {method: factorised, held_out: -1}", "search.held_out", "at least 0"),
+    (TWO + "search: {train_on: 2}", "search.train_on", "no effect: no grid is factorised"),
+    (TWO + "search: {method: random, allow_inexact: true}", "search.allow_inexact", "set search.method: factorised"),
+    (TWO + METHOD + "train: {lr_rule: adascale}", "train.lr_rule", "depend on num_gpus; set search.method: grid, or"),
+    (METHOD + "sweep: {num_gpus: [1, 2], train.lr_rule: [none, adascale]}", "sweep.train.lr_rule", "as num_gpus work"),
+    (TWO + METHOD + "train: {gradient_sync: bf16}", "train.gradient_sync", "search.allow_inexact: true to run it"),
+    (TWO + METHOD + "train: {gradient_sync: 'my.own:sync'}", "train.gradient_sync", "code of your own, and only you"),
+    (
+        METHOD + "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, powersgd]}",
+        "sweep.train.gradient_sync",
+        '"powersgd" does not sum gradients exactly',
+    ),
+    (METHOD + "sweep: {num_gpus: [1, 2], points: [{train.gradient_sync: local_sgd}]}", "sweep.points", "local_sgd"),
+    (
+        TWO + METHOD + "workload: {model: resnet18}",
+        "workload.model",
+        "sees each worker's examples alone; set train.sync_batch_norm: true",
+    ),
+    (
+        METHOD + "sweep: {num_gpus: [1, 2], train.sync_batch_norm: [true, false]}\nworkload: {model: resnet18}",
+        "workload.model",
+        "batch normalisation",
+    ),
+    (
+        TWO + METHOD + "workload: {model: resnet18}\ntrain: {sync_batch_norm: true, accumulation: 2}",
+        "workload.model",
+        "sees micro-batches, other examples at each num_gpus; set train.accumulation: 1",
+    ),
+    (TWO + METHOD + "workload: {model: mlp, model_args: {batch_norm: true}}", "workload.model", "batch normalisation"),
+    (TWO + METHOD + "workload: {model: mlp, model_args: {dropout: 0.5}}", "workload.model_args", "set dropout: 0"),
+]
+
+
+def of_all_models(text):
+    return parse_study(f"name: x\n{text}\n", "study.yaml", models=MODELS, datasets=DATASETS)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "piece"), NOT_FACTORISED, ids=[f"{row[1]}-{n}" for n, row in enumerate(NOT_FACTORISED)]
+)
+def test_what_can_not_be_factorised_is_told_with_its_remedy(text, field, piece):
+    with pytest.raises(SpecError) as refused:
+        of_all_models(text)
+    told = [problem.text("study.yaml") for problem in refused.value.problems if problem.field == field]
+    assert any(piece in each for each in told), str(refused.value)
+    assert len(refused.value.problems) == 1, "one message for one mistake"
+
+
+INEXACT = [
+    row[0] for row in NOT_FACTORISED if any(word in row[2] for word in ("allow_inexact", "code of your own", "dropout"))
+]
+
+
+FACTORISED = [
+    TWO + METHOD,
+    TWO + METHOD + "train: {lr_rule: linear, augment: crop_flip, shards: speed, precision: bf16}",
+    TWO + METHOD + "workload: {model: resnet18}\ntrain: {sync_batch_norm: true}",
+    TWO + "search: {method: factorised, scheduler: asha, train_on: 2, held_out: 0}",
+    METHOD + "sweep: {num_gpus: [1, 2], points: [{batch_size: 64, learning_rate: 0.1}]}",
+    METHOD + "sweep: {num_gpus: [1, 2, 4], train.gradient_sync: [ddp, naive, flat, ring]}",
+    *(text.replace("factorised}", "factorised, allow_inexact: true}") for text in INEXACT if "random" not in text),
+]
+
+
+@pytest.mark.parametrize("text", FACTORISED)
+def test_what_can_be_factorised(text):
+    spec = of_all_models(text)
+    assert of_all_models(spec.to_yaml().replace("name: x\n", "")) == spec
+
+
+def test_many_trials_are_counted_as_they_are_run():
+    rates = [round(0.01 * n, 2) for n in range(1, 3001)]
+    sweep = f"sweep: {{num_gpus: [1, 2, 4], learning_rate: {rates}, seed: [0, 1, 2]}}\n"
+    assert len(make_plan(spec_of(f"name: x\n{sweep}{METHOD}")).trials) == 9_000
+    (problem,) = problems_of(f"name: x\n{sweep.replace('[0, 1, 2]', '[0, 1, 2, 3]')}{METHOD}")
+    assert "the factorised grid has 12,008 trials, more than 10,000" in problem.message

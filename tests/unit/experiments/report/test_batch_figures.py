@@ -7,10 +7,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.report.batch_figures import law_curve, rate_map_figure, steps_figure
-from tests.support.rich_study import (
-    rich_summary,
-    steps_to_target,
-)
+from tests.support.rich_study import rich_summary, steps_to_target
 from tests.support.synthetic_studies import summary_of
 from tests.support.trials import Law
 

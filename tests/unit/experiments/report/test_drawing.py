@@ -1,4 +1,4 @@
-"""What figures are drawn with."""
+"""The ticks of a logarithmic axis."""
 
 import pytest
 

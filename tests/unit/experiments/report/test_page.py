@@ -1,4 +1,4 @@
-"""The report of a study in which every part is there, and of those in which parts are missing."""
+"""The page of a study in which every part is there, and of those in which parts are missing."""
 
 import json
 import re
@@ -15,13 +15,7 @@ from scalestudy.experiments.report.speedup_figures import speedup_figure
 from scalestudy.experiments.report.styles import Styles
 from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
 from tests.support.report_pages import number, page_of
-from tests.support.rich_study import (
-    PARTS,
-    TARGET,
-    estimate,
-    rich_cells,
-    rich_summary,
-)
+from tests.support.rich_study import PARTS, TARGET, estimate, rich_cells, rich_summary
 
 FIGURES = [
     "speedup",

@@ -6,16 +6,7 @@ import pytest
 
 from scalestudy.experiments.report.batch_figures import steps_figure
 from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_law
-from tests.support.rich_study import (
-    ALPHA_C,
-    ALPHA_R,
-    BETA_C,
-    BETA_R,
-    DATA,
-    rich_summary,
-    step_seconds,
-    unidentified,
-)
+from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds, unidentified
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,7 @@
 """Which cells have colours."""
 
 from scalestudy.experiments.report.styles import MOST_CELLS, Styles
-from tests.support.rich_study import (
-    rich_cells,
-    rich_summary,
-)
+from tests.support.rich_study import rich_cells, rich_summary
 
 
 def test_of_many_cells_the_recommended_have_colours_and_are_drawn():

@@ -10,15 +10,7 @@ from scalestudy.experiments.analysis.answers.efficiency import noise_scale, stat
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.measures.trainings import Training
 from tests.bench import batch_law
-from tests.bench.batch_law import (
-    PARTS,
-    RATES,
-    SIZES,
-    exponent_tally,
-    law_tallies,
-    noise_tally,
-    seed_tally,
-)
+from tests.bench.batch_law import PARTS, RATES, SIZES, exponent_tally, law_tallies, noise_tally, seed_tally
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import analysed, efficiency_of, study
 from tests.support.factorised import factorised_study

@@ -1,4 +1,4 @@
-"""Cells of a study, and how their combinations are named."""
+"""How combinations of parameters are named."""
 
 from scalestudy.experiments.analysis.measures.cells import combination_of
 

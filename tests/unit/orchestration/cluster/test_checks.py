@@ -1,5 +1,5 @@
 """Packages of the driver against those of the nodes, as pure comparison; the real thing is in
-test_multi_node."""
+tests/long/test_multi_node.py. Storage that all nodes share."""
 
 import pickle
 import sys
@@ -9,7 +9,13 @@ from ray import cloudpickle
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.cluster import checks
-from scalestudy.orchestration.cluster.checks import PACKAGES, Difference, check_versions, differences
+from scalestudy.orchestration.cluster.checks import (
+    PACKAGES,
+    Difference,
+    check_shared_storage,
+    check_versions,
+    differences,
+)
 from scalestudy.orchestration.cluster.nodes import ClusterNode
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
@@ -68,3 +74,8 @@ def test_raylets_on_one_machine_are_told_apart(monkeypatch):
     monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
     with pytest.raises(RequestError, match=r"x \(aaaaaaaa\): torch .*x \(bbbbbbbb\): torch .*y: torch"):
         check_versions(nodes)
+
+
+def test_one_node_needs_no_shared_storage(tmp_path):
+    check_shared_storage(tmp_path, [ClusterNode(node_id="a", host="a", cpus=4.0, gpus=0.0)])
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The points that a random search draws, and what TPE learns of a point."""
+"""The points that a random search draws, and the plan that they make."""
 
 import math
 import statistics

@@ -1,4 +1,5 @@
-"""The gradient noise scale: exact small cases, a linear problem whose gradients are known, what the hook measures."""
+"""The gradient noise scale: exact small cases, a linear problem whose gradients are known, what the hook measures;
+AdaScale, which goes by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: the same trial in a used and in a fresh process, divergence, hooks, options, records."""
+"""The loop: the same trial in a used and in a fresh process, divergence, hooks, records, its end, its evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies side by side."""
+"""Studies side by side: their cells and their laws."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Steps to a target over batch sizes, from trials to the part of the summary."""
+"""Steps to a target over batch sizes and the gradient noise scale, from trials to the part of the summary."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Pareto front, knee, what to choose."""
+"""Pareto front, knee, what to choose, and what to know of a choice."""
 
 import itertools
 import math

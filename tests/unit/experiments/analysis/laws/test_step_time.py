@@ -1,4 +1,4 @@
-"""The time of a step as a law of workers and batch."""
+"""The time of a step as a law of workers and batch; known laws are found again."""
 
 import math
 from dataclasses import replace

@@ -16,6 +16,11 @@ from tests.support.trials import Law, make_timings, make_trials
 
 Record = dict[str, Any]
 
+METHOD = "search: {method: factorised}\n"
+SWEEP = "sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}\n"
+SMALL = f"name: x\ntrain: {{epochs: 4}}\ntargets: {{accuracy: [0.2]}}\n{SWEEP}{METHOD}"
+"""A factorised spec of 8 trainings; as a grid it has 16 trials."""
+
 
 @dataclass(frozen=True)
 class FactorisedStudy:
@@ -57,3 +62,13 @@ def stopped_after(record: Record, epochs: int) -> Record:
     kept = record["epochs"][:epochs]
     seconds = sum(epoch["train_seconds"] for epoch in kept)
     return {**record, "status": "stopped", "epochs": kept, "train_seconds": seconds}
+
+
+def grid_of(text: str) -> Plan:
+    """The plan of a factorised spec's grid."""
+    return make_plan(spec_of(text.replace("method: factorised", "method: grid")))
+
+
+def records_of(plan: Plan, **keywords: Any) -> dict[str, Record]:
+    """The records of a plan's trials by their ids. keywords: of `make_trials`."""
+    return {record["trial_id"]: record for record in make_trials(plan, Law(), **keywords)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -20,6 +22,8 @@ from tests.support.training.helpers import state_of
 INPUTS, CLASSES = 24, 5
 EXACT = ("ddp", "naive", "flat", "ring")
 LOSSY = ("bf16", "powersgd", "local_sgd")
+ELEMENTS = 24 * 32 + 32 + 32 * 16 + 16 + 16 * 5  # 1,408 in the small model
+TOLERANCE = 1e-12  # of parameters in float64, after 20 steps
 
 
 @dataclass(frozen=True)
@@ -127,3 +131,61 @@ def run_steps(worker: Worker, steps: Steps) -> dict[str, Any]:
         "bytes": run.sync.bytes_sent,
         "details": run.sync.details(),
     }
+
+
+def batch_gradient(run: Run, index: int) -> NDArray[Any]:
+    """The exact gradient of a whole batch at the model as it is, all parameters in one row."""
+    inputs, targets, _ = shard_of(run.steps, index, Worker(0, 1, torch.device("cpu")))
+    loss = cross_entropy(run.model(inputs), targets).mean()
+    return flat(torch.autograd.grad(loss, list(run.model.parameters())))
+
+
+def flat(tensors: Any) -> NDArray[Any]:
+    """All of the numbers in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy().copy()
+
+
+def through_a_file(state: Any) -> Any:
+    """Written and read as a checkpoint may be: nothing but tensors, numbers and strings passes."""
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=True)
+
+
+def saved(run: Run) -> dict[str, Any]:
+    """What a checkpoint of this rank holds."""
+    parts = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "sync": run.sync.state()}
+    return through_a_file(parts)
+
+
+def resumed(worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]], rehearsed: bool = True) -> Run:
+    """A new training that takes up the checkpoints of all ranks, after a first backward that is thrown away."""
+    run = Run(worker, steps)
+    if rehearsed:
+        run.backward(0)
+    checkpoints = through_a_file(checkpoints)  # an optimizer goes on in the very tensors that it is given
+    mine = checkpoints[worker.rank]
+    run.model.load_state_dict(mine["model"])
+    run.optimizer.load_state_dict(mine["optimizer"])
+    run.sync.load_state([checkpoint["sync"] for checkpoint in checkpoints])
+    return run
+
+
+def checkpoint_after(worker: Worker, steps: Steps, count: int) -> dict[str, Any]:
+    """This rank's checkpoint after so many steps, with what the steps applied in all and what their batches asked."""
+    run = Run(worker, steps)
+    start, asked = flat(run.model.parameters()), 0.0
+    for index in range(count):
+        asked = asked + batch_gradient(run, index)
+        run.step(index)
+    return {**saved(run), "start": torch.from_numpy(start), "asked": torch.from_numpy(asked)}
+
+
+def state_after_resuming(
+    worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]], first: int, rehearsed: bool = True
+) -> dict[str, Any]:
+    """Where the steps from `first` on lead."""
+    run = resumed(worker, steps, checkpoints, rehearsed)
+    run.go_on(first)
+    return {"state": state_of(run.model), "details": run.sync.details()}

@@ -211,12 +211,6 @@ def too_few_outputs(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes - 1))
 
 
-def labels_out_of_range(root: str | None) -> Splits:
-    """A class more than it says."""
-    splits = load_synthetic(None, train_samples=256, test_samples=64, num_classes=11)
-    return replace(splits, num_classes=10)
-
-
 def unused_layer(num_classes: int, in_channels: int) -> nn.Module:
     """A layer that forward leaves out."""
 

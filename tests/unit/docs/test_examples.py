@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from docs.examples.custom_data import load, smoothed, top_two
+from docs.examples.custom_model import Centre, Dense, build, orthogonal
 from docs.examples.my_law import fit_epoch_law, of_summary
 from docs.examples.my_search import BesideTheBest
 from docs.examples.my_verdict import slow_optimizer
@@ -158,3 +159,51 @@ def test_the_verdict_has_a_threshold() -> None:
     assert found is not None
     assert found["evidence"] == {"gpus=4 batch=32": pytest.approx(0.2)}
     assert slow_optimizer(summary_of(GRID, FLAT)["timings"]) is None
+
+
+# --- a user's own model: it trains, on one worker and on two alike ----------------------------------------------------
+
+
+CUSTOM_MODEL = make_config(
+    model="docs.examples.custom_model:build",
+    model_args={"units": 32, "init": "docs.examples.custom_model:orthogonal"},
+    data="digits",
+    data_args={},
+    batch_size=64,
+    learning_rate=0.2,
+    epochs=2,
+)
+
+
+def test_its_layers_do_what_they_say() -> None:
+    inputs = torch.rand(3, 5)
+    assert Centre()(inputs).mean(dim=1).abs().max() < 1e-6
+    assert list(Centre().parameters()) == []
+    layer = Dense(5, 2)
+    assert torch.equal(layer(inputs), torch.relu(inputs @ layer.weight + layer.bias))
+    assert [tuple(parameter.shape) for parameter in layer.parameters()] == [(5, 2), (2,)]
+
+
+def test_its_initialiser_draws_orthogonal_columns() -> None:
+    model = build(10, 1, units=8, init="docs.examples.custom_model:orthogonal")
+    weight = model[2].weight
+    assert torch.allclose(weight.T @ weight, torch.eye(8), atol=1e-5)
+    untouched = torch.nn.Conv2d(1, 2, 3)
+    before = untouched.weight.clone()
+    orthogonal(untouched)
+    assert torch.equal(before, untouched.weight)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+def test_it_trains_alike_on_one_worker_and_two(ranks: GlooPool, strategy: str) -> None:
+    (alone,) = ranks.run(1, run_training, CUSTOM_MODEL)
+    replicas = ranks.run(
+        2,
+        run_training,
+        make_config(**{**CUSTOM_MODEL.to_dict(), "optimizer": CUSTOM_MODEL.optimizer, "gradient_sync": strategy}),
+    )
+    assert same_bits(replicas[0]["state"], replicas[1]["state"])
+    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3
+    assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5
+    first, last = (curve[2] for curve in alone["curve"])
+    assert last > first > 0.5  # test accuracy

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds, shard_sizes, steps_per_epoch
+from scalestudy.training.batches import (
+    batch_bounds,
+    even_weights,
+    micro_batch_sizes,
+    shard_bounds,
+    shard_sizes,
+    steps_made,
+    steps_per_epoch,
+)
 
 weight_lists = st.lists(st.floats(0, 1e300, allow_subnormal=False), min_size=1, max_size=9).filter(any)
 
@@ -78,3 +86,25 @@ def test_steps_per_epoch() -> None:
     assert steps_per_epoch(60000, 256) == 235  # 234 whole batches and one of 96
     assert batch_bounds(60000, 256, 234) == (59904, 60000)
     assert steps_per_epoch(512, 256) == 2
+
+
+@pytest.mark.parametrize(
+    ("shard", "parts", "keep_empty", "sizes"),
+    [
+        (10, 3, False, (4, 3, 3)),
+        (2, 3, False, (1, 1)),
+        (0, 3, False, (0,)),
+        (0, 3, True, (0, 0, 0)),
+        (2, 3, True, (1, 1, 0)),
+        (5, 1, False, (5,)),
+    ],
+)
+def test_micro_batches(shard: int, parts: int, keep_empty: bool, sizes: tuple[int, ...]) -> None:
+    assert micro_batch_sizes(shard, parts, keep_empty=keep_empty) == sizes
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "made"), [(1, [1, 0, 0]), (8, [8, 0, 0]), (11, [8, 3, 0]), (24, [8, 8, 8]), (None, [8, 8, 8])]
+)
+def test_the_steps_of_each_epoch(max_steps: int | None, made: list[int]) -> None:
+    assert [steps_made(8, epoch, max_steps) for epoch in (1, 2, 3)] == made

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from scalestudy.training.losses import ShardLoss, cross_entropy, hits, make_loss, make_metric, squared_error
+from scalestudy.training.models import LeNet
 
 HERE = "tests.unit.training.test_losses"
 LOGITS = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
@@ -185,3 +186,11 @@ class Returning(nn.Module):
 def test_a_models_output_is_checked(output: object, found: str) -> None:
     with pytest.raises(ValueError, match=f"^model: .*{found}"):
         ShardLoss(Returning(output), make_loss("cross_entropy", 2))(torch.zeros(2, 4), torch.tensor([0, 1]))
+
+
+def test_an_empty_shard_gives_zero_loss_and_zero_gradients() -> None:
+    shard_loss = ShardLoss(LeNet(10, 1), cross_entropy)
+    loss = shard_loss(torch.empty(0, 1, 28, 28), torch.empty(0, dtype=torch.int64))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(parameter.grad.count_nonzero() == 0 for parameter in shard_loss.trained_parameters())

@@ -1,14 +1,17 @@
-"""The plan of a study."""
+"""The plan of a study: its trials, their order and their ids."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.plan.estimate import estimate
-from scalestudy.experiments.plan.plan import Plan, label, make_plan
-from tests.support.synthetic_studies import spec_of, study_of
+from scalestudy.experiments.plan.plan import Plan, corner_trials, label, make_plan
+from scalestudy.experiments.plan.timing_runs import step_key
+from scalestudy.orchestration.study.trials import train_config
+from tests.support.factorised import SMALL, factorised_study, grid_of
+from tests.support.synthetic_studies import spec_of
 
 GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32], learning_rate: [0.2, 0.1], seed: [1, 0]}"
 
@@ -138,53 +141,69 @@ def test_labels_are_short():
     )
 
 
-def test_the_cost_is_estimated_from_earlier_epochs():
-    text = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2], batch_size: [8]}"
-    _, plan, trials = study_of(text)
-    first = plan.trials[0]
-    known = [{**trial, "workload": first.workload, "train": {**first.train, "epochs": 9}} for trial in trials]
-    for trial in known:
-        for epoch in trial["epochs"]:
-            epoch.update(train_seconds=2.0, eval_seconds=0.5)
-    cost = estimate(plan, known)
-    # 2 trials × 3 epochs × 2.5 s; the second with 2 workers: 7.5 · 1 + 7.5 · 2
-    assert (cost.trials, cost.epochs, cost.worker_epochs) == (2, 6, 9)
-    assert (cost.seconds, cost.gpu_seconds, cost.why) == (15.0, 22.5, None)
+def test_the_corners_of_a_search_are_what_the_training_loop_takes():
+    spec = spec_of(
+        """
+        name: x
+        sweep: {num_gpus: [1, 2], learning_rate: {log_uniform: [0.01, 1]}, train.schedule: [cosine, one_cycle]}
+        search: {method: tpe}
+        """
+    )
+    corners = corner_trials(spec)
+    assert {(each.num_gpus, each.learning_rate, each.train["schedule"]) for each in corners} == {
+        (gpus, rate, schedule) for gpus in (1, 2) for rate in (0.01, 1.0) for schedule in ("cosine", "one_cycle")
+    }
+    for trial in corners:
+        train_config(trial, "data").weights(trial.num_gpus)
 
 
-def test_a_timing_of_another_way_of_training_does_not_count():
-    _, plan, trials = study_of("name: x\nsweep: {num_gpus: [2], batch_size: [8], train.gradient_sync: [ddp, naive]}")
-    ddp, naive = plan.trials
-    known = [{**trials[0], "workload": trial.workload, "train": trial.train} for trial in (ddp, naive)]
-    known = [
-        {**trial, "epochs": [{"train_seconds": seconds}]} for trial, seconds in zip(known, (1.0, 9.0), strict=True)
-    ]
-    assert estimate(plan, known).seconds == 10 * (1.0 + 9.0)  # 10 epochs each, by their own timing
+# --- factorised grids -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("override", "counts"),
-    [
-        ("train.schedule=cosine", True),
-        ("train.warmup_epochs=1", True),
-        ("train.checkpoint_every=0", True),
-        ("train.epochs=3", True),
-        ("train.warm_up_steps=2", True),
-        ("train.precision=bf16", False),
-        ("train.compile=true", False),
-        ("train.lr_rule=adascale", False),
-    ],
+def test_the_trainings_are_those_of_the_grid_with_one_num_gpus():
+    plan, grid = make_plan(spec_of(SMALL)), grid_of(SMALL)
+    assert plan.trials == tuple(trial for trial in grid.trials if trial.num_gpus == 1), "ids and all"
+    larger = make_plan(spec_of(SMALL, "search.train_on=2"))
+    assert larger.trials == tuple(trial for trial in grid.trials if trial.num_gpus == 2)
+    assert plan.sizes == larger.sizes == (1, 2), "what runs later needs its room too"
+    assert plan.cells == larger.cells == grid.cells
+    assert (plan.expected_trials, grid.expected_trials) == (8 + 2 * 2, 16)
+
+
+def test_a_factorised_plan_is_plain_data_and_back():
+    plan = make_plan(spec_of(SMALL, "search.train_on=2"))
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_no_more_cells_are_held_out_than_there_are():
+    assert make_plan(spec_of(SMALL, "search.held_out=99")).held_out_trials == 8
+    assert make_plan(spec_of(SMALL, "search.held_out=0")).expected_trials == 8
+
+
+def some(numbers, most=3):
+    return st.lists(numbers, min_size=1, max_size=most, unique=True)
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=2, max_size=3, unique=True),
+    some(st.integers(8, 64)),
+    some(st.sampled_from([0.05, 0.1, 0.2])),
+    some(st.integers(0, 9)),
+    st.integers(0, 4),
 )
-def test_which_timings_count_for_which_training(override, counts):
-    text = "name: x\nsweep: {batch_size: [8]}"
-    _, plan, trials = study_of(text)
-    known = [{**trials[0], "workload": plan.trials[0].workload, "train": plan.trials[0].train}]
-    assert (estimate(make_plan(spec_of(text, override)), known).seconds is not None) == counts
-
-
-def test_without_earlier_epochs_the_cost_says_why():
-    _, plan, trials = study_of(GRID)
-    for earlier in ([], trials, [{**trials[0], "workload": {"model": "other"}}]):
-        cost = estimate(plan, earlier)
-        assert (cost.seconds, cost.gpu_seconds) == (None, None)
-        assert "16 of 16" in cost.why
+def test_every_training_once_every_step_timed_and_what_is_held_out_is_apart(gpus, batches, rates, seeds, held_out):
+    sweep = f"sweep: {{num_gpus: {gpus}, batch_size: {batches}, learning_rate: {rates}, seed: {seeds}}}"
+    study = factorised_study(f"name: x\n{sweep}\nsearch: {{method: factorised, held_out: {held_out}}}")
+    trained = [(t["params"]["batch_size"], t["params"]["learning_rate"], t["params"]["seed"]) for t in study.trained]
+    assert sorted(trained) == sorted((b, r, s) for b in batches for r in rates for s in seeds)
+    assert {trial["params"]["num_gpus"] for trial in study.trained} == {min(gpus)}
+    apart = Counter(step_key(trial["params"]) + str(trial["params"]["learning_rate"]) for trial in study.held_out)
+    assert len(apart) == min(held_out, (len(gpus) - 1) * len(batches) * len(rates))
+    assert set(apart.values()) <= {len(seeds)}, "each with all its seeds"
+    assert min(gpus) not in {trial["params"]["num_gpus"] for trial in study.held_out}
+    timed = [(trial["params"]["num_gpus"], trial["params"]["batch_size"]) for trial in study.timings]
+    assert sorted(timed) == sorted((gpu, batch) for gpu in gpus for batch in batches)
+    ids = [trial["trial_id"] for trial in study.trials]
+    assert len(set(ids)) == len(ids)
+    grid = grid_of(study.spec.to_yaml())
+    assert {trial["trial_id"] for trial in study.trained + study.held_out} <= {t.trial_id for t in grid.trials}

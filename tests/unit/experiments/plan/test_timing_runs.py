@@ -9,6 +9,7 @@ from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
 from scalestudy.experiments.report import write_report
+from tests.support.factorised import METHOD, SMALL, grid_of, records_of
 from tests.support.synthetic_studies import folder_of, spec_of, study_of
 from tests.support.trials import Law, make_timings
 
@@ -200,3 +201,34 @@ def test_the_report_of_a_study_that_was_timed_apart(tmp_path, study):
     assert "16 of 16" in text or "2 of 2" in text
     assert "with the node to themselves" in text
     assert "shared_node" not in text
+
+
+# --- factorised grids -------------------------------------------------------------------------------------------------
+
+
+def test_other_keys_that_change_a_step_are_timed_with_every_num_gpus():
+    sweep = "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, ring], train.schedule: [constant, cosine]}\n"
+    spec = spec_of(f"name: x\n{sweep}{METHOD}")
+    plan = make_plan(spec)
+    names = [trial.run_name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
+    assert names == [
+        f"timing gpus={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1) for sync in ("ddp", "ring")
+    ]
+
+
+def test_timing_runs_are_those_of_a_packed_grid():
+    """So a grid and its factorised twin have the same ids for the same runs."""
+    spec, grid = spec_of(SMALL), grid_of(SMALL)
+    plan = make_plan(spec)
+    packed = timing_trials(spec, grid.trials, records_of(grid, flags={"*": ["shared_node"]}))
+    factorised = timing_trials(spec, plan.swept, records_of(plan), plan.factorised)
+    assert [(trial.trial_id, trial.train) for trial in factorised] == [
+        (trial.trial_id, trial.train) for trial in packed
+    ]
+
+
+def test_what_no_training_finished_is_not_timed():
+    plan = make_plan(spec_of(SMALL))
+    endings = {f"gpus=1 batch=32 lr={rate} seed={seed}": "diverged" for rate in (0.1, 0.2) for seed in (0, 1)}
+    found = timing_trials(spec_of(SMALL), plan.swept, records_of(plan, endings=endings), plan.factorised)
+    assert {trial.batch_size for trial in found} == {128}

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from scalestudy.experiments.report import write_report
-from scalestudy.experiments.report.drawing import log_ticks
 from tests.support.report_pages import Page, check, number, page_of
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
@@ -287,14 +286,6 @@ def test_what_training_picked_by_itself_is_shown(tmp_path):
     page = Page(write_report(folder).read_text("utf-8")).text
     assert "picked by training" in page
     assert "shards: [0.612, 0.388] or [0.5, 0.5]; channels_last: true" in page
-
-
-@pytest.mark.parametrize(("low", "high"), [(1.4, 2.8), (0.5, 200), (1.0, 1.05), (3e-5, 7e3), (9.1, 11)])
-def test_log_ticks_are_few_and_within(low, high):
-    ticks = log_ticks(low, high)
-    assert all(low <= tick <= high for tick in ticks)
-    assert len(ticks) <= 10
-    assert len(ticks) >= 2 or high / low < 1.1
 
 
 def test_of_many_cells_the_best_are_shown_and_all_are_there(tmp_path):

@@ -1,7 +1,10 @@
 """A spec file becomes a validated StudySpec, or every problem is told."""
 
 import contextlib
+import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
@@ -11,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scalestudy.experiments.spec.reading import SpecError, load_study
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
-from tests.support.synthetic_studies import DATASETS, MODELS, problems_of, spec_of
-
-
-def load(path, *overrides):
-    return load_study(path, overrides, models=MODELS, datasets=DATASETS)
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training import registry
+from tests.support.project_files import REPOSITORY
+from tests.support.synthetic_studies import problems_of, spec_of
 
 
 def test_defaults_are_the_designs():
@@ -152,7 +155,7 @@ BAD = [
     ("workload: {metric: acuracy}", "workload.metric", 2, 'did you mean "accuracy"'),
     ("workload: {metric: 'my.metrics:loss'}", "workload.metric", 2, "test_loss"),
     ("workload: {metric_mode: least}", "workload.metric_mode", 2, "is not max or min"),
-    ("workload: {metric_mode: min}", "workload.metric_mode", 2, "would choose the smallest accuracy; the largest is best"),
+    ("workload: {metric_mode: min}", "workload.metric_mode", 2, "the smallest accuracy; the largest is best"),
     ("workload: {metric: mse}", "workload.metric_mode", 2, "the smallest is best; write metric_mode: min"),
     ("workload: {data: 'torchvision:CIFAR10'}", "workload.data", 2, "not available"),
     ("workload: {model: lennet}", "workload.model", 2, 'did you mean "lenet"? choose lenet, mlp'),
@@ -240,67 +243,6 @@ def test_too_many_trials():
     assert "10,100 trials, more than 10,000" in problem.message
 
 
-def test_overrides_replace_values_and_make_sections():
-    spec = spec_of(
-        "name: x\ntrain: {epochs: 3}",
-        "train.epochs=4",
-        "sweep.num_gpus=[1, 2]",
-        "sweep.train.gradient_sync=[ddp, naive]",
-        "workload.model_args.init=xavier",
-        "train.gradient_clip=1e-3",
-    )
-    assert (spec.train.epochs, spec.train.gradient_clip) == (4, 0.001)
-    assert spec.sweep.lists()["train.gradient_sync"] == ("ddp", "naive")
-    assert spec.workload.model_args == {"init": "xavier"}
-
-
-@pytest.mark.parametrize(
-    ("override", "piece"),
-    [
-        ("trian.epochs=3", 'trian: {"epochs": 3} stands under an unknown key; did you mean "train"'),
-        ("train.epoch=3", 'did you mean "epochs"'),
-        ("train.epochs.x=3", "epochs has no keys"),
-        ("train.epochs", "not key=value"),
-        ("=3", "not key=value"),
-        ("train..epochs=3", "not key=value"),
-        ("train.epochs=[", "not YAML"),
-        ("train.epochs=!!python/name:os.system", "refused"),
-        ("train.epochs=two", '"two" is not a whole number'),
-        ("sweep.num_gpu=[1]", 'did you mean "num_gpus"'),
-    ],
-)
-def test_bad_overrides_are_told_as_well(override, piece):
-    problems = problems_of("name: x\ntrain: {epochs: 1}", override)
-    assert any(piece in problem.text("study.yaml") for problem in problems)
-    assert all(problem.text("study.yaml").startswith("--set: ") for problem in problems)
-
-
-def test_a_file_that_is_no_spec(tmp_path):
-    cases = {
-        "empty.yaml": (b"", "is empty"),
-        "comment.yaml": (b"# nothing\n", "is empty"),
-        "list.yaml": (b"- 1\n", "not a mapping"),
-        "words.yaml": (b"hello\n", "not a mapping"),
-        "latin.yaml": ("name: é".encode("latin-1"), "not UTF-8"),
-        "binary.yaml": (bytes(range(8)) * 10, "not YAML"),
-        "big.yaml": (b"#" * 1_000_001, "larger than 1 MB"),
-    }
-    for name, (content, piece) in cases.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(SpecError, match=piece) as caught:
-            load(tmp_path / name)
-        assert str(caught.value).startswith(str(tmp_path / name))
-    with pytest.raises(SpecError, match=r"no such file.*digits-quick"):
-        load(tmp_path / "nothing.yaml")
-    with pytest.raises(SpecError, match="is a folder"):
-        load(tmp_path)
-
-
-def test_a_byte_order_mark_is_no_problem(tmp_path):
-    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
-    assert load(tmp_path / "bom.yaml").name == "x"
-
-
 def test_the_error_survives_pickling():
     with pytest.raises(SpecError) as caught:
         spec_of("name: a/b")
@@ -324,3 +266,144 @@ def test_the_spec_loads_without_anything_heavy():
     code = f"import sys, {ours}; print([m for m in '{heavy}'.split() if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- the keys of `train`: one table for the spec and the training loop ------------------------------------------------
+
+
+TRAININGS = [
+    "train: {lr_rule: linear, warmup_epochs: 0.5, schedule: cosine, precision: bf16, channels_last: auto}",
+    "train: {lr_rule: sqrt, schedule: one_cycle, compile: true, accumulation: 4, augment: crop_flip, shards: speed}",
+    "train: {lr_rule: adascale, schedule: one_cycle, optimizer: {momentum: 0.9, weight_decay: 1e-4}}",
+    "train: {gradient_sync: powersgd, powersgd_rank: 4, sync_batch_norm: true, checkpoint_every: 5}",
+    "train: {gradient_sync: local_sgd, local_steps: 16, optimizer: {name: adamw}, channels_last: true}",
+    "train: {gradient_sync: 'mine.sync:Tree', local_steps: 3}",
+    "train: {local_steps: 4}\nsweep: {train.gradient_sync: [ddp, naive, flat, ring, bf16, powersgd, local_sgd]}",
+    "sweep: {train.lr_rule: [none, linear], train.precision: [fp32, bf16], train.channels_last: [true, auto]}",
+    "sweep: {points: [{train.lr_rule: adascale, train.precision: fp32}, {train.lr_rule: sqrt, train.precision: bf16}]}",
+    "workload: {loss: mse, metric: mse, metric_mode: min, model: linear_regression, data: synthetic_linear}\n"
+    "targets: {accuracy: [2.5, 0.1]}",
+    "workload: {loss: 'my.losses:focal', metric: 'my.metrics:r2', model: 'torchvision:resnet18'}\n"
+    "targets: {accuracy: [-1, 0]}",
+]
+
+
+@pytest.mark.parametrize("text", TRAININGS)
+def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
+    spec = parse_study(f"name: x\n{text}", "study.yaml", models=registry.MODELS, datasets=registry.DATASETS)
+    again = parse_study(spec.to_yaml(), "study.yaml", models=registry.MODELS, datasets=registry.DATASETS)
+    assert again == spec
+    for trial in make_plan(spec).trials:  # and the training loop accepts it as well
+        train_config(trial, "data").weights(trial.num_gpus)
+
+
+KNOWN_IDS = {
+    "": ["83584a54b4a4"],
+    "sweep: {num_gpus: [2], train.shards: [even, [3, 1]], train.optimizer.momentum: [0, 0.9]}": [
+        "54b2333219eb",
+        "6a183b4f628a",
+        "4554b7143f95",
+        "2e8e4be21f19",
+    ],
+    "resources: {exclusive: true}\ntrain: {gradient_clip: 1e-05}": ["0f1baf32311a"],
+    "train: {lr_rule: linear, warmup_epochs: 0.5, schedule: cosine, precision: bf16, channels_last: auto}": [
+        "3baa392f0546",
+    ],
+    "train: {gradient_sync: local_sgd, local_steps: 16, optimizer: {name: adamw}, channels_last: true}": [
+        "8da1f0c64e5f",
+    ],
+    "train: {gradient_sync: powersgd, powersgd_rank: 4, sync_batch_norm: true, checkpoint_every: 5}": ["e3e043051f10"],
+}
+"""Of version 0.1: a study of that version is resumed and extended by these ids."""
+
+
+@pytest.mark.parametrize("text", KNOWN_IDS)
+def test_trials_keep_their_ids(text):
+    assert [trial.trial_id for trial in make_plan(spec_of(f"name: x\n{text}")).trials] == KNOWN_IDS[text]
+
+
+def test_a_spec_of_version_0_1_reads_as_it_was():
+    """checkpoint_every stood before warm_up_steps then; a key that came later has its default."""
+    old = """
+        name: x
+        train:
+          epochs: 3
+          optimizer: {name: sgd, momentum: 0.5, weight_decay: 0.0}
+          gradient_clip: null
+          shards: [3.0, 1.0]
+          checkpoint_every: 2
+          warm_up_steps: 7
+        sweep: {num_gpus: [2]}
+        """
+    train = spec_of(old).train
+    assert (train.epochs, train.checkpoint_every, train.warm_up_steps) == (3, 2, 7)
+    assert (train.optimizer.momentum, train.shards, train.gradient_clip) == (0.5, (3.0, 1.0), None)
+    assert train.lr_rule == "none"
+
+
+NEW_KEY = """
+    label_smoothing: float = knob(0.0, "share of every class in a target", least=0, below=1)
+"""
+FIND_IT = """
+import contextlib, io, json
+from scalestudy.experiments.spec.reading import new_spec
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import SpecError, parse_study
+from infra.docs.spec_keys import table
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.arguments import make_config, make_parser
+from scalestudy.training.config import TrainConfig
+
+def study(text):
+    return parse_study(f"name: x\\n{text}", "x.yaml", models=["lenet"], datasets=["digits"])
+
+def problem(text):
+    try:
+        study(text)
+    except SpecError as error:
+        return str(error)
+
+in_range = study("search: {method: random}\\nsweep: {train.label_smoothing: {uniform: [0, 0.5]}}")
+trials = make_plan(study("sweep: {train.label_smoothing: [0, 0.1]}")).trials
+options = make_parser("").parse_args(
+    "--model lenet --data digits --batch-size 8 --learning-rate 0.1 --label-smoothing 0.2".split()
+)
+print(json.dumps({
+    "value": study("train: {label_smoothing: 0.1}").to_dict()["train"]["label_smoothing"],
+    "bad": problem("train: {label_smoothing: 1}"),
+    "bad_sweep": problem("sweep: {train.label_smoothing: [-1]}"),
+    "range": list(in_range.sweep.ranges()),
+    "trained": [train_config(trial, "data").label_smoothing for trial in trials],
+    "option": make_config(options).label_smoothing,
+    "help": make_parser("").format_help(),
+    "template": new_spec("x"),
+    "table": table(),
+}))
+"""
+
+
+def test_a_key_is_declared_once_and_found_everywhere(tmp_path):
+    """In a copy of the packages with one more line in training/config.py."""
+    for folder in ("scalestudy", "training", "experiments", "orchestration", "infra"):
+        without_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, symlinks=True, ignore=without_caches)
+    file = tmp_path / "training" / "config.py"
+    text = file.read_text("utf-8")
+    place = text.index("    warm_up_steps: int = knob(")
+    file.write_text(text[:place] + NEW_KEY.strip("\n") + "\n" + text[place:], "utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_IT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["value"] == 0.1
+    assert found["bad"] == "x.yaml:2: train.label_smoothing: 1 is too large; it must be less than 1"
+    assert found["bad_sweep"] == "x.yaml:2: sweep.train.label_smoothing: -1 is too small; use at least 0"
+    assert found["range"] == ["train.label_smoothing"]
+    assert found["trained"] == [0.0, 0.1]
+    assert found["option"] == 0.2
+    assert "--label-smoothing LABEL_SMOOTHING" in found["help"]
+    assert "share of every class in a target" in " ".join(found["help"].split())
+    assert "  label_smoothing: 0.0      # share of every class in a target\n" in found["template"]
+    assert "| `train.label_smoothing` | `0.0` | share of every class in a target |" in found["table"]

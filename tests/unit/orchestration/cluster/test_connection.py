@@ -1,71 +1,11 @@
-"""What fits on a cluster, by its description alone."""
+"""Addresses of a cluster that are refused."""
 
 import socket
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
-from scalestudy.orchestration.cluster.checks import check_shared_storage
 from scalestudy.orchestration.cluster.connection import connect
-from scalestudy.orchestration.cluster.nodes import ClusterNode, check_capacity, choose_device, slots
-from scalestudy.orchestration.cluster.ports import can_connect, quiet_port
-
-
-def node(name="a", cpus=4.0, gpus=0.0, draining=False):
-    return ClusterNode(node_id=name, host=name, cpus=cpus, gpus=gpus, draining=draining)
-
-
-def fit(*nodes, device="cpu", cpus=1, gpus=1.0):
-    return [n.slots for n in slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)]
-
-
-def test_gpus_are_taken_where_there_are_any():
-    assert choose_device("auto", [node(), node(gpus=1)]) == "cuda"
-    assert choose_device("auto", [node()]) == "cpu"
-    assert choose_device("cpu", [node(gpus=8)]) == "cpu"
-    assert choose_device("cuda", [node()]) == "cuda"
-
-
-def test_workers_by_cores_and_gpus():
-    assert fit(node(cpus=4), node(cpus=3), cpus=2) == [2, 1]
-    assert fit(node(cpus=16, gpus=4), node(cpus=2, gpus=4), node(), device="cuda") == [4, 2, 0]
-    assert fit(node(cpus=16, gpus=4), device="cuda", gpus=2) == [2]
-
-
-@given(st.integers(1, 8), st.integers(1, 200))
-def test_a_gpu_can_be_shared_by_as_many_workers_as_fit(gpus, workers_per_gpu):
-    assert fit(node(cpus=2_000, gpus=gpus), device="cuda", gpus=1 / workers_per_gpu) == [gpus * workers_per_gpu]
-
-
-def test_shares_written_in_decimals_are_exact():
-    assert fit(node(cpus=99, gpus=1), device="cuda", gpus=0.1) == [10]
-    assert fit(node(cpus=99, gpus=1), device="cuda", gpus=0.3) == [3]
-
-
-def test_more_workers_than_the_cluster_has_room_for():
-    room = slots([node(cpus=1), node(cpus=1)], device="cpu", cpus_per_worker=1, gpus_per_worker=1)
-    check_capacity([1, 2], room, device="cpu")
-    with pytest.raises(RequestError, match=r"sweep.num_gpus: 3: the cluster has room for 2 CPU workers") as caught:
-        check_capacity([1, 3, 2], room, device="cpu")
-    assert caught.value.exit_code == ExitCode.BAD_REQUEST
-    assert "up to 2" in caught.value.remedy
-
-
-def test_a_node_that_drains_is_there_but_has_no_room():
-    room = slots([node("a"), node("b", draining=True)], device="cpu", cpus_per_worker=1, gpus_per_worker=1)
-    assert [(each.node_id, each.slots, each.draining) for each in room] == [("a", 4, False), ("b", 0, True)]
-    with pytest.raises(RequestError, match="room for 4 CPU workers"):
-        check_capacity([5], room, device="cpu")
-
-
-def test_whether_something_listens():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert can_connect("127.0.0.1", port)
-    assert not can_connect("127.0.0.1", port)
-    assert not can_connect("no.such.host.invalid", 1)
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once():
@@ -82,14 +22,3 @@ def test_ray_client_is_refused(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with pytest.raises(RequestError, match="Ray Client"):
         connect(None)
-
-
-def test_one_node_needs_no_shared_storage(tmp_path):
-    check_shared_storage(tmp_path, [node()])
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_quiet_port_is_free_and_another_each_time():
-    ports = {quiet_port() for _ in range(20)}
-    assert len(ports) > 1
-    assert not any(can_connect("127.0.0.1", port) for port in ports)

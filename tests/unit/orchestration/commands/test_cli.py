@@ -1,12 +1,15 @@
-"""Commands that need no cluster. Two are processes; the others run in this one."""
+"""Commands on the command line. A few are processes; the others run in this one."""
 
 import json
+import socket
 import subprocess
+
+import pytest
 
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
-from tests.support.studies import command, environment, write_spec
+from tests.support.studies import command, environment, left_behind, write_spec
 from tests.support.studies import scalestudy as process
 
 
@@ -67,3 +70,209 @@ def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
     finally:
         process.kill()
     wait_until(lambda: not listens(port), seconds=10)
+
+
+# --- what a user can get wrong: one message, the documented exit status, no traceback, nothing left behind ------------
+
+
+SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1]}
+
+BAD_SPECS = {
+    "unknown key": ("name: x\ntrain: {epoch: 3}\n", ["study.yaml:2", "train.epoch", "epochs"]),
+    "wrong type": ("name: x\ntrain:\n  epochs: many\n", ["study.yaml:3", "train.epochs", "many"]),
+    "empty list": ("name: x\nsweep:\n  num_gpus: []\n", ["study.yaml:3", "sweep.num_gpus"]),
+    "duplicate values": ("name: x\nsweep:\n  seed: [1, 1]\n", ["study.yaml:3", "sweep.seed", "twice"]),
+    "duplicate keys": ("name: x\nname: y\n", ["study.yaml:2", "name"]),
+    "num_gpus 0": ("name: x\nsweep: {num_gpus: [0]}\n", ["study.yaml:2", "sweep.num_gpus", "0"]),
+    "num_gpus -1": ("name: x\nsweep: {num_gpus: [-1]}\n", ["study.yaml:2", "sweep.num_gpus", "-1"]),
+    "batch smaller than num_gpus": (
+        "name: x\nsweep: {num_gpus: [4], batch_size: [2]}\n",
+        ["study.yaml:2", "sweep.batch_size", "2", "4"],
+    ),
+    "learning rate 0": ("name: x\nsweep: {learning_rate: [0]}\n", ["study.yaml:2", "sweep.learning_rate", "0"]),
+    "learning rate NaN": ("name: x\nsweep: {learning_rate: [.nan]}\n", ["study.yaml:2", "sweep.learning_rate", "nan"]),
+    "unknown model": ("name: x\nworkload: {model: lenett}\n", ["study.yaml:2", "workload.model", "lenett", "lenet"]),
+    "unknown data": ("name: x\nworkload: {data: digit}\n", ["study.yaml:2", "workload.data", "digit", "digits"]),
+    "not YAML": ("name: [x\n", ["study.yaml:", "YAML"]),
+    "empty": ("", ["study.yaml", "empty"]),
+    "a tag that runs code": ("name: !!python/object/apply:os.system ['touch ran']\n", ["study.yaml:1", "tag"]),
+    "a name with slashes": ("name: a/b\n", ["study.yaml:1", "name", "a/b"]),
+}
+
+
+def assert_refused(done, code, *words):
+    """One message on standard error that holds the words; nothing else."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("case", BAD_SPECS)
+def test_a_bad_spec(tmp_path, case):
+    text, words = BAD_SPECS[case]
+    (tmp_path / "study.yaml").write_text(text)
+    done = scalestudy("run", "study.yaml", cwd=tmp_path)
+    assert_refused(done, 2, *words)
+    assert ";" in done.stderr, "no remedy"
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_all_problems_are_told_at_once(tmp_path):
+    (tmp_path / "study.yaml").write_text("name: a/b\ntrain: {epochs: 0}\nsweep: {num_gpus: [0]}\n")
+    done = scalestudy("validate", "study.yaml", cwd=tmp_path)
+    assert_refused(done, 2, "name", "train.epochs", "sweep.num_gpus")
+
+
+def test_a_missing_spec_names_the_catalogue(tmp_path):
+    assert_refused(process("run", "nowhere.yaml", cwd=tmp_path), 2, "nowhere.yaml", "digits-quick")
+    assert left_behind(tmp_path) == []
+
+
+def test_an_override_that_names_nothing(tmp_path):
+    done = scalestudy("validate", "digits-quick", "--set", "train.epoch=3", cwd=tmp_path)
+    assert_refused(done, 2, "--set", "train.epoch", "epochs")
+
+
+def test_data_that_is_not_there(tmp_path):
+    spec = write_spec(tmp_path, workload={"model": "lenet", "data": "fashion_mnist"}, sweep=SWEEP)
+    done = scalestudy("run", spec, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "none"))
+    assert_refused(done, 2, "fashion_mnist", "scalestudy data fetch fashion_mnist")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_fetching_data_from_a_folder_that_has_none(tmp_path):
+    done = scalestudy("data", "fetch", "mnist", "--from", tmp_path, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "d"))
+    assert_refused(done, 2, "mnist", str(tmp_path))
+
+
+def test_storage_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    spec = write_spec(tmp_path, sweep=SWEEP, storage=str(tmp_path / "file" / "runs"))
+    done = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
+    assert_refused(done, 3, "storage", str(tmp_path / "file"))
+    assert left_behind(tmp_path) == ["file", "study.yaml"]
+
+
+def test_a_folder_that_is_there_already(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "kept.txt").write_text("kept")
+    done = scalestudy("run", write_spec(tmp_path, sweep=SWEEP), "--out", "old", cwd=tmp_path)
+    assert_refused(done, 2, "--out", "old")
+    assert (tmp_path / "old" / "kept.txt").read_text() == "kept"
+
+
+@pytest.fixture
+def dead_port():
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "postgresql://me:secret@127.0.0.1:{}/mlflow"])
+def test_a_tracking_server_out_of_reach_at_the_start(tmp_path, dead_port, scheme):
+    uri = scheme.format(dead_port)
+    done = scalestudy("run", write_spec(tmp_path, sweep=SWEEP, tracking={"uri": uri}), cwd=tmp_path)
+    assert_refused(done, 3, "tracking.uri", str(dead_port))
+    assert "secret" not in done.stderr
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_a_tracking_address_from_the_environment_is_checked_too(tmp_path, dead_port):
+    uri = f"http://127.0.0.1:{dead_port}"
+    done = process("run", write_spec(tmp_path, sweep=SWEEP), cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
+    assert_refused(done, 3, uri)
+
+
+def test_a_cluster_out_of_reach(tmp_path, dead_port):
+    spec = write_spec(tmp_path, sweep=SWEEP)
+    done = scalestudy("run", spec, "--address", f"127.0.0.1:{dead_port}", cwd=tmp_path)
+    assert_refused(done, 3, "--address", str(dead_port))
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_ray_client_is_refused_with_the_way_to_go(tmp_path):
+    done = scalestudy("run", "digits-quick", "--address", "ray://127.0.0.1:10001", cwd=tmp_path)
+    assert_refused(done, 2, "ray://", "ray job submit")
+
+
+def test_a_callable_that_is_not_there(tmp_path):
+    spec = write_spec(tmp_path, workload={"model": "no_such_module:Net", "data": "digits"}, sweep=SWEEP)
+    done = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
+    assert_refused(done, 2, "no_such_module")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("sync",)])
+def test_a_folder_that_is_no_study(tmp_path, arguments):
+    assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
+    assert left_behind(tmp_path) == []
+
+
+def test_storage_where_nobody_may_write(tmp_path):
+    """Not even root may make files under /proc."""
+    spec = write_spec(tmp_path, sweep=SWEEP, storage="/proc/nowhere/runs")
+    assert_refused(scalestudy("run", spec, cwd=tmp_path), 3, "storage", "/proc/nowhere/runs")
+
+
+@pytest.fixture
+def silent_port():
+    """A port on which somebody listens and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_tracking_server_that_never_answers(tmp_path, silent_port):
+    spec = write_spec(tmp_path, sweep=SWEEP, tracking={"uri": f"http://127.0.0.1:{silent_port}"})
+    done = scalestudy("run", spec, cwd=tmp_path)
+    assert_refused(done, 3, "tracking.uri", str(silent_port), "does not answer")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_a_cluster_address_where_something_else_listens(tmp_path, silent_port):
+    spec = write_spec(tmp_path, sweep=SWEEP)
+    done = scalestudy("run", spec, "--address", f"127.0.0.1:{silent_port}", cwd=tmp_path)
+    assert_refused(done, 3, "--address", "is not Ray")
+
+
+@pytest.mark.parametrize("port", ["abc", "99999"])
+def test_a_tracking_address_with_an_impossible_port(tmp_path, port):
+    done = scalestudy("run", "digits-quick", "--set", f"tracking.uri=http://127.0.0.1:{port}", cwd=tmp_path)
+    assert_refused(done, 2, "tracking.uri", port)
+
+
+def test_a_store_of_an_unknown_kind(tmp_path):
+    done = scalestudy("run", "digits-quick", "--set", "tracking.uri=htp://127.0.0.1:5000", cwd=tmp_path)
+    assert_refused(done, 2, "tracking.uri", "htp://", "sqlite")
+
+
+def test_an_optimizer_with_a_key_that_it_has_not(tmp_path):
+    spec = write_spec(tmp_path, sweep=SWEEP, train={"epochs": 1, "optimizer": {"name": "adam", "momentum": 0.9}})
+    done = scalestudy("run", spec, cwd=tmp_path)
+    assert_refused(done, 2, "momentum", "adam")
+    assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_ui_with_an_impossible_port(tmp_path):
+    done = scalestudy("ui", "--port", "99999", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "recommend"])
+@pytest.mark.parametrize("damage", ["spec.yaml", "plan.json", "trials.jsonl"])
+def test_a_damaged_folder(tmp_path, command, damage):
+    from scalestudy.experiments.plan.plan import make_plan
+    from scalestudy.experiments.study.folder import StudyFolder
+    from scalestudy.orchestration.study.folders import read_spec
+
+    spec = read_spec(write_spec(tmp_path, sweep=SWEEP))
+    folder = StudyFolder(tmp_path / "out")
+    folder.create()
+    folder.write_plan(make_plan(spec), "small-1", spec.to_yaml())
+    (folder.path / damage).write_text("{ this is broken\n")
+    done = scalestudy(command, "out", cwd=tmp_path)
+    assert_refused(done, 2, "out/spec.yaml:" if damage == "spec.yaml" else "DIR: out")

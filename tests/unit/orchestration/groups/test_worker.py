@@ -1,12 +1,20 @@
-"""What a worker says of a training that has ended."""
+"""A worker's last word on a training, and by what it tells the best trial's model from the others."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from scalestudy.orchestration.groups.worker import last_post
+from scalestudy.orchestration.groups.events import TrainingEnded
+from scalestudy.orchestration.groups.model import NextTrial
+from scalestudy.orchestration.groups.worker import last_post, save_if_best
+from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.train import TrainResult
+from scalestudy.training.records import EpochRecord
+from tests.support.synthetic_studies import study_of
 
 GIVEN = SimpleNamespace(order=SimpleNamespace(metric_mode="max"))
 
@@ -24,3 +32,58 @@ def test_the_last_word_has_what_training_chose():
 def test_a_detail_that_no_journal_can_hold_is_an_error_that_names_it(value):
     with pytest.raises(InputError, match=r"^details: rank: .* can't be written as JSON"):
         last_post(GIVEN, result(shards=[1.0], rank=value))
+
+
+# --- by what the best trial's model is told from the others -----------------------------------------------------------
+
+
+def trained(*values, status="finished"):
+    """A training whose metric took these values, one an epoch of a second."""
+    records = [EpochRecord.from_dict({"test_mse": value, "train_seconds": 1.0}, "mse") for value in values]
+    model = torch.nn.Linear(1, 1)
+    return TrainResult(status, records, model, len(values) + 0.5, None, {"fused": True})
+
+
+def told(tmp_path, mode, best=None):
+    """What a rank is given, as `GroupPoolActor.next_trial` does."""
+    order = replace(ordered(tmp_path), metric_mode=mode)
+    return NextTrial(sequence=1, attempt=1, best_score=best, order=order)
+
+
+def ordered(tmp_path):
+    _, plan, _ = study_of("name: x")
+    return order(plan.trials[0], tmp_path, tmp_path / "t")
+
+
+def test_the_last_word_on_a_training(tmp_path):
+    assert last_post(told(tmp_path, "max"), trained(0.25, 0.75)) == TrainingEnded(
+        status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}
+    )
+    assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
+
+
+@pytest.mark.parametrize("values", [(), (1.0, math.nan), (math.inf,), (-math.inf,)])
+def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
+    for mode in ("max", "min"):
+        wanted = told(tmp_path, mode)
+        assert last_post(wanted, trained(*values)).score is None
+        save_if_best(wanted, trained(*values))
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "best", "value", "saved"),
+    [
+        ("max", None, 0.1, True),
+        ("max", 0.5, 0.6, True),
+        ("max", 0.5, 0.5, False),
+        ("max", 0.5, 0.4, False),
+        ("min", None, 0.9, True),
+        ("min", -0.5, 0.4, True),
+        ("min", -0.5, 0.5, False),
+        ("min", -0.5, 0.6, False),
+    ],
+)
+def test_only_a_better_model_is_saved(tmp_path, mode, best, value, saved):
+    save_if_best(told(tmp_path, mode, best), trained(value))
+    assert (tmp_path / "t" / "model.pt").exists() == saved

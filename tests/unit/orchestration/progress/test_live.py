@@ -35,13 +35,6 @@ def test_the_end_of_a_trial_of_an_error_in_words(progress):
     assert text == "finished in 2.0 s, test mse 0.01235 (0/2)"
 
 
-def test_silence(first):
-    view = Silent()
-    view.stage("x")
-    view.event(first, Running(attempt=1))
-    view.close()
-
-
 def test_lines(progress, first):
     screen = io.StringIO()
     view = Lines(progress, screen)

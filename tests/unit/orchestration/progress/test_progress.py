@@ -3,6 +3,7 @@
 import pytest
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, TrialError
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, sparkline
 from tests.support.epochs import epoch_of
@@ -114,3 +115,23 @@ def test_a_study_of_an_error_is_watched_by_its_error(progress, first):
     assert progress.running[first].values == [0.5, 0.01234, 0.02, None]
     assert progress.best == (0.01234, progress.trials[first])
     assert f"best so far 0.01234 test mse ({progress.trials[first].run_name})" in progress.line()
+
+
+# --- timing runs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_progress_tells_timing_runs_apart():
+    spec, plan, trials = study_of("name: x\nsweep: {num_gpus: [1, 2]}", flags={"*": ["shared_node"]})
+    known = plan.by_id()
+    progress = StudyProgress(known, expected=2)
+    for record in trials:
+        progress.take(record["trial_id"], Ended.from_facts(record))
+    assert progress.line().startswith("2/2 trials")
+    assert "timing" not in progress.line()
+    timings = timing_trials(spec, plan.trials, {each["trial_id"]: each for each in trials})
+    known.update({trial.trial_id: trial for trial in timings})
+    assert "0/2 timing runs" in progress.line()
+    progress.take(timings[0].trial_id, Ended.from_facts({**trials[0], "status": "failed"}))
+    assert "2/2 trials" in progress.line()
+    assert "1/2 timing runs" in progress.line()
+    assert (progress.total, len(progress.statuses)) == (2, 2)

@@ -4,14 +4,17 @@ import json
 
 import pytest
 
+from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.plan.plan import point_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.synthetic_studies import study_of
+from tests.support.trials import make_trials
 
 SPEC = """
 name: tiny
@@ -224,3 +227,80 @@ def test_a_driver_killed_in_the_middle_of_an_extension_has_lost_nothing(folder, 
             opened.write()
     assert len(open_resumed(folder.path).trials) == 3
     assert len(open_extended(spec_of(text), folder.path).trials) == 3
+
+
+# --- factorised studies -----------------------------------------------------------------------------------------------
+
+
+FACTORISED = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 2}
+sweep: {num_gpus: [2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}
+search: {method: factorised, held_out: 1}
+"""
+
+
+@pytest.fixture
+def factorised(tmp_path):
+    """A study whose trainings have ended, and whose held-out trial has begun."""
+    opened = open_new(spec_of(FACTORISED), tmp_path / "out")
+    opened.write()
+    journal = Journal(opened.folder.journal_folder)
+    journal.append("", {"type": "study", "state": "started"})
+    records = {record["trial_id"]: record for record in make_trials(opened.plan)}
+    for trial_id, record in records.items():
+        journal.append(trial_id, {"type": "ended", **record})
+        opened.folder.append_trial(record)
+    (trial,) = held_out_trials(opened.spec, opened.plan, (), records)
+    journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": None})
+    journal.append(trial.trial_id, {"type": "running", "attempt": 1})
+    return opened.folder
+
+
+def test_the_sweep_has_the_trainings_alone(factorised):
+    opened = open_resumed(factorised.path)
+    assert len(opened.trials) == 3
+    assert (len(opened.plan.trials), opened.plan.expected_trials, opened.plan.sizes) == (2, 3, (2, 4))
+    assert search_for(opened.spec, opened.plan, []).next().trial.num_gpus == 2
+    factorised.update_plan(opened.plan.with_trials(opened.trials.values()))
+    again = open_resumed(factorised.path)
+    assert (len(again.plan.trials), len(again.plan.swept), again.plan.expected_trials) == (3, 2, 3)
+    search = search_for(again.spec, again.plan, [])
+    assert [search.next().trial.num_gpus, search.next().trial.num_gpus, search.next()] == [2, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "trainings"),
+    [
+        ("[0.1, 0.2]", "[0.1, 0.2, 0.4]", 3),
+        ("[2, 4]", "[2, 4, 8]", 2),
+        ("[0.1, 0.2]}", "[0.1, 0.2], seed: [0, 1]}", 4),
+        ("held_out: 1", "held_out: 2", 2),
+        ("held_out: 1", "held_out: 1, train_on: 2", 2),
+        (
+            "[2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised",
+            "[1, 2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised, train_on: 2",
+            2,
+        ),
+    ],
+)
+def test_a_factorised_study_grows(factorised, old, new, trainings):
+    opened = open_extended(spec_of(FACTORISED.replace(old, new)), factorised.path)
+    assert len(opened.plan.swept) == trainings
+    assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
+    assert len(opened.trials) == trainings + 1, "what was held out stays"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[2, 4]", "[1, 2, 4]", r"search.train_on: the trainings so far had num_gpus 2, not 1; set search.train_on: 2"),
+        ("method: factorised, held_out: 1", "method: grid", "search: is another one; leave all but search.samples and"),
+        ("held_out: 1", "allow_inexact: true", "search: is another one"),
+        ("epochs: 2", "epochs: 3", "2 of the trials that have run are not in the spec"),
+    ],
+)
+def test_what_a_factorised_study_refuses(factorised, old, new, message):
+    with pytest.raises(RequestError, match=message):
+        open_extended(spec_of(FACTORISED.replace(old, new)), factorised.path)

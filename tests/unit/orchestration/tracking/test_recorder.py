@@ -1,15 +1,41 @@
-"""What the recorder writes down of a study's events."""
+"""What the recorder writes down of a study's events, and the journal that it folds again."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.groups.events import Ended, Lost, Suggested, TrialError
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Entry, Journal
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    Failure,
+    Lost,
+    Retried,
+    Running,
+    Suggested,
+    TrialError,
+    WorkerPlace,
+    World,
+    from_plain,
+    study_event_from_plain,
+    to_plain,
+)
 from scalestudy.orchestration.groups.trial_record import TrialRecord
-from scalestudy.orchestration.tracking.recorder import History
-from tests.support.recordings import SPEC, begin, events_of, play, recorded
+from scalestudy.orchestration.study.folders import spec_of
+from scalestudy.orchestration.study.opening import open_resumed
+from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
+from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials
+from scalestudy.orchestration.tracking.writer import Cursor
+from scalestudy.training.records import utc_text
+from tests.support.epochs import epoch_of
+from tests.support.old_studies import JOURNALS, STUDIES, entries_of, entry_texts, unpack
+from tests.support.recordings import SPEC, FakeWriter, again, begin, events_of, play, recorded
 from tests.support.synthetic_studies import study_of
 
 GONE = TrialError(kind="tune_trial", message="gone")
@@ -134,3 +160,335 @@ def test_what_training_picked_by_itself_is_written_down(study):
     picked = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
     play(recorder, {**trials[0], "details": picked})
     assert folder.read_trials()[0]["details"] == picked
+
+
+# --- a study that an earlier driver has left in the middle ------------------------------------------------------------
+
+
+def killed_at(tmp_path, count):
+    """A study of which a driver wrote so many events, and was killed; the events that were left."""
+    recorder, folder, writer, trials = recorded(tmp_path, SPEC)
+    begin(recorder, folder)
+    events = [(trial["trial_id"], event) for trial in trials for event in events_of(trial)]
+    for trial_id, event in events[:count]:
+        recorder.take(trial_id, event)
+    return recorder, folder, writer, trials, events
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_a_study_killed_after_any_event_ends_as_an_undisturbed_one(tmp_path, count):
+    recorder, folder, writer, trials, events = killed_at(tmp_path, count)
+    later, more = again(recorder, folder)
+    begin(later, folder, "resumed")
+    for trial_id, event in events:  # the engine tells all epochs again, those from before a checkpoint too
+        later.take(trial_id, event)
+    later.close(interrupted=False)
+    assert folder.read_trials() == trials
+    epochs = [(each.trial_id, each.event["epoch"]["epoch"]) for each in more.entries if each.type == "epoch"]
+    assert sorted(epochs) == sorted((t["trial_id"], e["epoch"]) for t in trials for e in t["epochs"])
+    assert more.entries[: len(writer.entries)] == writer.entries  # MLflow had got nothing: all comes again
+    assert more.numbers == sorted(more.numbers)
+
+
+def test_mlflow_gets_what_it_had_not_got_before_the_driver_was_killed(tmp_path):
+    recorder, folder, writer, _, _ = killed_at(tmp_path, 3)
+    Cursor(folder.cursor_file).write(writer.numbers[1])
+    later, more = again(recorder, folder)
+    begin(later, folder, "resumed")
+    assert more.numbers[0] == writer.numbers[2]
+    assert more.told == ["epoch", "epoch", "resumed"]
+
+
+def test_an_end_that_is_in_the_journal_alone_comes_into_trials_jsonl(tmp_path):
+    recorder, folder, _, trials, _ = killed_at(tmp_path, 4)
+    line = folder.trials_file.read_bytes()
+    for torn in (b"", line[:50]):  # killed before, or in the middle of, the line
+        folder.trials_file.write_bytes(torn)
+        later, _ = again(recorder, folder)
+        begin(later, folder, "resumed")
+        assert folder.read_trials() == trials[:1]
+
+
+def test_the_best_model_of_an_earlier_run_is_kept(tmp_path):
+    recorder, folder, _, trials = recorded(tmp_path, SPEC)
+    begin(recorder, folder)
+    best, other = sorted(trials, key=lambda trial: -trial["epochs"][-1]["test_accuracy"])
+    play(recorder, best)
+    later, writer = again(recorder, folder)
+    begin(later, folder, "resumed")
+    play(later, other)
+    later.finish()
+    later.close(interrupted=False)
+    assert writer.entries[-1].event["best"] == best["trial_id"]
+    assert [path.name for path in (folder.path / "checkpoints").iterdir()] == [best["trial_id"]]
+
+
+def test_wall_seconds_leave_the_time_between_two_runs_out(tmp_path):
+    recorder, folder, _, _ = recorded(tmp_path, SPEC)
+    begin(recorder, folder)
+    history = History.of(Journal(folder.journal_folder).entries())
+    history.began -= 1_000  # as if the first run had begun, and been killed, long ago
+    history.last_seen -= 990
+    later = Recorder(recorder._study, FakeWriter(), history)
+    begin(later, folder, "resumed")
+    assert 10 <= later.wall_seconds < 20
+
+
+def test_what_the_pool_tells_again_is_not_written_again(study):
+    recorder, folder, _, trials = study
+    trial_id, events = trials[0]["trial_id"], events_of(trials[0])
+    retry = Retried(attempt=1, error=TrialError(kind="worker_lost", message="died"))
+    again = replace(events[0], attempt=2)
+    for event in (events[0], events[1], retry, again, events[0], events[1], retry, again, events[2]):
+        recorder.take(trial_id, event)
+    kinds = [entry.type for entry in Journal(folder.journal_folder).entries()]
+    assert kinds == ["running", "epoch", "retry", "running", "epoch"]
+    assert recorder.history.record_of(trial_id).attempts == 2
+    assert len(recorder.history.record_of(trial_id).failures) == 1
+
+
+def test_an_end_that_only_trials_jsonl_has_comes_to_mlflow(tmp_path):
+    recorder, folder, _, trials, _ = killed_at(tmp_path, 4)
+    for file in folder.journal_folder.glob("*"):
+        file.unlink()
+    Cursor(folder.cursor_file).write(0)
+    history = open_resumed(folder.path).history
+    writer = FakeWriter()
+    later = Recorder(recorder._study, writer, history)
+    begin(later, folder, "resumed")
+    assert writer.told == ["ended", "resumed"]
+    assert folder.read_trials() == trials[:1]
+    assert Recorder(recorder._study, writer, open_resumed(folder.path).history).wall_seconds < 60
+
+
+# --- a study's journal, folded: what a killed or lost engine leaves, and what the next one goes on from ---------------
+
+
+DIED = TrialError(kind="worker_lost", message="died")
+INTERRUPTED = TrialError(kind="interrupted", message="again")
+ON_CPU = World(device="cpu", nodes=1)
+END = TrialRecord().end("finished", attempts=1, error=None, at=110.5)
+
+
+def of_study(state, **facts):
+    return "", {"type": "study", "state": state, **facts}
+
+
+def running(trial_id, attempt=1, world=ON_CPU):
+    return trial_id, to_plain(Running(attempt=attempt, world=world))
+
+
+def epoch(trial_id, number, *flags):
+    return trial_id, to_plain(EpochDone(record=epoch_of(number), flags=flags))
+
+
+def retry(trial_id, attempt=1):
+    return trial_id, to_plain(Retried(attempt=attempt, error=DIED))
+
+
+def ended(trial_id):
+    return trial_id, {"type": "ended", "trial_id": trial_id, **END.to_facts()}
+
+
+def entries(*events, start=0, at=None):
+    """Entries with these events, ten seconds apart."""
+    times = at or [100.0 + 10 * (start + index) for index in range(len(events))]
+    numbered = enumerate(zip(events, times, strict=True), start=start + 1)
+    return [Entry(number=n, at=moment, trial_id=trial, event=event) for n, ((trial, event), moment) in numbered]
+
+
+def test_of_a_study_that_was_killed_the_open_trials_are_known():
+    history = History.of(
+        entries(of_study("started"), running("a"), epoch("a", 1), running("b"), epoch("a", 2), ended("a"))
+    )
+    assert history.ended == {"a": {key: value for key, value in ended("a")[1].items() if key != "type"}}
+    assert list(history.open) == ["b"]
+    assert history.record_of("a") == history.record_of("never begun") == TrialRecord()
+    assert history.wall_seconds == 50.0
+
+
+def test_a_trial_that_goes_on_has_its_epochs_attempts_time_and_failures():
+    told = entries(of_study("started"), running("a"), epoch("a", 1), retry("a"), running("a", 2), epoch("a", 2))
+    record = History.of(told + entries(of_study("resumed"), start=100)).record_of("a")
+    assert record.epochs == {number: epoch_of(number) for number in (1, 2)}
+    assert record.attempts == 2
+    assert record.started_at == 110.0
+    assert record.earlier_seconds == 40.0  # from its first running to its last event; not the time between the runs
+    assert [(failure.attempt, failure.kind) for failure in record.failures] == [(1, "worker_lost"), (2, "interrupted")]
+
+
+def test_time_between_two_runs_of_the_study_counts_for_nothing():
+    history = History.of(
+        entries(
+            of_study("started"),
+            running("a"),
+            of_study("stopped", open=["a"], wall_seconds=20.0),
+            of_study("resumed"),
+            running("a", 2),
+            epoch("a", 1),
+            at=[100.0, 110.0, 120.0, 1000.0, 1010.0, 1025.0],
+        )
+    )
+    assert history.wall_seconds == 20.0 + 25.0
+    record = history.open["a"]
+    record.cut(INTERRUPTED)
+    assert record.earlier_seconds == 0.0 + 15.0  # nothing was seen of it in the first run after its start
+    assert len(record.failures) == 2
+
+
+def test_an_attempt_is_lost_once():
+    history = History.of(entries(of_study("started"), running("a"), retry("a"), of_study("resumed")))
+    assert [failure.kind for failure in history.record_of("a").failures] == ["worker_lost"]
+    assert not history.is_news("a", Retried(attempt=1, error=DIED))
+    assert not history.is_news("a", Running(attempt=1))
+    assert history.is_news("a", Running(attempt=2))
+
+
+def test_flags_and_world_outlive_a_driver():
+    told = entries(of_study("started"), running("a"), epoch("a", 1, "shared_node"), of_study("resumed"))
+    record = History.of(told).record_of("a")
+    assert (record.flags, record.world) == ({"shared_node"}, ON_CPU)
+
+
+def test_a_lost_engine_is_a_failure_of_the_trials_that_ran():
+    history = History.of(entries(of_study("started"), running("a"), of_study("engine_lost", message="the pool died")))
+    assert history.record_of("a").failures == [Failure(attempt=1, kind="engine_lost", message="the pool died")]
+
+
+def test_an_interruption_is_noted_once():
+    told = entries(
+        of_study("started"),
+        running("a"),
+        of_study("stopped", open=["a"], wall_seconds=1.0),
+        of_study("resumed"),
+        of_study("resumed"),
+    )
+    assert len(History.of(told).record_of("a").failures) == 1
+
+
+def test_an_event_that_a_newer_version_wrote_is_passed_over(caplog):
+    history = History.of(entries(of_study("started"), running("a"), ("a", {"type": "paused"}), epoch("a", 1)))
+    assert list(history.open["a"].epochs) == [1]
+    assert "skipping entry 3 of the journal: event type 'paused'" in caplog.text
+
+
+def test_what_is_news():
+    history = History.of(entries(of_study("started"), running("a"), epoch("a", 1)))
+    assert not history.is_news("a", EpochDone(record=epoch_of(1, 0.9)))  # the first record of an epoch wins
+    assert history.is_news("a", EpochDone(record=epoch_of(2)))
+    assert history.is_news("b", Running(attempt=1))
+    for entry in entries(ended("a"), start=3):
+        history.take(entry)
+    assert not history.is_news("a", EpochDone(record=epoch_of(2)))
+    assert not history.is_news("a", END)
+    assert not history.is_news("a", Lost())
+
+
+def test_what_is_taken_for_a_trial_does_not_change_the_history():
+    history = History.of(entries(of_study("started"), running("a"), epoch("a", 1)))
+    history.record_of("a").apply(EpochDone(record=epoch_of(2)), 1.0)
+    assert list(history.record_of("a").epochs) == [1]
+
+
+def test_the_world_of_a_record_is_the_last_that_was_told():
+    record = TrialRecord()
+    record.apply(Running(attempt=1, world=ON_CPU), 1.0)
+    record.apply(Running(attempt=2), 2.0)
+    assert record.world == ON_CPU
+    other = World(device="cpu", nodes=1, workers=(WorkerPlace(rank=0, node="b", device="cpu", threads=1),))
+    record.apply(Running(attempt=3, world=other), 3.0)
+    assert record.world == other
+
+
+def test_the_state_is_what_the_study_last_said():
+    assert History().state == "new"
+    assert History.of(entries(of_study("started"))).state == "running"
+    stopped = of_study("stopped", open=[], wall_seconds=1.0)
+    assert History.of(entries(of_study("started"), stopped)).state == "stopped"
+    assert History.of(entries(of_study("started"), stopped, of_study("resumed"))).state == "running"
+    finished = of_study("finished", best=None, wall_seconds=1.0)
+    assert History.of(entries(of_study("started"), finished, of_study("a newer version's"))).state == "finished"
+
+
+# --- studies of version 0.1: their journals are folded, resumed and written again to the byte; so is their summary ----
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_fold_of_a_journal_is_the_study_s_trials(tmp_path, name):
+    study = unpack(name, tmp_path / name)
+    kept = study.trials_file.read_bytes()
+    study.trials_file.unlink()
+    history = open_resumed(study.path).history
+    complete_trials(study, history)
+    assert study.trials_file.read_bytes() == kept
+    assert len(history.open) == (name == "killed")
+    assert history.wall_seconds > 0
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_that_is_told_again_is_written_again_byte_for_byte(tmp_path, name):
+    """Each event twice, as after a lost Tune process: the journal and trials.jsonl are those of version 0.1."""
+    old = unpack(name, tmp_path / "old")
+    study = StudyFolder(tmp_path / "new")
+    study.create()
+    trials = old.read_plan().with_trials(History.of(entries_of(name)).suggested.values()).by_id()
+    tracked = TrackedStudy(spec=spec_of(old), folder=study, trials=trials, config_of=lambda trial: {})
+    recorder = Recorder(tracked, FakeWriter(), History())
+    for entry in entries_of(name):
+        if entry.type == "study":
+            recorder.take_study(study_event_from_plain(entry.event))
+            continue
+        event = from_plain(entry.event)
+        assert recorder.take(entry.trial_id, event) == event
+        assert recorder.take(entry.trial_id, event) is None
+    assert study.trials_file.read_bytes() == old.trials_file.read_bytes()
+    written = [json.loads(file.read_text()) for file in sorted(study.journal_folder.glob("*.json"))]
+    assert [without_time(each) for each in written] == [without_time(json.loads(text)) for text in entry_texts(name)]
+
+
+def without_time(entry):
+    """An entry's text without the moment at which it was written."""
+    return json.dumps({**entry, "at": 0.0})
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_report_of_an_old_study_has_the_same_summary(tmp_path, name):
+    study = unpack(name, tmp_path / name)
+    kept = study.summary_file.read_bytes()
+    write_report(study)
+    assert study.summary_file.read_bytes() == kept
+
+
+def test_a_killed_study_goes_on_as_version_0_1_went_on_with_it():
+    """The open trial's record is what the trial's line says once it has ended."""
+    before, after = History.of(entries_of("killed")), entries_of("resumed")
+    (trial_id,) = before.open
+    resumed = next(entry for entry in after if entry.type == "study" and entry.event["state"] == "resumed")
+    before.take(resumed)
+    record = before.record_of(trial_id)
+    line = next(entry.event for entry in after if entry.type == "ended" and entry.trial_id == trial_id)
+    ended = Ended.from_facts(line)
+    assert (record.attempts, sorted(record.epochs)) == (1, [1, 2, 3, 4])
+    assert list(ended.epochs[:4]) == [record.epochs[number] for number in (1, 2, 3, 4)]
+    assert tuple(record.failures) == ended.failures
+    assert (ended.attempts, utc_text(record.started_at)) == (2, ended.started_at)
+    assert 0 < record.earlier_seconds < ended.wall_seconds
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_search_that_is_told_an_old_study_gives_what_is_left_of_it(tmp_path, name):
+    study = unpack(name, tmp_path / name)
+    plan, history = study.read_plan(), History.of(Journal(study.journal_folder).entries())
+    swept = {trial.trial_id for trial in plan.swept}
+    past = [(trial_id, event) for trial_id, event in history.past if trial_id in swept]
+    search = search_for(StudySpec.model_validate(read_yaml(study.spec_file.read_text("utf-8")).data), plan, past)
+    left = []
+    while (suggestion := search.next()) is not None:
+        left.append(suggestion.trial.trial_id)
+    assert left == [trial.trial_id for trial in plan.swept if trial.trial_id not in history.ended]
+    assert bool(left) == (name == "killed")
+
+
+def test_every_study_that_is_kept_is_looked_at():
+    kept = {folder.name for folder in JOURNALS.iterdir() if folder.is_dir()}
+    assert kept == {*STUDIES, "pieces"}

@@ -1,4 +1,4 @@
-"""What is told, before a study begins, of an MLflow server that can't be written to."""
+"""What is told of an MLflow server that can't be written to, and what is kept of an address."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
-from scalestudy.orchestration.base.errors import ExitCode, RefusedError, StudyError, UnreachableError
+from scalestudy.orchestration.base.errors import ExitCode, RefusedError, RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.tracking.mlflow_store import _is_refused
 from scalestudy.orchestration.tracking.server import (
     ARTIFACTS,
@@ -19,6 +19,7 @@ from scalestudy.orchestration.tracking.server import (
     check_reachable,
     reason_of,
     resolve_address,
+    same_address,
     without_login,
 )
 from tests.support.ports import free_port
@@ -257,3 +258,53 @@ def test_passwords_are_not_shown(uri, login):
 
 def test_an_address_without_a_password_is_shown_as_it_is():
     assert resolve_address("http://h:5000").shown == "http://h:5000"
+
+
+# --- an address with a password: what is kept of it, and how it is found again ----------------------------------------
+
+
+WHOLE = "postgresql://ann:s3cr3t@db:5432/mlflow"
+KEPT = "postgresql://ann:***@db:5432/mlflow"
+
+
+@pytest.fixture
+def first(tmp_path):
+    """The file that a study's first run has left."""
+    file = tmp_path / "spool" / "address.json"
+    assert same_address(file, resolve_address(WHOLE)).uri == WHOLE
+    return file
+
+
+def test_the_file_has_no_password(first):
+    assert json.loads(first.read_text())["shown"] == KEPT
+    assert "s3cr3t" not in first.read_text()
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "uri"),
+    [
+        (KEPT, WHOLE, WHOLE),
+        (KEPT, "postgresql://bob:other@db:5432/mlflow", "postgresql://bob:other@db:5432/mlflow"),
+        (KEPT, None, "postgresql://ann@db:5432/mlflow"),
+        (KEPT, "http://elsewhere:5000", "postgresql://ann@db:5432/mlflow"),
+        (None, WHOLE, WHOLE),
+        ("http://ann:***@h:5000", None, "http://h:5000"),
+        (WHOLE, "http://elsewhere:5000", WHOLE),
+    ],
+)
+def test_the_password_comes_from_the_environment_again(monkeypatch, spec, given, uri):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if given:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    assert resolve_address(spec).uri == uri
+
+
+@pytest.mark.parametrize("again", [WHOLE, "postgresql://ann@db:5432/mlflow", "postgresql://bob:other@db:5432/mlflow"])
+def test_the_same_place_with_other_credentials(first, again):
+    assert same_address(first, resolve_address(again)).uri == again
+
+
+def test_another_place_is_refused_and_no_password_shown(first):
+    with pytest.raises(RequestError, match="is tracked at") as refused:
+        same_address(first, resolve_address("postgresql://ann:s3cr3t@other/mlflow"))
+    assert "s3cr3t" not in str(refused.value)

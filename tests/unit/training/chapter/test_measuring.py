@@ -1,15 +1,19 @@
-"""Times, memory, threads and ranks of the execution experiments."""
+"""Times, memory, threads and ranks of the execution experiments; what an experiment's result may hold."""
 
 from __future__ import annotations
 
 import gc
+import json
 import logging
+import math
 
 import pytest
 import torch
 
 from scalestudy.training.chapter.measuring import (
     Alive,
+    Experiment,
+    Table,
     find_device,
     first_line,
     intra_op_threads,
@@ -89,3 +93,22 @@ def test_a_function_runs_on_every_rank() -> None:
     assert on_ranks(2, rank_or_fail, -1) == [(0, 2, 1), (1, 2, 1)]
     with pytest.raises(LookupError, match="rank 0 has had enough"):
         on_ranks(1, rank_or_fail, 0)
+
+
+# --- what an experiment may result in ---------------------------------------------------------------------------------
+
+
+def test_a_result_is_plain_data() -> None:
+    table = Table("t", ("a", "b"), ((1, None), ("x", math.inf)))
+    made = Experiment("n", "q", (table,), ("note",), {"a_seconds": 0.5, "b_ratio": math.nan})
+    plain = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert plain["tables"] == [{"title": "t", "header": ["a", "b"], "rows": [[1, None], ["x", None]]}]
+    assert plain["metrics"] == {"a_seconds": 0.5, "b_ratio": None}
+    assert table.column("b") == [None, math.inf]
+
+
+def test_a_crooked_table_and_a_metric_without_unit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rows: of \[1\] cells under 2 headings"):
+        Table("t", ("a", "b"), ((1,),))
+    with pytest.raises(ValueError, match="metrics: speed without a unit"):
+        Experiment("n", "q", (), (), {"speed": 1.0})

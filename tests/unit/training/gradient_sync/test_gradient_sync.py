@@ -1,6 +1,6 @@
 """The proof of data parallelism: k workers make the same parameters as one, and replicas equal to the last bit.
 
-Through `train`, with LeNet; test_strategies.py has every strategy with every split, by itself.
+First through `train`, with LeNet; then every exact strategy with every split, by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import open_data
 from scalestudy.training.distributed import Worker
+from scalestudy.training.losses import cross_entropy
 from scalestudy.training.models import build_model
 from scalestudy.training.seeding import epoch_order, seed_parameters
 from tests.support.gloo import GlooPool
@@ -26,6 +27,7 @@ from tests.support.training.helpers import (
     smallest_movement,
     state_of,
 )
+from tests.support.training.sync_steps import ELEMENTS, EXACT, LOSSY, TOLERANCE, Run, Steps, run_steps, shard_of
 
 STRATEGIES = ["ddp", "naive", "flat", "ring"]
 DOUBLE_TOLERANCE = 1e-11
@@ -223,3 +225,94 @@ def refusal(worker: Worker, strategy: str) -> str:
 def test_a_strategy_of_the_users_own_must_be_one(ranks: GlooPool, name: str, message: str) -> None:
     strategy = f"tests.support.training.workloads:{name}"
     assert ranks.run(2, refusal, strategy) == [f"gradient_sync: {strategy!r}{message}"] * 2
+
+
+# --- the exact strategies by themselves, a step at a time: sums, bits, bytes, measured norms, divergence --------------
+
+
+BYTES = 8 * ELEMENTS  # 11,264
+STEPS: dict[str, Steps] = {
+    "even": Steps(),
+    "batches that do not divide": Steps(batches=(25, 23, 7, 2, 1) * 4),
+    "uneven, and one worker without examples": Steps(weights=(3.0, 0.0, 2.0, 1.0)),
+    "micro-batches of uneven shards": Steps(accumulation=2, batches=(25, 1) * 10, weights=(3.0, 0.0, 2.0, 1.0)),
+    "gradients of 1.4 MB, two of DistributedDataParallel's buckets": Steps(batches=(16,) * 5, hidden=(400, 400)),
+    "momentum and clipping": Steps(momentum=0.9, clip=0.3, learning_rate=0.1),
+}
+
+
+@pytest.mark.parametrize(("case", "world_size"), [*((case, 4) for case in STEPS), ("batches that do not divide", 3)])
+def test_every_exact_strategy_trains_like_one_worker(ranks: GlooPool, case: str, world_size: int) -> None:
+    (alone,) = ranks.run(1, run_steps, dataclasses.replace(STEPS[case], accumulation=1, weights=None))
+    assert smallest_movement(alone["first_state"], alone["state"]) > MOVEMENT
+    for strategy in EXACT:
+        steps = dataclasses.replace(STEPS[case], strategy=strategy)
+        replicas = ranks.run(world_size, run_steps, steps)
+        assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas), strategy
+        assert largest_difference(alone["state"], replicas[0]["state"]) < TOLERANCE, strategy
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_bytes_are_counted_by_the_algorithm(ranks: GlooPool, world_size: int) -> None:
+    """Over two steps. In float64; with 3 workers the ring's 1,408 numbers are padded to 3 · 470."""
+    steps = Steps(batches=(24, 24))
+    allreduce = round(2 * (world_size - 1) / world_size * BYTES)  # 11,264; 15,019; 16,896
+    chunk = {2: 704, 3: 470, 4: 352}[world_size]
+    expected = {
+        "ddp": [2 * allreduce] * world_size,
+        "flat": [2 * allreduce] * world_size,
+        "naive": [2 * (world_size - 1) * BYTES, *[2 * BYTES] * (world_size - 1)],
+        "ring": [2 * 2 * (world_size - 1) * chunk * 8] * world_size,
+        "bf16": [2 * round(2 * (world_size - 1) / world_size * 2 * ELEMENTS)] * world_size,
+    }
+    for strategy, sent in expected.items():
+        outcomes = ranks.run(world_size, run_steps, dataclasses.replace(steps, strategy=strategy))
+        assert [outcome["bytes"] for outcome in outcomes] == sent, strategy
+
+
+def measured_and_expected(worker: Worker, steps: Steps) -> tuple[list[float | None], list[float]]:
+    """local_sq_norm of each step, and |gradient of this worker's loss sum times the factor|² from autograd alone."""
+    run, expected = Run(worker, steps), []
+    for index in range(len(steps.batches)):
+        inputs, targets, plan = shard_of(steps, index, worker)
+        loss_sum = cross_entropy(run.model(inputs), targets).sum() * run.sync.factor(plan)
+        gradients = torch.autograd.grad(loss_sum, list(run.model.parameters()))
+        expected.append(sum(gradient.square().sum().item() for gradient in gradients))
+        run.step(index)
+    return run.local_sq_norms, expected
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0)], ids=str)
+def test_the_norm_of_the_local_gradient(ranks: GlooPool, weights: tuple[float, ...], accumulation: int) -> None:
+    """As it was before the sum, with micro-batches too, in the steps that ask for it."""
+    steps = Steps(batches=(24, 24, 25, 24), measured=(0, 2), weights=weights, accumulation=accumulation)
+    for strategy in EXACT:
+        for rank, (measured, expected) in enumerate(
+            ranks.run(2, measured_and_expected, dataclasses.replace(steps, strategy=strategy))
+        ):
+            assert [measured[1], measured[3]] == [None, None]
+            assert [measured[0], measured[2]] == pytest.approx([expected[0], expected[2]], rel=1e-12, abs=0), strategy
+            assert expected[0] > 0 or weights[rank] == 0
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_measuring_changes_no_bit(ranks: GlooPool, strategy: str) -> None:
+    steps = Steps(strategy, batches=(24,) * 6, accumulation=2)
+    measured = ranks.run(2, run_steps, dataclasses.replace(steps, measured=(0, 1, 4)))
+    assert same_bits(measured[0]["state"], ranks.run(2, run_steps, steps)[0]["state"])
+
+
+@pytest.mark.parametrize("strategy", [*EXACT, "bf16", "powersgd"])
+def test_no_rank_updates_after_one_met_a_nan(ranks: GlooPool, strategy: str) -> None:
+    """The parameters are those of the step before, on every rank."""
+    spoilt = ranks.run(3, run_steps, Steps(strategy, spoilt=(4, 1)))
+    before = ranks.run(3, run_steps, Steps(strategy, batches=(24,) * 4))
+    assert [outcome["diverged_at"] for outcome in spoilt] == [4] * 3
+    assert all(same_bits(outcome["state"], before[0]["state"]) for outcome in spoilt)
+
+
+def test_every_strategy_is_tested() -> None:
+    from scalestudy.training.registry import GRADIENT_SYNCS
+
+    assert set(GRADIENT_SYNCS) == {*EXACT, *LOSSY}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import mmap
 import time
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
 from scalestudy.training.loop import measures
 from scalestudy.training.loop.measures import (
     EpochStopwatch,
@@ -22,6 +25,8 @@ from scalestudy.training.loop.measures import (
     warm_up_end,
 )
 from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import start_trial
+from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, make_config
 
 CPU = torch.device("cpu")
@@ -194,3 +199,23 @@ def test_a_training_records_it_each_epoch() -> None:
     assert all(record.cpu_cores and record.cpu_cores > 0 for record in records)
     assert all(record.resident_bytes and record.resident_bytes > 1e7 for record in records)
     assert [record.gpu_share for record in records] == [None, None]
+
+
+def test_the_record_tells_bytes_and_noise(ranks: GlooPool) -> None:
+    from scalestudy.training.loop.noise_scale import NoiseScale
+
+    trial = start_trial(make_config(), ALONE)
+    size = sum(parameter.numel() for parameter in trial.parameters) * 4
+    (record, _) = ranks.run(2, record_with_noise, make_config())
+    alone = train(make_config(), ALONE, hooks=[NoiseScale()]).records[0]
+    assert record["sync_bytes"] == 8 * size  # 2 · (2 - 1) / 2 · n a step
+    assert alone.sync_bytes == 0
+    assert record["grad_trace_cov"] > 0
+    assert alone.grad_trace_cov is not None
+
+
+def record_with_noise(worker: Worker, config: TrainConfig) -> dict[str, Any]:
+    """The first epoch's record with the noise scale measured."""
+    from scalestudy.training.loop.noise_scale import NoiseScale
+
+    return train(config, worker, hooks=[NoiseScale()]).records[0].to_dict()

@@ -1,27 +1,33 @@
-"""The loop: the same trial in a used and in a fresh process, divergence, hooks, options, records."""
+"""The loop: the same trial in a used and in a fresh process, divergence, hooks, records, its end, its evaluation."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from scalestudy.experiments.analysis.answers.verdicts import STRAGGLER_RATIO
 from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData, open_data
+from scalestudy.training.data.reading import ResidentReader
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.train import run_steps, train
+from scalestudy.training.loop.train import Counts, TrainResult, evaluate, run_steps, train
 from scalestudy.training.loop.trial import Trial, start_trial
+from scalestudy.training.losses import ShardLoss, make_loss, make_metric
 from scalestudy.training.records import EpochRecord
+from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.training.helpers import ALONE, make_config, outcome, run_training, same_bits, state_of
 
 WORKLOADS = "tests.support.training.workloads"
-
-
 LENET = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "data_args": {}, "epochs": 2}
 
 
@@ -217,30 +223,6 @@ def test_the_gradient_is_clipped_between_check_and_update() -> None:
     assert norms.after == pytest.approx([0.01] * 8, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("config", "reference"),
-    [
-        (OptimizerConfig(momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01)),
-        (OptimizerConfig(name="adam", weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
-        (OptimizerConfig(name="adamw", weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
-    ],
-    ids=["sgd", "adam", "adamw"],
-)
-def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> None:
-    """Ours, fused, against PyTorch's plain ones on the same three gradients."""
-    from scalestudy.training.loop.trial import make_optimizer
-
-    torch.manual_seed(0)
-    ours = torch.nn.Parameter(torch.randn(7))
-    theirs = torch.nn.Parameter(ours.detach().clone())
-    optimizers = (make_optimizer(config, 0.05, [ours]), reference([theirs]))
-    for gradient in torch.randn(3, 7):
-        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    assert (ours - theirs).abs().max() < 1e-6
-
-
 def test_records_of_one_worker_are_complete() -> None:
     seen: list[EpochRecord] = []
     result = train(make_config(epochs=2, batch_size=48), ALONE, on_epoch=seen.append)
@@ -303,29 +285,6 @@ def test_the_records_phases_are_those_of_the_slowest_rank_and_its_lag_is_told(ra
     assert records[0]["straggler_ratio"] > STRAGGLER_RATIO
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 257}, "batch_size: 257 is more than the 256 training examples"),
-        ({"shards": (0.5, 0.5)}, "not one weight for each of 1 workers"),
-        ({"model": f"{WORKLOADS}:no_module", "model_args": {}}, "must return an nn.Module"),
-        ({"model": f"{WORKLOADS}:parameterless", "model_args": {}}, "nothing to train"),
-        ({"model_args": {"widths": [3]}}, "unexpected keyword argument 'widths'; it takes num_classes"),
-        ({"model_args": {"init": "zeros"}}, "model_args.init: 'zeros' is not known"),
-        ({"data_args": {"samples": 3}}, "unexpected keyword argument 'samples'"),
-        (
-            {"data": f"{WORKLOADS}:no_splits", "data_args": {}},
-            "gave a int; return scalestudy.training.data.Splits",
-        ),
-        ({"model": "no.such:Model"}, "there is no module 'no'"),
-        ({"model": "scalestudy.training.models:NoNet"}, "has no callable 'NoNet'"),
-    ],
-)
-def test_what_does_not_fit_is_a_value_error(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        train(make_config(**changes), ALONE)
-
-
 def test_a_users_exception_passes_and_the_next_trial_is_sound(ranks: GlooPool) -> None:
     broken = make_config(model=f"{WORKLOADS}:RaisingNet", model_args={})
     with pytest.raises(RuntimeError, match="the user's own mistake"):
@@ -351,3 +310,321 @@ def test_an_empty_parameter_does_no_harm(ranks: GlooPool) -> None:
 def test_a_worker_needs_its_process_group() -> None:
     with pytest.raises(ValueError, match="2 workers need a process group"):
         train(make_config(), Worker(0, 2, torch.device("cpu")))
+
+
+# --- a training of `max_steps`: it ends after so many steps and is never evaluated ------------------------------------
+
+
+EIGHT_STEPS = {"epochs": 5}  # 256 examples in batches of 32
+
+
+def records_of(worker: Worker, config: TrainConfig) -> list[dict[str, Any]]:
+    return [record.to_dict() for record in train(config, worker).records]
+
+
+def test_it_ends_within_an_epoch_and_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("evaluated")
+
+    monkeypatch.setattr("scalestudy.training.loop.train.evaluate", refuse)
+    result = train(make_config(**EIGHT_STEPS, warm_up_steps=3, max_steps=19), ALONE)
+    records = [json.loads(json.dumps(record.to_dict(), allow_nan=False)) for record in result.records]
+    assert result.status == "finished"
+    assert [(record["steps"], record["samples"]) for record in records] == [(8, 256), (8, 256), (3, 96)]
+    for record in records:
+        assert (record["test_accuracy"], record["test_loss"], record["eval_seconds"]) == (None, None, None)
+        assert record["train_loss"] > 0
+        assert record["samples_per_second"] > 0
+    assert math.isnan(result.records[-1].test_metric)
+
+
+def test_its_epochs_end_it_too() -> None:
+    assert [record["steps"] for record in records_of(ALONE, make_config(epochs=1, max_steps=100))] == [8]
+
+
+def test_its_rate_leaves_the_warm_up_out() -> None:
+    """samples_per_second is null where fewer than five steps are left after the warm-up."""
+    assert [record["samples_per_second"] is None for record in records_of(ALONE, make_config(max_steps=7))] == [True]
+    assert records_of(ALONE, make_config(warm_up_steps=2, max_steps=7))[0]["samples_per_second"] > 0
+
+
+def test_its_steps_are_those_of_a_whole_training() -> None:
+    """To the bit: 16 of 16 steps, with and without an evaluation between the epochs."""
+    whole = run_training(ALONE, make_config(epochs=2))
+    cut = train(make_config(epochs=5, max_steps=16), ALONE)
+    assert same_bits(state_of(cut.model), whole["state"])
+    assert [record.train_loss for record in cut.records] == [loss for loss, *_ in whole["curve"]]
+
+
+@pytest.mark.parametrize("gradient_sync", ["ddp", "powersgd", "local_sgd"])
+def test_its_replicas_are_equal_at_the_end(ranks: GlooPool, gradient_sync: str) -> None:
+    """Also where it ends between two averages of local SGD (8 and 10 steps)."""
+    config = make_config(**EIGHT_STEPS, max_steps=10, gradient_sync=gradient_sync)
+    for records in ranks.run(2, records_of, config):
+        assert [record["steps"] for record in records] == [8, 2]
+        assert [record["replica_max_diff"] for record in records] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("max_steps", [0, 5, 2.0, "60"])
+def test_what_leaves_nothing_to_time_is_refused(max_steps: Any) -> None:
+    with pytest.raises(ValueError, match=r"^max_steps: "):
+        make_config(max_steps=max_steps)
+
+
+# --- one rank is asked to stop: all ranks end in the same step, without another update --------------------------------
+
+
+STRATEGIES = sorted(GRADIENT_SYNCS)
+
+
+class StopsAfter(Hook):
+    """Asks for the end, on one rank, once so many steps of the training are made."""
+
+    def __init__(self, steps: int, on_rank: int) -> None:
+        self.steps, self.on_rank = steps, on_rank
+        self.made = 0
+        self.last: dict[str, Any] = {}
+
+    def train_starts(self, trial: Trial) -> None:
+        self.last = state_of(trial.model)
+        if trial.worker.rank == self.on_rank:
+            trial.should_stop = lambda: self.made >= self.steps
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.made += 1
+        self.last = state_of(trial.model)
+
+
+def stopped(worker: Worker, config: TrainConfig, steps: int, on_rank: int) -> dict[str, Any]:
+    """How it ended; the steps that were made; whether the parameters are those of the last update."""
+    hook = StopsAfter(steps, on_rank)
+    result = outcome(train(config, worker, hooks=[hook]))
+    return {**result, "made": hook.made, "untouched": same_bits(result["state"], hook.last)}
+
+
+def check_stopped(results: list[dict[str, Any]], steps: int, on_rank: int) -> None:
+    """The asker says "stopped", the others only know that NaN came; nobody has made another update."""
+    for rank, result in enumerate(results):
+        assert result["status"] == ("stopped" if rank == on_rank else "diverged")
+        assert (result["message"] is None) == (rank == on_rank)
+        assert result["made"] == steps
+        assert result["untouched"]
+        assert len(result["curve"]) == steps // 8  # of 8 steps an epoch
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps", "on_rank"),
+    [
+        ("ddp", 0, 0),
+        ("ddp", 11, 0),
+        ("ddp", 16, 1),
+        ("naive", 0, 1),
+        ("flat", 11, 0),
+        ("ring", 16, 1),
+        ("bf16", 11, 1),
+        ("powersgd", 0, 0),
+        ("powersgd", 11, 0),
+    ],
+)
+def test_all_ranks_stop_in_the_step_in_which_one_asks(ranks: GlooPool, strategy: str, steps: int, on_rank: int) -> None:
+    config = make_config(gradient_sync=strategy, epochs=4)
+    check_stopped(ranks.run(2, stopped, config, steps, on_rank), steps, on_rank)
+
+
+@pytest.mark.parametrize(("asked", "told"), [(0, 2), (2, 2), (3, 5), (7, 7), (8, 10)])
+def test_local_sgd_stops_at_the_next_average(ranks: GlooPool, asked: int, told: int) -> None:
+    """Averages end steps 3, 6 and 8 of an epoch: the step that would be the third makes no update any more."""
+    config = make_config(gradient_sync="local_sgd", local_steps=3, epochs=2)
+    results = ranks.run(2, stopped, config, asked, 0)
+    check_stopped(results, told, 0)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_one_worker_stops(ranks: GlooPool, accumulation: int) -> None:
+    check_stopped(ranks.run(1, stopped, make_config(epochs=2, accumulation=accumulation), 5, 0), 5, 0)
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "local_sgd"])
+def test_a_rank_without_examples_can_ask(ranks: GlooPool, strategy: str) -> None:
+    config = make_config(gradient_sync=strategy, shards=(0, 1), epochs=2)
+    check_stopped(ranks.run(2, stopped, config, 5, 0), 5, 0)
+
+
+def test_a_rank_without_examples_can_ask_with_synchronised_batch_normalisation(ranks: GlooPool) -> None:
+    config = make_config(
+        model="tests.support.training.workloads:DoubleBatchNormNet",
+        model_args={},
+        shards=(0, 1),
+        sync_batch_norm=True,
+        epochs=2,
+    )
+    check_stopped(ranks.run(2, stopped, config, 5, 0), 5, 0)
+
+
+def test_a_stop_that_comes_too_late_changes_nothing(ranks: GlooPool) -> None:
+    config = make_config(epochs=2)
+    for result in ranks.run(2, stopped, config, 16, 0):
+        assert (result["status"], result["made"]) == ("finished", 16)
+
+
+# --- exact evaluation over any number of workers ----------------------------------------------------------------------
+
+
+def data_of(inputs: torch.Tensor, targets: torch.Tensor, num_classes: int) -> TrainingData:
+    """A test set."""
+    reader = ResidentReader(inputs, targets)
+    return TrainingData(reader, reader, num_classes, in_channels=1, device=torch.device("cpu"))
+
+
+class Batchy(nn.Sequential):
+    """In training mode an example's outputs depend on all of its batch; its running statistics are not those at 0."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(16, 10)
+        )
+        self.double()
+        self(torch.rand(64, 1, 4, 4, dtype=torch.float64))
+
+
+def evaluate_examples(worker: Worker, samples: int, weights: tuple[float, ...] | None = None) -> Counts:
+    """This worker's counts over `samples` random examples."""
+    torch.manual_seed(0)
+    shard_loss = ShardLoss(Batchy(), make_loss("cross_entropy", 10))
+    inputs, targets = torch.rand(samples, 1, 4, 4, dtype=torch.float64), torch.randint(10, (samples,))
+    return evaluate(shard_loss, make_metric("accuracy"), data_of(inputs, targets, 10), worker, weights)
+
+
+def assert_add_up(parts: list[Counts], samples: int) -> None:
+    """The parts are a whole evaluation."""
+    whole = evaluate_examples(ALONE, samples)
+    assert whole.samples == samples
+    assert sum(part.samples for part in parts) == samples
+    assert sum(part.metric_sum for part in parts) == whole.metric_sum
+    assert sum(part.loss_sum for part in parts) == pytest.approx(whole.loss_sum, rel=1e-12)
+
+
+@pytest.mark.parametrize("samples", [1, 3, 101, 2 * EVALUATION_BATCH + 1])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_counts_of_all_workers_are_those_of_one(ranks: GlooPool, world_size: int, samples: int) -> None:
+    """With batch normalisation and dropout, which an evaluation must not feel."""
+    assert_add_up(ranks.run(world_size, evaluate_examples, samples), samples)
+
+
+@pytest.mark.parametrize("weights", [(0.7, 0.3), (1.0, 0.0), (1.0, 3.0, 0.0, 2.5)])
+def test_workers_may_have_uneven_parts_or_none(ranks: GlooPool, weights: tuple[float, ...]) -> None:
+    parts = ranks.run(len(weights), evaluate_examples, 101, weights)
+    assert_add_up(parts, 101)
+    shares = [101 * weight / sum(weights) for weight in weights]
+    assert all(abs(part.samples - share) < 1 for part, share in zip(parts, shares, strict=True))
+
+
+LOGITS = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+
+
+def test_counts_are_right() -> None:
+    """Three examples, logits 0 but for one class: hits 1, 0, 1; losses log(1 + e^-5), 5 + log(1 + e^-5) and again."""
+    shard_loss = ShardLoss(nn.Identity(), make_loss("cross_entropy", 2))
+    data = data_of(LOGITS, torch.tensor([0, 1, 1]), 2)
+    counts = evaluate(shard_loss, make_metric("accuracy"), data, ALONE)
+    assert (counts.metric_sum, counts.samples) == (2, 3)
+    assert counts.loss_sum == pytest.approx(5 + 3 * math.log1p(math.exp(-5)), rel=1e-6)
+
+
+def test_a_regressions_metric() -> None:
+    """Outputs 1, 2, 4 and targets 1, 0, 1: squares 0 + 4 + 9."""
+    shard_loss = ShardLoss(nn.Identity(), make_loss("mse", 1))
+    data = data_of(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 0.0, 1.0]), 1)
+    counts = evaluate(shard_loss, make_metric("mse"), data, ALONE)
+    assert (counts.loss_sum, counts.metric_sum) == (13.0, 13.0)
+
+
+def true_where_positive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A user's metric whose values are truths."""
+    return outputs[:, 0] > 0
+
+
+def test_a_metric_of_truths_is_counted() -> None:
+    data = data_of(LOGITS, torch.tensor([0, 1, 1]), 2)
+    metric = make_metric("tests.unit.training.loop.test_train:true_where_positive")
+    shard_loss = ShardLoss(nn.Identity(), make_loss("cross_entropy", 2))
+    assert evaluate(shard_loss, metric, data, ALONE).metric_sum == 2.0
+
+
+def test_evaluation_uses_evaluation_mode_and_restores_training() -> None:
+    model = nn.Sequential(nn.Dropout(0.9), nn.Identity())
+    shard_loss = ShardLoss(model, make_loss("cross_entropy", 8))
+    counts = evaluate(shard_loss, make_metric("accuracy"), data_of(torch.eye(8), torch.arange(8), 8), ALONE)
+    assert counts.metric_sum == 8
+    assert model.training
+
+
+# --- training and evaluation modes: dropout and batch normalisation act in the steps, and not in the evaluation -------
+
+
+class Modes(Hook):
+    """What the model is like after each step, and after the epoch's evaluation."""
+
+    def __init__(self) -> None:
+        self.training: list[bool] = []
+        self.zeroed: list[float] = []  # share of numbers that dropout set to zero
+        self.statistics: list[torch.Tensor] = []  # running means after each step
+        self.evaluated: list[torch.Tensor] = []  # running means after each evaluation
+
+    def train_starts(self, trial: Trial) -> None:
+        (dropout,) = (layer for layer in trial.model.modules() if isinstance(layer, nn.Dropout))
+        dropout.register_forward_hook(self._look)
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.training.append(all(module.training for module in trial.model.modules()))
+        self.statistics.append(running_mean(trial.model))
+
+    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+        self.evaluated.append(running_mean(trial.model))
+
+    def _look(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], outputs: torch.Tensor) -> None:
+        alive = inputs[0] != 0
+        self.zeroed.append((outputs[alive] == 0).double().mean().item())
+
+
+def running_mean(model: nn.Module) -> torch.Tensor:
+    (normalisation,) = (layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d))
+    return normalisation.running_mean.clone()
+
+
+def trained(**changes: Any) -> tuple[TrainConfig, TrainResult, Modes]:
+    """Two epochs of 8 steps of 32 examples, and an evaluation of 64 after each."""
+    config = make_config(model_args={"hidden": [16], "dropout": 0.5, "batch_norm": True}, epochs=2, **changes)
+    modes = Modes()
+    return config, train(config, ALONE, hooks=[modes]), modes
+
+
+def test_steps_drop_and_evaluations_do_not() -> None:
+    _, _, modes = trained()
+    steps, evaluations = [*modes.zeroed[:8], *modes.zeroed[9:17]], [modes.zeroed[8], modes.zeroed[17]]
+    assert len(modes.zeroed) == 18
+    assert all(0.3 < share < 0.7 for share in steps)
+    assert evaluations == [0.0, 0.0]
+
+
+def test_steps_move_the_running_statistics_and_evaluations_do_not() -> None:
+    _, _, modes = trained()
+    assert modes.training == [True] * 16
+    moved = [torch.zeros(16), *modes.statistics]
+    assert not any(torch.equal(before, after) for before, after in itertools.pairwise(moved))
+    assert torch.equal(modes.evaluated[0], modes.statistics[7])
+    assert torch.equal(modes.evaluated[1], modes.statistics[15])
+
+
+def test_the_recorded_loss_is_that_of_the_model_in_evaluation_mode() -> None:
+    config, result, _ = trained()
+    data = open_data(config, ALONE)
+    ((inputs, targets),) = data.test_batches(0, data.test_samples)
+
+    def loss(model: nn.Module) -> float:
+        with torch.no_grad():
+            return nn.functional.cross_entropy(model(inputs), targets).item()
+
+    in_training = loss(copy.deepcopy(result.model).train())
+    assert abs(loss(result.model.eval()) - result.records[-1].test_loss) < 1e-6
+    assert abs(in_training - result.records[-1].test_loss) > 1e-3

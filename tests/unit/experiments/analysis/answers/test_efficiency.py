@@ -1,12 +1,16 @@
-"""Steps to a target over batch sizes, from trials to the part of the summary."""
+"""Steps to a target over batch sizes and the gradient noise scale, from trials to the part of the summary."""
 
 import json
 import statistics
 
 import pytest
+from scipy import stats
 
-from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
+from scalestudy.experiments.analysis.answers.efficiency import noise_scale, statistical_efficiency
 from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.trainings import Training
+from tests.bench import batch_law
+from tests.bench.batch_law import PARTS, RATES, SIZES, exponent_tally, law_tallies, noise_tally, seed_tally
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import analysed, efficiency_of, study
 from tests.support.factorised import factorised_study
@@ -262,3 +266,130 @@ def test_medians_over_draws_are_within_ten_percent():
     for name, truth in (("s_min", 400), ("b_crit", 256)):
         errors = [abs(part[name]["value"] / truth - 1) for part in parts]
         assert statistics.median(errors) < 0.1
+
+
+# --- the gradient noise scale, from what trainings recorded -----------------------------------------------------------
+
+
+def training(squared, trace, *, batch_size=64, rate=0.1, seed=0, num_gpus=1, steps=10):
+    noise = None if squared is None else (squared, trace)
+    return Training(
+        num_gpus=num_gpus,
+        batch_size=batch_size,
+        rate=rate,
+        seed=seed,
+        curve=(),
+        final=None,
+        examples_per_step=float(batch_size),
+        noise=noise,
+        noise_steps=steps if noise else 0,
+    )
+
+
+def test_means_apart_then_their_ratio():
+    # mean tr Σ (200 + 400)/2 = 300 over mean |G|² (0.5 + 1.5)/2 = 1, where the mean of ratios is 333
+    found = noise_scale([training(0.5, 200, seed=0), training(1.5, 400, seed=1)], {64: 0.1}, "sgd")
+    assert found["value"] == pytest.approx(300)
+    assert (found["optimizer"], found["steps"]) == ("sgd", 20)
+    assert found["by_batch"] == [{"batch_size": 64, "value": pytest.approx(300)}]
+
+
+def test_more_workers_are_no_more_trainings():
+    # the pair (1, 2) of squares is one training of mean 1.5, beside one of 0.5: mean 1
+    trainings = [training(1, 300, num_gpus=1), training(2, 300, num_gpus=2), training(0.5, 300, seed=1)]
+    found = noise_scale(trainings, {}, "sgd")
+    assert found["value"] == pytest.approx(300)
+
+
+def test_only_the_best_rate_of_a_batch_size_counts():
+    trainings = [training(1, 300), training(1, 900, rate=0.8), training(1, 500, batch_size=128, rate=0.8)]
+    found = noise_scale(trainings, {64: 0.1}, "sgd")
+    assert found["by_batch"] == [{"batch_size": 64, "value": 300}, {"batch_size": 128, "value": 500}]
+
+
+def test_negative_estimates_average_out_or_leave_nothing():
+    assert noise_scale([training(-0.5, 300, seed=0), training(2.5, 300, seed=1)], {}, "sgd")["value"] == 300
+    found = noise_scale([training(-0.5, 300, seed=0), training(0.25, 300, seed=1)], {}, "sgd")
+    assert (found["value"], found["low"]) == (None, None)
+    assert "not above zero" in found["why"]
+    assert found["by_batch"] == [{"batch_size": 64, "value": None}]
+
+
+def test_one_training_has_no_interval():
+    found = noise_scale([training(1, 300)], {}, "adam")
+    assert (found["value"], found["low"], found["high"]) == (300, None, None)
+    assert "no scatter" in found["why"]
+
+
+def test_nothing_was_measured():
+    for trainings in ([], [training(None, None)]):
+        found = noise_scale(trainings, {}, "sgd")
+        assert (found["value"], found["steps"], found["by_batch"]) == (None, 0, [])
+        assert "has recorded" in found["why"]
+
+
+def test_where_the_denominator_may_be_zero_it_is_not_identified():
+    found = noise_scale([training(-0.5, 300, seed=0), training(2.5, 300, seed=1)], {}, "sgd")
+    assert (found["low"], found["high"], found["identified"]) == (None, None, False)
+    assert "open whether" in found["why"]
+    assert "measure more" in found["why"]
+    known = noise_scale([training(1, 300, seed=0), training(1.01, 301, seed=1)], {}, "sgd")
+    assert (known["identified"], known["why"]) == (True, None)
+
+
+# --- what the intervals hold on 100 draws; on 1,000 it is `tests.bench.batch_law` that tells --------------------------
+
+
+DRAWS = 100
+LEAST = int(stats.binom.ppf(0.001, DRAWS, 0.86))
+"""Hits that 100 draws fall below once in 1,000 times where 86 % of the intervals hold the truth."""
+MOST = int(stats.binom.ppf(0.98, DRAWS, 0.94))
+"""Hits that 100 draws pass 15 times in 1,000 where 94 % of the intervals hold the truth: 98. A bound that is
+passed once in 1,000 would be 100 of 100, which no interval passes, however wide."""
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_law_over_batch_sizes(sizes):
+    tallies = law_tallies(SIZES[sizes], RATES["5 rates, neighbours take 16 % more steps"], DRAWS)
+    for name, tally in tallies.items():
+        assert LEAST <= DRAWS * tally.coverage <= MOST, name
+        assert tally.error < 0.1, name
+
+
+@pytest.mark.parametrize("rates", RATES)
+def test_the_law_whatever_is_known_of_the_rate(rates):
+    tallies = law_tallies(SIZES["7 sizes, B_crit/8 to 8 B_crit"], RATES[rates], DRAWS)
+    for name, tally in tallies.items():
+        assert LEAST <= DRAWS * tally.coverage <= MOST, name
+        assert tally.error < 0.05, name
+        assert abs(tally.bias) < 0.02, name
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_the_exponent_of_the_rate_is_held_at_least_as_often_as_promised(exponent):
+    tally = exponent_tally(SIZES["5 sizes, B_crit/4 to 4 B_crit"], exponent, 0.15, DRAWS)
+    assert DRAWS * tally.coverage >= stats.binom.ppf(0.001, DRAWS, 0.9)
+
+
+@pytest.mark.parametrize(("trainings", "scatter"), [(5, 0.1), (25, 0.5)])
+def test_the_noise_scale(trainings, scatter):
+    assert LEAST <= DRAWS * noise_tally(trainings, DRAWS, scatter).coverage <= MOST
+
+
+@pytest.mark.parametrize(("seeds", "missed"), [(5, 0.0), (10, 0.0)])
+def test_a_typical_time(seeds, missed):
+    assert LEAST <= DRAWS * seed_tally(seeds, DRAWS, missed).coverage <= MOST
+
+
+def test_order_statistics_hold_the_median_of_all_seeds():
+    """With a tenth of the seeds missing, the median of all is that of seeds that never miss at 5/9: a little later."""
+    tally = seed_tally(10, DRAWS, 0.1)
+    assert DRAWS * tally.coverage >= LEAST
+
+
+def test_the_tables_can_be_printed(monkeypatch):
+    monkeypatch.setattr(batch_law, "FEW_DRAWS", 4)
+    for part in PARTS.values():
+        heading, _, table = part.text(small=True).partition("\n\n")
+        assert heading == f"### {part.title}"
+        assert len(table.splitlines()) >= 2 + 4, "a header, a rule, and a row a case"

@@ -5,13 +5,14 @@ import json
 import pytest
 
 from scalestudy.experiments.analysis import book_table, recommend, summarise
+from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.report import write_report
 from scalestudy.experiments.study.folder import StudyFolder
-from tests.support.factorised import factorised_study, stopped_after
+from tests.support.factorised import SMALL, factorised_study, records_of, stopped_after
 from tests.support.synthetic_studies import spec_of, study_of, summary_of
-from tests.support.trials import Law
+from tests.support.trials import Law, make_trials
 
 TEXT = (
     "name: x\ntrain: {epochs: 6}\ntargets: {accuracy: [0.2, 0.3]}\nsearch: {method: factorised}\n"
@@ -289,3 +290,62 @@ def test_the_report_is_written(tmp_path):
     text = write_report(folder).read_text()
     assert "their times are products" in text
     assert "gpus=4" in text
+
+
+# --- which cells are held out -----------------------------------------------------------------------------------------
+
+
+def chosen(text, *overrides, known=(), **keywords):
+    spec = spec_of(text, *overrides)
+    plan = make_plan(spec)
+    return held_out_trials(spec, plan, known, records_of(plan, **keywords))
+
+
+def cells_of(trials):
+    return sorted({(trial.batch_size, trial.learning_rate) for trial in trials})
+
+
+def test_the_choice_is_the_seed_s_and_every_step_has_its_turn():
+    first = chosen(SMALL)
+    assert first == chosen(SMALL)
+    assert len({trial.batch_size for trial in first}) == 2, "two batch sizes before one of them twice"
+    assert len({tuple(cells_of(chosen(SMALL, f"search.seed={seed}"))) for seed in range(12)}) > 1
+
+
+def test_cells_that_reached_their_targets_come_first():
+    """With a rate of 0.1 a batch of 32 reaches 0.5, one of 128 does not, with 0.2 neither misses 0.3."""
+    text = SMALL.replace("[0.2]}", "[0.3, 0.5]}").replace("0.1, 0.2]", "0.1]")
+    law = Law(learning=60)
+    assert law.accuracy(4, 32, 0.1) > 0.5 > law.accuracy(4, 128, 0.1)
+    assert cells_of(chosen(text, "search.held_out=1")) == [(32, 0.1)]
+    failed = {"gpus=1 batch=32 lr=0.1 seed=1": "failed"}
+    assert cells_of(chosen(text, endings=failed)) == [(128, 0.1)], "a training that failed says nothing"
+    assert chosen(text, endings={"*": "failed"}) == []
+
+
+def test_without_targets_the_longest_trainings_come_first():
+    text = SMALL.replace("targets: {accuracy: [0.2]}\n", "")
+    spec = spec_of(text, "search.held_out=1")
+    plan = make_plan(spec)
+    ran_on = plan.trials[-1].cell
+    records = {
+        trial.trial_id: record if trial.cell == ran_on else stopped_after(record, 1)
+        for trial, record in zip(plan.trials, make_trials(plan, Law()), strict=True)
+    }
+    assert cells_of(held_out_trials(spec, plan, (), records)) == [(ran_on["batch_size"], ran_on["learning_rate"])]
+
+
+def test_cells_that_are_held_out_stay_when_the_study_grows():
+    before = chosen(SMALL)
+    for grown in (SMALL.replace("[0.1, 0.2]", "[0.05, 0.1, 0.2]"), SMALL.replace("[1, 2]", "[1, 2, 4]")):
+        assert chosen(grown, known=before) == before
+    more = chosen(SMALL, "search.held_out=3", known=before)
+    assert set(cells_of(before)) < set(cells_of(more))
+    assert len(more) == 6
+    seeds = chosen(SMALL.replace("seed: [0, 1]", "seed: [0, 1, 2]"), known=before)
+    assert cells_of(seeds) == cells_of(before)
+    assert len(seeds) == 6, "the new seed too"
+
+
+def test_a_study_that_is_not_factorised_holds_nothing_out():
+    assert chosen(SMALL.replace("factorised", "grid")) == []

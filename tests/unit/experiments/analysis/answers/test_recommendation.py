@@ -1,4 +1,4 @@
-"""Pareto front, knee, what to choose."""
+"""Pareto front, knee, what to choose, and what to know of a choice."""
 
 import itertools
 import math
@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis import recommend, summarise
-from scalestudy.experiments.analysis.answers.recommendation import knee, pareto
+from scalestudy.experiments.analysis.answers.recommendation import batch_edges, caveats_of, knee, pareto, rate_edges
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.targets import cost_of, typical_time
 from tests.bench.choice import regrets
 from tests.support.batch_studies import BatchTruth
@@ -238,3 +240,90 @@ def test_workers_that_are_slower_than_one_are_chosen_with_a_caveat():
     assert any("2 workers made steps at 0.57× the speed of one" in words for words in fastest["caveats"])
     quick = summarise(*study_of(text, Law(sync=0.0)))["recommendation"]["fastest"]
     assert not any("the speed of one" in words for words in quick["caveats"])
+
+
+# --- what a reader must know of a choice ------------------------------------------------------------------------------
+
+
+MEASURED = {"cells": ["a"], "seeds": 5, "kind": "measured"}
+CHOICE = {
+    "evidence": MEASURED,
+    "n_seeds": 5,
+    "reached": 5,
+    "learning_rate": 0.4,
+    "batch_size": 64,
+    "upper_bound": False,
+    "flags": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "edge", "ties", "words"),
+    [
+        ({}, None, [], []),
+        ({"n_seeds": 1, "reached": 1}, None, [], ["with one seed it is not known"]),
+        ({"n_seeds": 3, "reached": 3}, None, [], ["of 3 seeds the range is shown"]),
+        ({"reached": 4}, None, [], ["1 of 5 seeds did not reach the target"]),
+        ({"reached": None}, None, [], []),
+        ({}, "highest", [], ["0.4 is the highest learning rate tried at batch 64: a higher one may do better"]),
+        ({}, "lowest", [], ["a lower one may do better"]),
+        ({}, "only", [], ["0.4 is the only learning rate tried at batch 64: another one may do better"]),
+        ({"evidence": {**MEASURED, "kind": "factorised"}}, None, [], ["Inferred: the epochs are those of a, the"]),
+        ({"upper_bound": True}, None, [], ["an upper bound"]),
+        ({"stopped": 2}, None, [], ["2 more seeds were stopped before the target and left out"]),
+        ({"stopped": 0, "stopped_after": [1]}, None, [], []),
+        ({"stopped_after": [1]}, None, [], ["1 seed was stopped early, so that the last epoch is not that of a whole"]),
+        ({"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2}, None, [], ["2 workers made steps at 0.80× the speed"]),
+        ({"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2}, None, [], []),
+        ({"seconds": None, "strong_speedup": 0.8, "num_gpus": 2}, None, [], []),
+        ({"flags": ["oversubscribed", "resumed"]}, None, [], ["marked oversubscribed, resumed"]),
+        ({"n_seeds": 2, "reached": 2}, None, ["b"], ["of 2 seeds", "Not told apart from b"]),
+    ],
+)
+def test_caveats(facts, edge, ties, words):
+    found = caveats_of({**CHOICE, **facts}, edge, ties)
+    assert len(found) == len(words)
+    for sentence, part in zip(found, words, strict=True):
+        assert part in sentence
+        assert sentence.endswith(".")
+
+
+def test_edges_of_the_rates_tried_whatever_the_number_of_workers():
+    _, plan, trials = batch_study(workers="[1, 2]", batches="[64]", rates="[0.1, 0.2, 0.4]", seeds="[0]", epochs=2)
+    # on two workers alone the highest was tried
+    trials = [trial for trial in trials if trial["params"]["num_gpus"] == 2 or trial["params"]["learning_rate"] < 0.4]
+    assert rate_edges(gather(plan, trials, ACCURACY)) == {
+        "gpus=1 batch=64 lr=0.1": "lowest",
+        "gpus=2 batch=64 lr=0.1": "lowest",
+        "gpus=1 batch=64 lr=0.4": "highest",
+        "gpus=2 batch=64 lr=0.4": "highest",
+    }
+    for trial in trials:
+        trial["status"] = "out_of_memory" if trial["params"]["learning_rate"] != 0.2 else "diverged"
+    assert rate_edges(gather(plan, trials, ACCURACY))["gpus=1 batch=64 lr=0.2"] == "only"
+
+
+def test_edges_of_the_batch_sizes_tried_each_at_its_own_rates():
+    _, plan, trials = batch_study(workers="[1]", batches="[32, 64, 128]", rates="[0.1, 0.4]", seeds="[0]", epochs=2)
+    own = {32: 0.1, 64: 0.1, 128: 0.4}
+    trials = [trial for trial in trials if trial["params"]["learning_rate"] == own[trial["params"]["batch_size"]]]
+    assert batch_edges(gather(plan, trials, ACCURACY)) == {
+        "gpus=1 batch=32 lr=0.1": "lowest",
+        "gpus=1 batch=32 lr=0.4": "lowest",
+        "gpus=1 batch=128 lr=0.1": "highest",
+        "gpus=1 batch=128 lr=0.4": "highest",
+    }
+
+
+@pytest.mark.parametrize(
+    ("edge", "words"),
+    [
+        ("lowest", ["is the smallest batch size tried: a smaller one may do better."]),
+        ("highest", ["is the largest batch size tried: a larger one may do better."]),
+        ("only", []),
+        (None, []),
+    ],
+)
+def test_a_batch_size_at_the_edge_is_a_caveat(edge, words):
+    found = caveats_of(CHOICE, None, [], edge)
+    assert [sentence.partition(" ")[2] for sentence in found] == words

@@ -1,4 +1,4 @@
-"""What several seeds say of one figure."""
+"""What several seeds say of one figure, and what a choice can't be told apart from."""
 
 import math
 
@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.measures.intervals import (
+    Contender,
     disjoint,
     holding,
+    indistinguishable,
     order_rank,
     over_seeds,
     scaled,
     t_interval,
+    tie_sentence,
 )
 
 TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=15)
@@ -76,3 +79,53 @@ def test_an_interval_is_made_to_hold_the_typical_value():
     assert holding(interval, None) == interval
     assert holding(None, 1.0) is None
     assert scaled(None, 2.0) is None
+
+
+# --- what a choice can't be told apart from ---------------------------------------------------------------------------
+
+
+def contender(label, low, high, n=5, figure=None):
+    interval = {"kind": "t", "low": low, "high": high}
+    return Contender(label=label, figures=(figure or low,), intervals=(interval,), n_seeds=n)
+
+
+def test_overlapping_intervals_are_ties_the_runner_up_first():
+    chosen = contender("a", 1.0, 2.0)
+    others = [contender("d", 2.1, 3.0), contender("c", 1.8, 2.5), contender("b", 1.5, 2.2), chosen]
+    assert indistinguishable(chosen, others) == ["b", "c"]
+
+
+def test_one_seed_is_no_tie_but_not_known():
+    assert indistinguishable(contender("a", 1.0, 1.0, n=1), [contender("b", 1.0, 1.0, n=1)]) == []
+    assert indistinguishable(contender("a", 1.0, 1.0, n=2), [contender("b", 1.0, 1.0, n=2)]) == ["b"]
+
+
+def test_two_figures_must_both_overlap():
+    def of(label, *intervals):
+        both = tuple({"kind": "t", "low": low, "high": high} for low, high in intervals)
+        return Contender(label=label, figures=tuple(low for low, _ in intervals), intervals=both, n_seeds=5)
+
+    chosen = of("a", (1, 2), (10, 20))
+    assert indistinguishable(chosen, [of("b", (1.5, 3), (15, 30)), of("c", (1.5, 3), (25, 30))]) == ["b"]
+
+
+ENDS = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
+
+
+@given(st.lists(ENDS, min_size=1, max_size=10))
+def test_ties_are_mutual_and_overlap(ends):
+    contenders = [contender(str(number), low, high) for number, (low, high) in enumerate(ends)]
+    found = {each.label: indistinguishable(each, contenders) for each in contenders}
+    for one in contenders:
+        assert one.label not in found[one.label]
+        for other in contenders:
+            if other is not one:
+                assert (other.label in found[one.label]) == (one.label in found[other.label])
+                assert (other.label in found[one.label]) != disjoint(one.intervals[0], other.intervals[0])
+
+
+def test_ties_in_words():
+    assert tie_sentence([]) is None
+    assert tie_sentence(["b"]) == "Not told apart from b: their intervals overlap."
+    assert tie_sentence(["b", "c"]) == "Not told apart from b and 1 other: their intervals overlap."
+    assert tie_sentence(["b", "c", "d"]) == "Not told apart from b and 2 others: their intervals overlap."

@@ -1,0 +1,66 @@
+"""What a search looks for: the score of a point by its trials."""
+
+import math
+
+import pytest
+
+from scalestudy.experiments.analysis.answers.objective import Objective, Score
+from tests.support.synthetic_studies import spec_of
+
+
+def record(values, status="finished", gpus=1, seconds=1.0):
+    epochs = [{"epoch": n, "test_accuracy": v, "train_seconds": seconds} for n, v in enumerate(values, start=1)]
+    return {"status": status, "params": {"num_gpus": gpus}, "epochs": epochs}
+
+
+def objective(name="metric", **workload):
+    sections = "".join(f"\n  {key}: {value}" for key, value in workload.items())
+    text = (
+        f"name: x\nworkload:\n  model: lenet{sections}\nsweep: {{num_gpus: [1, 2]}}\ntargets: {{accuracy: [0.5, 0.9]}}"
+    )
+    return Objective.of(spec_of(f"{text}\nsearch: {{method: tpe, objective: {name}}}"))
+
+
+def test_of_a_point_s_seeds_the_median_of_the_best_epochs_counts():
+    trials = [record([0.2, 0.7]), record([0.9, 0.1]), record([0.8], "stopped")]
+    assert objective().score(trials) == Score(value=0.8)
+    assert objective().mode == "max"
+
+
+def test_of_a_loss_the_smallest_counts():
+    looks = objective(metric="mse", metric_mode="min")
+    trials = [{**record([]), "epochs": [{"epoch": 1, "test_mse": value}]} for value in (3.0, 1.0)]
+    assert (looks.score(trials), looks.mode) == (Score(value=2.0), "min")
+
+
+@pytest.mark.parametrize("status", ["diverged", "out_of_memory"])
+def test_a_seed_without_a_result_is_worse_than_all_others(status):
+    good, bad = record([0.9]), record([0.95], status)
+    assert objective().score([good, good, bad]) == Score(value=0.9)
+    assert objective().score([good, bad]) == Score(), "half of the seeds: not to be relied on"
+    assert objective().score([bad]) == Score()
+
+
+def test_a_seed_that_failed_does_not_count_unless_all_did():
+    assert objective().score([record([0.9]), record([], "failed"), record([], "failed")]) == Score(value=0.9)
+    assert objective().score([record([], "failed")]) == Score()
+    assert objective("time_to_target").score([record([], "failed")]) == Score()
+
+
+def test_values_that_are_no_numbers_are_the_worst():
+    assert objective().score([record([math.nan, None])]) == Score()
+    assert objective().score([record([math.nan, 0.5])]) == Score(value=0.5)
+
+
+def test_time_and_cost_are_to_the_first_target_and_less_is_better():
+    trials = [record([0.3, 0.7], gpus=2, seconds=4.0)]
+    # 0.5 lies half way between the epochs' 0.3 and 0.7: 4 s + 0.5 · 4 s; with 2 workers 12 worker-seconds
+    assert objective("time_to_target").score(trials) == Score(value=6.0)
+    assert objective("cost_to_target").score(trials) == Score(value=12.0)
+    assert {objective("time_to_target").mode, objective("cost_to_target").mode} == {"min"}
+
+
+def test_a_missed_target_is_the_worst_and_the_nearer_the_better():
+    near, far = (objective("time_to_target").score([record([value])]) for value in (0.45, 0.2))
+    assert (near.value, far.value) == (None, None)
+    assert near.progress < far.progress

@@ -1,0 +1,325 @@
+"""What the whole analysis makes of records of older versions, of stopped trainings and of damaged records."""
+
+import copy
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalestudy.experiments.analysis import answer_lines, recommend, recommendation_lines, summarise
+from scalestudy.experiments.analysis.answers.comparison import compared_laws, law_lines
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.records import stopped_caveat
+from scalestudy.experiments.analysis.text.answer import measured_when
+from scalestudy.experiments.report import draw, write_report
+from tests.support.batch_summaries import study
+from tests.support.factorised import stopped_after
+from tests.support.report_pages import check, page_of
+from tests.support.synthetic_studies import folder_of, study_of
+from tests.support.trials import Law
+
+TEXT = """
+    name: x
+    train: {epochs: 4}
+    targets: {accuracy: [0.3, 0.6], price_per_gpu_hour: 2}
+    sweep: {num_gpus: [1, 2], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}
+"""
+ENDINGS = {
+    "gpus=1 batch=32 lr=0.2 seed=0": "failed",
+    "gpus=2 batch=32 lr=0.2 seed=1": "diverged",
+    "gpus=2 batch=64 lr=0.2 seed=0": "skipped",
+    "gpus=2 batch=128 lr=0.2 seed=1": "out_of_memory",
+}
+OF_TRIALS = ("kind", "flags", "world", "details", "error", "started_at", "ended_at", "train_seconds")
+OF_EPOCHS = ("phases", "samples_per_second", "grad_sq_norm")
+
+
+def older(*keys):
+    """The spec, plan and trials of a study whose records have none of these keys."""
+    spec, plan, trials = study_of(TEXT, Law(noise=0.02, learning=200), endings=ENDINGS)
+    for trial in trials:
+        trial["details"] = {"channels_last": True}
+        for key in keys:
+            for record in (trial, *trial["epochs"]) if key in OF_EPOCHS else (trial,):
+                record.pop(key, None)
+    return spec, plan, trials
+
+
+def null_parts(part, path=""):
+    """Paths of everything below that is `{"value": null}` without a why."""
+    if isinstance(part, list):
+        return [found for place, each in enumerate(part) for found in null_parts(each, f"{path}[{place}]")]
+    if not isinstance(part, dict):
+        return []
+    own = [path] if "value" in part and part["value"] is None and not part.get("why") else []
+    return own + [found for key, each in part.items() for found in null_parts(each, f"{path}.{key}")]
+
+
+@pytest.mark.parametrize("key", [*OF_TRIALS, *OF_EPOCHS])
+def test_records_without_a_key_have_a_summary_and_a_page(key):
+    spec, plan, trials = older(key)
+    summary = summarise(spec, plan, trials)
+    json.dumps(summary, allow_nan=False)
+    assert null_parts(summary) == []
+    assert summary["trials"] == summarise(spec, plan, older()[2])["trials"]
+    assert answer_lines(summary)
+    assert recommendation_lines(recommend(plan, trials, targets=spec.targets.accuracy))
+    summary["study"]["study_id"] = "x"
+    page_of(summary)
+
+
+@pytest.mark.parametrize("keys", [OF_TRIALS, OF_EPOCHS], ids=["of trials", "of epochs"])
+def test_records_without_several_keys_have_a_report(keys, tmp_path):
+    folder = folder_of(tmp_path / "x", TEXT)
+    folder.trials_file.unlink()
+    for trial in older(*keys)[2]:
+        folder.append_trial(trial)
+    check(write_report(folder).read_text("utf-8"))
+
+
+def test_figures_are_drawn_whichever_key_is_missing(monkeypatch):
+    """Every figure is laid out. Only its bytes, which take most of the time, are left out."""
+
+    def save(figure, out, *, format, **looks):
+        out.write("<svg></svg>" if format == "svg" else b"png")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+    for key in (*OF_TRIALS, *OF_EPOCHS):
+        spec, plan, trials = older(key)
+        cells = gather(plan, trials, StudyMetric.of(spec.workload))
+        assert any(figure.png for figure in draw(cells, summarise(spec, plan, trials))), key
+
+
+def test_what_can_be_had_otherwise_is_as_it_was():
+    truth = summarise(*older())
+    for key in ("kind", "flags", "started_at", "ended_at", "grad_sq_norm"):
+        found = summarise(*older(key), truth["cost"]["wall_seconds"])
+        assert found["cells"] == truth["cells"], key
+        assert found["recommendation"] == truth["recommendation"], key
+    for key in ("train_seconds", "samples_per_second"):
+        found = summarise(*older(key))
+        assert found["cost"]["gpu_seconds"] == pytest.approx(truth["cost"]["gpu_seconds"])
+        for row, known in zip(found["cells"], truth["cells"], strict=True):
+            assert row["samples_per_second"] == pytest.approx(known["samples_per_second"])
+
+
+def test_what_can_not_be_had_is_null_with_a_why():
+    without_phases = summarise(*older("phases"))
+    assert {row["step_seconds"]["why"] for row in without_phases["timings"]} >= {"phases were not measured"}
+    assert "phases were not measured" in without_phases["throughput_model"]["data_seconds"]["why"]
+    assert summarise(*older("world"))["study"]["device"] is None
+    failed = summarise(*older("error"))["failures"]
+    assert {(group["kind"], group["message"]) for group in failed} == {(None, None)}
+
+
+# --- trainings that a scheduler has stopped: their timings, targets that they had not met, best rates -----------------
+
+
+STOPPED = """
+    name: x
+    train: {epochs: 9}
+    targets: {accuracy: [0.5]}
+    search: {scheduler: asha}
+    sweep: {num_gpus: [1, 2], batch_size: [64], learning_rate: [0.1, 0.2, 0.4], seed: [0, 1, 2]}
+"""
+ALL, ONE_LEFT = 0.1, 0.4
+
+
+def stopped(trial):
+    params = trial["params"]
+    early = params["learning_rate"] == ALL or (params["learning_rate"] == ONE_LEFT and params["seed"] != 0)
+    return stopped_after(trial, 1) if early else trial
+
+
+def stopped_study(law):
+    spec, plan, trials = study_of(STOPPED, law)
+    return spec, plan, [stopped(trial) for trial in trials]
+
+
+def slow_first(trials):
+    for trial in trials:
+        first = trial["epochs"][0]
+        slow = {"train_seconds": 4 * first["train_seconds"], "samples_per_second": first["samples_per_second"] / 4}
+        trial["epochs"][0] = {**first, **slow}
+    return trials
+
+
+def rows_of(summary, key="cells"):
+    return {row["label"]: row for row in summary[key]}
+
+
+def test_their_first_epoch_is_left_out_of_timings_as_their_siblings_is():
+    spec, plan, trials = stopped_study(Law())
+    truth = summarise(spec, plan, trials)
+    found = summarise(spec, plan, slow_first(trials))
+    assert [row["epoch_seconds"] for row in found["timings"]] == [row["epoch_seconds"] for row in truth["timings"]]
+    assert [row["speedup"] for row in found["timings"]] == [row["speedup"] for row in truth["timings"]]
+    assert all(row["unsteadiness"]["value"] == pytest.approx(0) for row in found["timings"])
+    assert not [verdict for verdict in found["verdicts"] if verdict["cause"] == "disturbed"]
+    assert "stopped within their first epoch" in rows_of(found)["gpus=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
+
+
+def test_one_stopped_after_two_epochs_is_timed_by_its_second():
+    spec, plan, trials = stopped_study(Law())
+    first, *_ = trials
+    assert first["params"]["learning_rate"] == ALL
+    whole = stopped_after(study_of(STOPPED, Law())[2][0], 2)
+    (cell, *_) = gather(plan, slow_first([whole, *trials[1:]]), ACCURACY)
+    row = rows_of(summarise(spec, plan, [whole, *trials[1:]]))[cell.label]
+    assert row["epoch_seconds"]["value"] == pytest.approx(Law().epoch_seconds(1, 64))
+
+
+def test_without_longer_siblings_the_first_epoch_is_all_there_is():
+    spec, plan, trials = study_of(STOPPED)
+    found = summarise(spec, plan, [stopped_after(trial, 1) for trial in trials])
+    assert all(row["epoch_seconds"]["n"] == 3 for row in found["cells"])
+
+
+def test_those_that_had_not_met_the_target_are_left_out_of_its_seeds():
+    rows = rows_of(summarise(*stopped_study(Law(learning=90))), "time_to_target")
+    # 0.985 - 0.885 exp(-90 * 0.4 / 64 e) is 0.487 after one epoch and 0.698 after two
+    left = rows["gpus=1 batch=64 lr=0.4"]
+    assert (left["n_seeds"], left["reached"], left["stopped"]) == (1, 1, 2)
+    assert left["seconds"] is not None
+    none = rows["gpus=1 batch=64 lr=0.1"]
+    assert (none["n_seeds"], none["reached"], none["stopped"], none["seconds"]) == (0, 0, 3, None)
+    assert none["why"] == "all of its 3 seeds were stopped before reaching 0.5"
+
+
+def test_a_seed_that_had_met_the_target_counts():
+    spec, plan, trials = study_of(STOPPED, Law(learning=900))
+    rows = rows_of(summarise(spec, plan, [stopped(trial) for trial in trials]), "time_to_target")
+    assert (rows["gpus=1 batch=64 lr=0.4"]["n_seeds"], rows["gpus=1 batch=64 lr=0.4"]["stopped"]) == (3, 0)
+
+
+def test_one_that_diverged_still_missed():
+    spec, plan, trials = study_of(STOPPED, Law(learning=90), endings={"gpus=1 batch=64 lr=0.4 seed=1": "diverged"})
+    row = rows_of(summarise(spec, plan, trials), "time_to_target")["gpus=1 batch=64 lr=0.4"]
+    assert (row["n_seeds"], row["reached"], row["stopped"]) == (3, 2, 0)
+
+
+def test_the_best_rate_is_that_of_the_seeds_that_went_on():
+    summary = summarise(*stopped_study(Law(learning=90)))
+    (point,) = summary["statistical_efficiency"]["points"]
+    assert (point["learning_rate"], point["edge"], point["n"], point["stopped"]) == (0.4, "highest", 1, 2)
+    assert point["rates"] == 3  # 0.1 was tried, though none of its seeds went on
+    assert summary["recommendation"]["fastest"]["learning_rate"] == 0.4
+    assert any("2 more seeds were stopped" in words for words in summary["recommendation"]["fastest"]["caveats"])
+
+
+def test_a_rate_that_was_given_up_is_a_rate_that_was_tried():
+    spec, plan, trials = study_of(STOPPED, Law(learning=90))
+    ends = [stopped_after(trial, 1) if trial["params"]["learning_rate"] != 0.2 else trial for trial in trials]
+    (point,) = summarise(spec, plan, ends)["statistical_efficiency"]["points"]
+    assert (point["learning_rate"], point["edge"], point["rates"]) == (0.2, None, 3)
+
+
+def test_rows_and_caveats_say_how_many_and_after_how_many_epochs():
+    summary = summarise(*stopped_study(Law()))
+    assert rows_of(summary)["gpus=1 batch=64 lr=0.4"]["stopped_after"] == [1, 1]
+    assert rows_of(summary)["gpus=1 batch=64 lr=0.2"]["stopped_after"] == []
+    assert any(words.startswith("10 trainings were stopped early") for words in summary["caveats"])
+    assert stopped_caveat([]) is None
+
+
+def test_the_best_metric_says_where_it_was_measured():
+    """Every trial of the best cell was stopped after its third epoch; of another, none was."""
+    spec, plan, trials = study_of(STOPPED.replace("[0.5]", "[]"), Law())
+    assert measured_when(summarise(spec, plan, trials)["recommendation"]["best_accuracy"]) == "after the last epoch"
+    cut = [stopped_after(trial, 3) for trial in trials]
+    found = summarise(spec, plan, cut)
+    when = "after the last epoch, or where trials were stopped (epoch 3)"
+    assert measured_when(found["recommendation"]["best_accuracy"]) == when
+    assert any(line.endswith(f"{when}.") for line in answer_lines(found))
+
+
+# --- trials that ended in any way, and damaged records ----------------------------------------------------------------
+
+
+SMALL = {"batches": "[64, 128, 256]", "rates": "[0.05, 0.1, 0.2, 0.4, 0.8]", "seeds": "[0, 1]", "epochs": 12}
+
+
+def check_parts(spec, plan, trials):
+    """Strict JSON, and a why beside all that is missing."""
+    metric = StudyMetric.of(spec.workload)
+    recommendation = recommend(plan, trials, metric=metric, targets=spec.targets.accuracy)
+    found = tunings(spec, gather(plan, trials, metric), recommendation)
+    parts = {
+        "statistical_efficiency": statistical_efficiency(spec, found),
+        "lr_rule": lr_rule(spec, found),
+        "recommendation": recommendation,
+    }
+    assert json.loads(json.dumps(parts, allow_nan=False)) == parts
+    for name, keys in (
+        ("statistical_efficiency", ("s_min", "b_crit", "e_min", "noise_scale")),
+        ("lr_rule", ["exponent"]),
+    ):
+        part = parts[name]
+        if not present(part):
+            assert part["why"]
+            continue
+        for key in keys:
+            assert part[key]["value"] is not None or part[key]["why"]
+            assert part[key].get("identified", True) or part[key]["why"]
+    for row in ("fastest", "cheapest", "knee", metric.choice_key):
+        assert recommendation[row].get("why") or isinstance(recommendation[row]["caveats"], list)
+    law_lines(compared_laws({"a": parts, "b": parts}))
+    return parts
+
+
+def test_one_trial():
+    parts = check_parts(*study(batches="[256]", rates="[0.4]", seeds="[0]"))
+    assert "needs 3" in parts["statistical_efficiency"]["why"]
+    assert "needs 3" in parts["lr_rule"]["why"]
+
+
+@pytest.mark.parametrize("ending", ["diverged", "out_of_memory", "failed", "skipped", "stopped"])
+def test_every_trial_ended_so(ending):
+    check_parts(*study(**SMALL, endings={"*": ending}))
+
+
+def test_no_target_was_reached():
+    parts = check_parts(*study(**SMALL, targets="[0.999]"))
+    assert "no batch size reached a target" in parts["statistical_efficiency"]["why"]
+    assert parts["lr_rule"]["target_or_metric"] == "test accuracy after the last epoch"
+
+
+def test_a_metric_of_which_less_is_better():
+    parts = check_parts(*study(**SMALL, targets="[0.2]", more="workload: {metric: mse, metric_mode: min}"))
+    assert parts["statistical_efficiency"]["points"][0]["steps"]
+    assert parts["lr_rule"]["target_or_metric"] == "soonest to 0.2 test mse"
+
+
+def test_random_points_each_a_batch_size_of_its_own():
+    check_parts(*study(**{**SMALL, "batches": "[32, 48, 64, 96, 128, 192, 256]", "rates": "[0.1]", "seeds": "[0]"}))
+
+
+VALUES = st.sampled_from([None, -1.0, 0, 0.0, 1e308, 1e-308, 1e17, "x", [], {}, float("nan"), float("inf")])
+FIELDS = st.sampled_from(
+    ["train_seconds", "test_accuracy", "steps", "samples", "grad_sq_norm", "grad_trace_cov", "@epochs", "@status"]
+)
+SPEC, PLAN, TRIALS = study(**SMALL)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(FIELDS, VALUES, st.floats(0.1, 1)), max_size=4), st.integers(0, 1000))
+def test_damaged_records_never_raise(damages, seed):
+    trials, generator = copy.deepcopy(TRIALS), random.Random(seed)
+    for field, value, share in damages:
+        for trial in trials:
+            if generator.random() > share:
+                continue
+            if field == "@epochs":
+                trial["epochs"] = generator.choice([None, [], trial["epochs"] and trial["epochs"][:2]])
+            elif field == "@status":
+                trial["status"] = generator.choice(["diverged", "failed", "stopped", "out_of_memory"])
+            else:
+                for epoch in trial["epochs"] or ():
+                    epoch[field] = value
+    check_parts(SPEC, PLAN, trials)

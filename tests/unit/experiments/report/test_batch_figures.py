@@ -1,0 +1,60 @@
+"""The figures over batch sizes: steps to the target, and the map of rates."""
+
+import math
+import re
+
+import pytest
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.report.batch_figures import law_curve, rate_map_figure, steps_figure
+from tests.support.rich_study import rich_summary, steps_to_target
+from tests.support.synthetic_studies import summary_of
+from tests.support.trials import Law
+
+
+@pytest.fixture(scope="module")
+def summary():
+    return rich_summary()
+
+
+def test_steps_stand_over_the_examples_that_a_step_has(summary):
+    """1437 examples are three steps of 512 or less, 479 on the average; of 2048 one step of 1437."""
+    part = summary["statistical_efficiency"]
+    examples = {512: 479.0, 1024: 718.5, 2048: 1437.0}
+    points = [
+        {
+            **point,
+            "examples_per_step": examples[point["batch_size"]],
+            "fitted_steps": steps_to_target(examples[point["batch_size"]]),
+        }
+        for point in part["points"]
+        if point["batch_size"] in examples
+    ]
+    places, steps = law_curve(part, points)
+    assert (places[0], steps[0]) == (479, pytest.approx(points[0]["fitted_steps"]))
+    assert (places[-1], steps[-1]) == (pytest.approx(1437), pytest.approx(points[-1]["fitted_steps"]))
+    figure = steps_figure(rich_summary(statistical_efficiency={**part, "points": points}))
+    for drawn in (">479<", ">718<", ">1437<", "examples a step"):
+        assert drawn in figure.svg
+    assert ">512<" not in figure.svg
+    assert ">512<" in steps_figure(summary).svg
+
+
+def test_two_points_are_no_law(summary):
+    part = summary["statistical_efficiency"]
+    assert "S_min (1 + B_crit" in steps_figure(summary).svg
+    two = rich_summary(statistical_efficiency={**part, "points": part["points"][:2]})
+    assert "S_min (1 + B_crit" not in steps_figure(two).svg
+
+
+def test_an_error_that_spans_decades_is_coloured_by_its_logarithm():
+    text = "name: x\nworkload: {metric: mse, metric_mode: min}\nsweep: {learning_rate: [0.01, 0.1, 1]}"
+    summary = summary_of(text, Law(noise=0, ceiling=1.0, learning=200.0))
+    metric = StudyMetric(**summary["study"]["metric"])
+    values = [row[metric.key]["value"] for row in summary["cells"]]
+    assert max(values) / min(values) > 30
+    figure = rate_map_figure(summary)
+    worst, middle, best = values
+    share = math.log(worst / middle) / math.log(worst / best)  # 0.0909; of the values themselves it would be 0.505
+    assert re.findall(r"fill-opacity: ([\d.]+)", figure.svg) == ["0.1", f"{0.1 + 0.9 * share:.6f}"]
+    assert "The best rate of each batch (outlined) is 1 at batch" in figure.caption

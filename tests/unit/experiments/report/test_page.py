@@ -1,0 +1,340 @@
+"""The page of a study in which every part is there, and of those in which parts are missing."""
+
+import json
+import re
+
+import pytest
+
+from scalestudy.experiments.analysis.measures.units import seconds_text
+from scalestudy.experiments.analysis.text.answer import headline
+from scalestudy.experiments.report import draw
+from scalestudy.experiments.report import page as page_module
+from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
+from scalestudy.experiments.report.curves import metric_over_seconds
+from scalestudy.experiments.report.speedup_figures import speedup_figure
+from scalestudy.experiments.report.styles import Styles
+from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
+from tests.support.report_pages import number, page_of
+from tests.support.rich_study import PARTS, TARGET, estimate, rich_cells, rich_summary
+
+FIGURES = [
+    "speedup",
+    "efficiency",
+    "phases",
+    "time_to_target",
+    "learning_rate",
+    "steps_to_target",
+    "accuracy_epochs",
+    "accuracy_seconds",
+    "pareto",
+    "predictions",
+]
+PREDICTIONS = "Table of predictions"
+
+
+@pytest.fixture(scope="module")
+def summary():
+    return rich_summary()
+
+
+@pytest.fixture(scope="module")
+def figures(summary):
+    return {figure.name: figure for figure in draw(rich_cells(), summary)}
+
+
+@pytest.fixture(scope="module")
+def page(summary, figures):
+    return page_of(summary, list(figures.values()))
+
+
+def near(value):
+    """As a number that is written with three digits."""
+    return pytest.approx(value, rel=0.006)
+
+
+def test_the_sample_is_strict_json(summary):
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_every_figure_is_drawn_with_its_sentence(figures):
+    assert list(figures) == FIGURES
+    for figure in figures.values():
+        assert figure.png.startswith(b"\x89PNG")
+        assert figure.caption.endswith(".")
+        assert not figure.caption.startswith("Not drawn")
+        assert len(figure.caption) < 600
+
+
+def test_the_same_summary_gives_the_same_figures(summary, figures):
+    again = {figure.name: figure for figure in draw(rich_cells(), summary)}
+    assert again == figures
+
+
+def test_the_page_answers_first_and_then_says_why(page):
+    order = [
+        "Fastest to 0.85",
+        "Beyond the 8 GPUs measured",
+        "Knee between the two",
+        "The best cells",
+        "Why",
+        "Figures",
+        "The laws in numbers",
+        "Beyond the cluster",
+        "Factorised",
+        "Ranges over seeds",
+        "What to know before believing it",
+        "How it was measured",
+    ]
+    places = [page.said.index(f"{words}") for words in order]
+    assert places == sorted(places)
+
+
+def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary, page):
+    chosen = summary["recommendation"]
+    _, cards, _ = page.said.split("The study took")  # the answer ends with these words, and the line below the cards
+    for role in ("fastest", "cheapest", "knee"):
+        assert chosen[role]["label"] in cards
+        low, high = (f"{chosen[role]['interval'][end]:.1f} s" for end in ("low", "high"))
+        assert f"{low} to {high} at 90%" in cards
+        assert f"measured: {chosen[role]['n_seeds']} seeds" in cards
+    assert f"{chosen['cheapest']['gpu_seconds']:.1f} GPU-seconds" in cards
+
+
+def test_caveats_stand_with_their_choice_and_shared_ones_once():
+    summary, own, shared = rich_summary(), "The rate lies at the edge.", "Provisional: one seed."
+    for role in ("fastest", "cheapest", "knee"):
+        summary["recommendation"][role]["caveats"] = [shared]
+    summary["recommendation"]["fastest"]["caveats"] = [own, shared]
+    said = page_of(summary).said
+    assert said.count(own) == said.count(shared) == 1
+    assert said.index(own) < said.index("Knee between the two") < said.index(shared)
+
+
+def test_the_predictions_are_the_summarys(summary, page):
+    header, *rows = page.tables[PREDICTIONS]
+    assert header[:3] == ["num_gpus", "batch", "a worker"]
+    for row, truth in zip(rows, summary["predictions"]["rows"], strict=True):
+        assert number(row[0]) == truth["num_gpus"]
+        if not truth["valid"]:
+            assert row[1:9] == ["–"] * 8
+            assert row[9] == "beyond the measured; not predicted"
+            continue
+        told = [number(cell) for cell in row[1:6]]
+        assert told == [near(truth[key]) for key in header_keys()]
+        low, high = row[6].split(" to ")
+        assert [number(low), number(high)] == [near(truth["low"]), near(truth["high"])]
+        assert [number(row[7]), number(row[8])] == [near(truth["gpu_seconds"]), pytest.approx(truth["cost"], rel=0.03)]
+    assert summary["predictions"]["breaks_at"]["why"] in page.said
+    assert [row[9] for row in rows[:5]] == ["cheapest", "", "", "", "fastest; beyond the measured"]
+
+
+def header_keys():
+    return ("batch_size", "per_worker_batch", "learning_rate", "step_seconds", "seconds_to_target")
+
+
+STEP_TIME = {"α_c": "alpha_c", "β_c": "beta_c", "α_r": "alpha_r", "β_r": "beta_r", "T_data": "data_seconds"}
+STATISTICAL = {"S_min": "s_min", "E_min": "e_min", "B_crit": "b_crit", "B_noise": "noise_scale"}
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "names"),
+    [
+        ("Table: Time of a step", "throughput_model", STEP_TIME),
+        ("Table: Steps to the target", "statistical_efficiency", STATISTICAL),
+    ],
+)
+def test_the_parameters_are_the_summarys_with_their_intervals(summary, page, table, part, names):
+    rows = {row[0]: row[1] for row in page.tables[table]}
+    for symbol, key in names.items():
+        value, low, high = re.match(r"(.+) \((.+) to (.+)\)", rows[symbol]).groups()
+        truth = summary[part][key]
+        assert [number(value), number(low), number(high)] == [near(truth[end]) for end in ("value", "low", "high")]
+
+
+def test_what_is_not_identified_is_not_given_as_a_number(page):
+    rows = {row[0]: row[1] for row in page.tables["Table: Time of a step"]}
+    assert rows["γ"].startswith("not identified: measure a larger batch on 8 workers")
+    assert "1.6" not in rows["γ"]
+
+
+def test_the_lines_of_scaling_are_the_summarys(summary, page):
+    _, *rows = page.tables["Table: Scaling with num_gpus"]
+    for row, fit in zip(rows, summary["usl"]["fits"], strict=True):
+        assert row[0] == f"batch {fit['batch_size']} (strong)"
+        assert row[1].split() == [str(size) for size in fit["sizes"]]
+        keys = ("sigma", "kappa", "peak_gpus", "amdahl_serial")
+        assert [number(cell) for cell in row[2:6]] == [near(fit[key]["value"]) for key in keys]
+        assert [number(each) for each in row[6].split(", ")] == [
+            pytest.approx(each["value"], abs=0.006) for each in fit["karp_flatt"]
+        ]
+
+
+def test_the_learning_rate_rule_is_the_summarys(summary, page):
+    assert "p = 0.71 (0.48 to 0.93), nearest sqrt" in page.said
+    _, *rows = page.tables["Table: Learning-rate rule"]
+    truth = [[str(each["batch_size"]), f"{each['best_rate']:g}"] for each in summary["lr_rule"]["points"]]
+    assert [row[:2] for row in rows] == truth
+    assert [row[3] for row in rows] == ["lowest rate tried: a bound", "", "", "", "highest rate tried: a bound"]
+
+
+def test_the_factorised_study_is_the_summarys(summary, page):
+    _, *rows = page.tables["Table of the cells held out"]
+    for row, truth in zip(rows, summary["factorised"]["held_out"], strict=True):
+        assert row[0] == truth["label"]
+        assert [number(row[1]), number(row[2])] == [near(truth["predicted_seconds"]), near(truth["measured_seconds"])]
+        assert number(row[3]) == pytest.approx(truth["error"], abs=0.0006)
+    assert "It took 9,100 GPU-seconds, the full grid is predicted to take 36,000. Factorising saves 75%" in page.said
+
+
+def test_factorising_that_costs_more_than_the_grid_saves_nothing(summary):
+    dear = {**summary["factorised"], "saved_by_factorising": -1.16}
+    said = page_of(rich_summary(factorised=dear)).said
+    assert "Factorising does not pay here: it costs 2.16× as much as that." in said
+    assert "-116%" not in said
+
+
+def test_the_time_map_shows_the_soonest_of_each_size(summary, figures):
+    drawn = re.findall(r">([\d.]+ s†?|not reached)<", figures["time_to_target"].svg)
+    sizes = {}
+    for row in summary["time_to_target"]:
+        if row["target"] == TARGET and row["seconds"] is not None:
+            size = row["params"]["num_gpus"], row["params"]["batch_size"]
+            sizes[size] = min(sizes.get(size, 1e9), row["seconds"])
+    assert len(drawn) == len(sizes) == 20
+    assert sorted(number(each) for each in drawn) == [near(value) for value in sorted(sizes.values())]
+    for role in ("fastest", "cheapest", "knee"):
+        assert f">{role}<" in figures["time_to_target"].svg
+
+
+def test_the_rate_map_shows_medians_and_what_diverged(figures):
+    drawn = re.findall(r">(0\.\d{3})<", figures["learning_rate"].svg)
+    assert len(drawn) == 19
+    assert figures["learning_rate"].svg.count(">diverged<") == 1
+    assert "At batch 2048 that is the edge of the grid" in figures["learning_rate"].caption
+
+
+def test_flagged_timings_are_marked_wherever_they_are_touched(summary, page, figures):
+    for name in ("speedup", "efficiency", "phases", "time_to_target", "accuracy_seconds", "pareto"):
+        assert "†" in figures[name].svg, name
+        assert "† Timed under doubtful conditions (shared node)." in figures[name].caption
+    for name in ("accuracy_epochs", "learning_rate", "steps_to_target"):
+        assert "†" not in figures[name].svg + figures[name].caption, name
+    _, *rows = page.tables["Table of every cell"]
+    for row, cell in zip(rows, summary["cells"], strict=True):
+        timings = [text for place, text in enumerate(row[:-1]) if place in (3, 5, 6, 7) and text != "–"]
+        assert all(text.endswith("†") == bool(cell["flags"]) for text in timings)
+    for row, cell in zip(page.tables["Table of ranges over seeds"][1:], summary["cells"], strict=True):
+        assert row[0].endswith(" †") == bool(cell["flags"])
+    assert "soonest, in 10.7 s." in page.said
+    assert "after 10.7 s of training." in figures["accuracy_seconds"].caption
+    touched = rich_summary()
+    for role in ("fastest", "cheapest"):
+        touched["recommendation"][role]["flags"] = ["shared_node"]
+    said = page_of(touched).said
+    assert headline(touched).endswith(" soonest, in 10.7 s†.")
+    assert headline(touched) in said
+    cheapest = touched["recommendation"]["cheapest"]
+    assert f"{seconds_text(cheapest['seconds'])}†" in said
+    styles = Styles.of(touched)
+    assert "after 10.7 s† of training." in metric_over_seconds(rich_cells()[:1], touched, styles).caption
+    caption = pareto_figure(touched, styles).caption
+    assert f"(10.7 s† against {seconds_text(cheapest['seconds'])}†) and uses" in caption
+    labels = {touched["recommendation"]["fastest"]["label"]}
+    for cell in touched["cells"]:
+        cell["flags"] = ["shared_node"] if cell["label"] in labels else []
+    assert f"10.7 s† ({min(labels)}) to " in time_map_figure(touched).caption
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_missing_is_said_in_words(part):
+    assert f"too little was measured for {part.replace('_', ' ')}" in page_of(rich_summary((part,))).said
+
+
+def test_without_any_of_them_the_report_still_stands():
+    summary = rich_summary(PARTS)
+    figures = draw(rich_cells(), summary)
+    page = page_of(summary, figures)
+    assert [figure.name for figure in figures if figure.png is None] == ["steps_to_target", "predictions"]
+    assert PREDICTIONS not in page.tables
+    assert page.said.count("Not fitted: too little was measured") == 4
+
+
+def test_an_older_summary_has_none_of_the_parts():
+    summary = rich_summary()
+    for part in ("predictions", "factorised"):
+        del summary[part]
+    assert "Not predicted: this summary has no predictions" in page_of(summary).said
+
+
+def test_points_without_numbers_are_left_out(summary):
+    part = summary["statistical_efficiency"]
+    none = {**part["points"][0], "steps": None, "low": None, "high": None, "regime": None, "fitted_steps": None}
+    fewer = rich_summary(statistical_efficiency={**part, "points": [none, *part["points"][1:]]})
+    assert steps_figure(fewer).caption.startswith("At batch 256")
+    nothing = rich_summary(statistical_efficiency={**part, "target": None, "points": [], "why": "none"})
+    assert steps_figure(nothing).caption == "Not drawn: none."
+    assert "S(B) = S_min (1 + B_crit / B), each batch" in page_of(nothing).said
+
+
+def test_seeds_that_were_stopped_do_not_stand_as_if_they_had_finished():
+    summary = rich_summary()
+    summary["cells"][0]["trials"].update(finished=2, stopped=3)
+    _, first, second, *_ = page_of(summary).tables["Table of ranges over seeds"]
+    assert first[1] == "5 of 5, 3 stopped early"
+    assert second[1] == "5 of 5"
+
+
+def test_a_verdict_and_the_answer_to_scaling_are_marked_where_their_timings_are():
+    summary = rich_summary()
+    summary["verdicts"][-1] |= {"words": "A fixed cost (gpus=2 batch=128).", "evidence": {"gpus=2 batch=128": 0.77}}
+    assert "A fixed cost (gpus=2 batch=128) †." not in page_of(summary).said
+    for row in summary["timings"]:
+        row["flags"] = ["resumed"] if row["label"] == "gpus=2 batch=128" else []
+    assert "A fixed cost (gpus=2 batch=128) †." in page_of(summary).said
+    assert f"{summary['scaling']['words'].rstrip('.')} †." in speedup_figure(summary).caption
+
+
+def test_other_combinations_have_tables_of_their_own(summary):
+    model = summary["throughput_model"]
+    naive = {**model, "of": "gradient_sync=naive", "alpha_c": estimate(0.5)}
+    nothing = {"of": "gradient_sync=flat", "value": None, "why": "flagged timings were left out", "flagged": False}
+    page = page_of(rich_summary(throughput_model={**model, "others": [naive, nothing]}))
+    rows = {row[0]: row[1] for row in page.tables["Table: Time of a step, gradient_sync=naive"]}
+    assert rows["α_c"] == "500 ms (460 ms to 540 ms)"
+    assert "Table: Time of a step, gradient_sync=flat" not in page.tables
+    assert "Time of a step, gradient_sync=flat. Not fitted: flagged timings were left out." in page.said
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        ("throughput_model", "Time of a step"),
+        ("statistical_efficiency", "Steps to the target"),
+        ("lr_rule", "Learning-rate rule"),
+        ("usl", "Scaling with num_gpus"),
+    ],
+)
+def test_a_law_of_another_combination_stands_though_that_of_the_first_is_missing(summary, key, title):
+    nothing = {"of": "gradient_sync=ddp", "value": None, "why": "flagged timings were left out"}
+    naive = {**summary[key], "of": "gradient_sync=naive", "others": []}
+    page = page_of(rich_summary(**{key: {**nothing, "others": [naive, nothing]}}))
+    assert page.said.count(f"{title}, gradient_sync=ddp. Not fitted: flagged timings were left out.") == 1
+    assert len(page.tables[f"Table: {title}, gradient_sync=naive"]) > 1
+
+
+def test_texts_of_the_parts_are_escaped(summary):
+    evil = "<script>alert(3)</script>"
+    part = {**summary["predictions"], "breaks_at": {"num_gpus": 64, "why": evil}}
+    evil_summary = rich_summary(predictions=part, lr_rule={"value": None, "why": evil})
+    page = page_of(evil_summary, [predictions_figure(evil_summary), rate_map_figure(evil_summary)])
+    assert page.tags.count("script") == 1
+    assert page.said.count(evil) == 5  # the answer, two captions, the law that is not there, above the predictions
+
+
+def test_a_table_that_is_too_long_has_the_best_cells(summary, monkeypatch):
+    monkeypatch.setattr(page_module, "LONGEST_TABLE", 4_000)
+    page = page_of(summary)
+    shown = page.tables["Table of every cell"]
+    assert 20 < len(shown) < 80
+    assert f"The {len(shown) - 1} best of 80 cells (the rest is in summary.json); above are the 40 best" in page.said
+    assert {"fastest", "cheapest", "knee"} <= {word for row in shown for word in row[-1].split()}

@@ -1,0 +1,136 @@
+"""The figures of speed-up: which laws are drawn, over what, and what is said of those that are not."""
+
+import math
+
+import pytest
+
+from scalestudy.experiments.report.batch_figures import steps_figure
+from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_law
+from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds, unidentified
+
+
+@pytest.fixture(scope="module")
+def summary():
+    return rich_summary()
+
+
+def test_no_law_is_drawn_that_the_data_do_not_identify(summary):
+    usl = {**summary["usl"], "fits": [{**fit, "extrapolates": False} for fit in summary["usl"]["fits"]]}
+    model = {**summary["throughput_model"], "beta_r": unidentified(None, "time a third number of workers")}
+    part = summary["statistical_efficiency"]
+    steps = {**part, "b_crit": unidentified(1200.0, "try batch sizes above 2048")}
+    unknown = rich_summary(usl=usl, throughput_model=model, statistical_efficiency=steps)
+    speedup, steps = speedup_figure(unknown), steps_figure(unknown)
+    assert "law, where measured" not in speedup.svg
+    assert "No law is drawn" in speedup.caption
+    assert "S_min (1 + B_crit" not in steps.svg
+    assert "No law is drawn: S_min 60 (53 to 67); B_crit not identified: try batch sizes above 2048." in steps.caption
+
+
+def flagged_timings(summary, *batches):
+    """The timings of some batch sizes (all where none is named), marked."""
+    rows = summary["timings"]
+    marked = [row for row in rows if not batches or row["params"]["batch_size"] in batches]
+    return [{**row, "flags": ["shared_node"]} if row in marked else row for row in rows]
+
+
+def test_a_law_that_rests_on_flagged_timings_is_drawn_and_says_so(summary):
+    asked = rich_summary(usl={**summary["usl"], "flagged": True}, timings=flagged_timings(summary))
+    figure = speedup_figure(asked)
+    assert "law, where measured" in figure.svg
+    assert "The curves are Gunther's law" in figure.caption
+    assert "Flagged timings (†) were used all the same." in figure.caption
+    left_out = speedup_figure(rich_summary(timings=flagged_timings(summary)))
+    assert "law, where measured" not in left_out.svg
+
+
+def test_why_no_law_is_drawn_is_the_reason_of_the_line_drawn(summary):
+    """The topmost line is of batch 2048; the first of the fits without a law is of another batch."""
+    fits = [{**fit, "extrapolates": False, "why": f"of batch {fit['batch_size']}"} for fit in summary["usl"]["fits"]]
+    model = {"value": None, "why": "x"}
+    usl = {**summary["usl"], "fits": fits[::-1]}
+    caption = speedup_figure(rich_summary(usl=usl, throughput_model=model)).caption
+    assert "No law is drawn through the points of batch=2048: of batch 2048." in caption
+    usl = {**usl, "fits": fits[1:]}
+    rows = flagged_timings(summary, 2048)
+    caption = speedup_figure(rich_summary(usl=usl, throughput_model=model, timings=rows)).caption
+    assert "No law is drawn through the points of batch=2048: its timings are marked shared node." in caption
+
+
+@pytest.mark.parametrize("key", ["sigma", "kappa"])
+def test_a_law_that_is_half_identified_ends_where_measuring_ended(summary, key):
+    fits = [{**fit, key: unidentified(0.0, "time more")} for fit in summary["usl"]["fits"]]
+    drawn = speedup_figure(rich_summary(usl={**summary["usl"], "fits": fits})).svg
+    assert "law, where measured" in drawn
+    assert "law, beyond" not in drawn
+
+
+# --- curves of laws ---------------------------------------------------------------------------------------------------
+
+
+def timed(batch_size, workers, flags=(), **settings):
+    """Rows of timings that differ in num_gpus alone."""
+    usual = [{"num_gpus": count, "batch_size": batch_size} for count in workers]
+    return [{"params": {**params, **settings}, "flags": list(flags)} for params in usual]
+
+
+def test_the_curve_of_the_step_time_law_is_the_laws():
+    summary = rich_summary()
+    law = step_law(summary["throughput_model"])
+    for workers, batch in ((1, 128), (2, 128), (8, 2048)):
+        assert law(workers, batch / workers) == pytest.approx(step_seconds(workers, batch / workers))
+    curve = law_of(rich_summary(("usl",)), timed(512, (1, 2, 4, 8)))
+    assert curve.kind == "step time"
+    assert list(curve.x) == [1, 2, 3, 4, 5, 6, 7, 8]  # whole workers: between one and two there is no such step
+    for size, gain in zip(curve.x, curve.y, strict=True):
+        assert gain == pytest.approx(step_seconds(1, 512) / step_seconds(int(size), 512 / size))
+
+
+def test_the_curve_of_the_step_time_law_has_the_band_of_its_constants():
+    """Without overlap T(1) = α_c + β_c B + T_data, T(4) = α_c + β_c B/4 + α_r + 2 β_r + T_data, and ln S has the slope
+    1/T(1) - 1/T(4) in α_c, -1/T(4) in α_r.
+    """
+    summary = rich_summary(("usl",))
+    model, rows = {**summary["throughput_model"], "gamma": unidentified(1.0, "x")}, timed(512, (1, 2, 4))
+    errors = {"names": ["alpha_c", "alpha_r"], "matrix": [[4e-6, 1e-6], [1e-6, 9e-6]], "t": 2.0}
+    curve = law_of({**summary, "throughput_model": {**model, "covariance": errors}}, rows)
+    one, four = (ALPHA_C + BETA_C * 512 + DATA, ALPHA_C + BETA_C * 128 + ALPHA_R + 2 * BETA_R + DATA)
+    by_alpha_c, by_alpha_r = 1 / one - 1 / four, -1 / four
+    variance = 4e-6 * by_alpha_c**2 + 2 * 1e-6 * by_alpha_c * by_alpha_r + 9e-6 * by_alpha_r**2
+    assert curve.y[-1] == pytest.approx(one / four)
+    assert curve.high[-1] == pytest.approx(one / four * math.exp(2 * math.sqrt(variance)))
+    assert curve.low[-1] == pytest.approx(one / four / math.exp(2 * math.sqrt(variance)))
+    assert (curve.low[0], curve.high[0]) == (1, 1)
+    figure = speedup_figure({**summary, "throughput_model": {**model, "covariance": errors}})
+    assert "its 90% band" in figure.svg
+    wide = {**errors, "matrix": [[1.0, 0.0], [0.0, 1.0]]}  # seconds squared: any speed-up at all
+    for unknown in (None, {**errors, "t": None}, wide):
+        curve = law_of({**summary, "throughput_model": {**model, "covariance": unknown}}, rows)
+        assert (curve.low, curve.high) == (None, None)
+
+
+def test_the_step_time_law_needs_three_numbers_of_workers_and_one_node():
+    model = rich_summary()["throughput_model"]
+    two = {**model, "points": [point for point in model["points"] if point["num_gpus"] < 4]}
+    assert step_law(two) is None
+    assert step_law({**model, "alpha_n": {"value": 0.1, "low": None, "high": None}}) is None
+    assert law_of(rich_summary(("usl",)), timed(512, (1, 8))) is None
+
+
+def test_gunthers_law_is_drawn_over_one_worker_and_for_its_own_batch():
+    summary = rich_summary()
+    fit = summary["usl"]["fits"][0]
+    curve = law_of(summary, timed(2048, (1, 2, 4, 8)))
+    assert (curve.kind, curve.measured) == ("usl", 8)
+    alone = fit["points"][0]["samples_per_second"]
+    assert curve.y[-1] == pytest.approx(fit["curve"][-1]["samples_per_second"] / alone)
+    assert law_of(summary, timed(2048, (1, 2, 4, 8), **{"train.gradient_sync": "naive"})) is None
+
+
+@pytest.mark.parametrize("missing", [(), ("usl",)])
+def test_a_law_through_flagged_timings_is_drawn_where_it_rests_on_them(missing):
+    summary, rows = rich_summary(missing), timed(512, (1, 2, 4, 8), ["shared_node"])
+    assert law_of(summary, rows) is None
+    for key in ("usl", "throughput_model"):
+        summary[key]["flagged"] = True
+    assert law_of(summary, rows) == law_of(rich_summary(missing), timed(512, (1, 2, 4, 8)))

@@ -1,0 +1,237 @@
+"""Specs from the catalogue, from a file with overrides, and from the template."""
+
+import itertools
+import re
+
+import pytest
+import yaml
+
+from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.spec.reading import (
+    BUILT_IN,
+    SpecError,
+    catalogue,
+    find_study,
+    load_study,
+    new_spec,
+    parse_study,
+)
+from scalestudy.experiments.spec.sections import leaf_keys
+from scalestudy.experiments.spec.study_spec import StudySpec
+from tests.support.project_files import REPOSITORY
+from tests.support.synthetic_studies import DATASETS, MODELS, problems_of, spec_of
+
+
+def test_the_catalogue():
+    assert catalogue() == [
+        "batch-doubled",
+        "batch-rate",
+        "big-cluster",
+        "d2l-lenet",
+        "d2l-resnet18",
+        "digits-quick",
+        "fashion-answer",
+        "fashion-factorised",
+        "fashion-grid",
+        "large-batch",
+        "resnet18-rates",
+        "strategies",
+        "strong-scaling",
+        "uneven-devices",
+        "weak-scaling",
+    ]
+
+
+def test_the_page_of_the_catalogue_names_every_study():
+    lines = (REPOSITORY / "docs" / "catalogue.md").read_text("utf-8").splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[lines.index("| catalogue | its question |") :])
+    named = [name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])]
+    assert sorted(named) == catalogue()
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_study_loads_and_says_what_it_is_for(name):
+    path = find_study(name)
+    spec = load_study(path, models=MODELS, datasets=DATASETS)
+    assert spec.name == name
+    assert spec.description
+    assert [line for line in ("# Question:", "# Costs:", "# Look at:") if line not in path.read_text("utf-8")] == []
+
+
+def test_digits_quick_is_the_grid_of_the_issue():
+    plan = make_plan(load_study(find_study("digits-quick"), models=MODELS, datasets=DATASETS))
+    assert len(plan.trials) == 16
+    assert {trial.num_gpus for trial in plan.trials} == {1, 2}
+
+
+def points_of(plan):
+    """The cells of a plan, as the book writes them."""
+    return {(trial.num_gpus, trial.batch_size, trial.learning_rate) for trial in plan.trials}
+
+
+def test_d2l_lenet_has_the_books_points():
+    plan = make_plan(load_study(find_study("d2l-lenet"), models=MODELS, datasets=DATASETS))
+    assert points_of(plan) == {(1, 256, 0.2), (2, 256, 0.2), (2, 512, 0.3)}
+    assert {trial.seed for trial in plan.trials} == set(range(5))
+    assert {trial.train["epochs"] for trial in plan.trials} == {10}
+    assert plan.trials[0].workload["model_args"] == {"init": "normal"}
+
+
+def test_d2l_resnet18_has_the_books_points():
+    plan = make_plan(load_study(find_study("d2l-resnet18"), models=MODELS, datasets=DATASETS))
+    assert points_of(plan) == {(1, 256, 0.1), (2, 512, 0.2)}
+    assert {trial.seed for trial in plan.trials} == set(range(5))
+    assert plan.trials[0].workload["model_args"] == {"init": "normal"}
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine")
+    assert find_study(str(path)) == path
+
+
+@pytest.mark.parametrize("name", ["digits-quik", "nothing/there.yaml", "", "a\0b", "x" * 5000])
+def test_neither_file_nor_study_lists_the_catalogue(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match="digits-quick"):
+        find_study(name)
+
+
+def test_the_factorised_study_is_the_grid_but_for_the_search():
+    grid, factorised = (
+        load_study(find_study(f"fashion-{name}"), models=MODELS, datasets=DATASETS) for name in ("grid", "factorised")
+    )
+    sections = ("workload", "train", "sweep", "targets", "resources")
+    assert all(getattr(grid, section) == getattr(factorised, section) for section in sections)
+    assert make_plan(factorised).cells == make_plan(grid).cells
+    assert (len(make_plan(grid).trials), len(make_plan(factorised).trials)) == (48, 24)
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_a_study_has_as_many_trials_as_it_says(name):
+    path = find_study(name)
+    text = re.sub(r"\n# +", " ", path.read_text("utf-8"))
+
+    def said(what):
+        found = re.search(rf"\b(\d+) {what}\b", text)
+        return int(found[1]) if found else 0
+
+    plan = make_plan(load_study(path, models=MODELS, datasets=DATASETS))
+    assert said("(?:trials|trainings)") == len(plan.trials)
+    assert said("held-out trials") == plan.held_out_trials
+    assert said("timing runs") == estimate(plan, []).timings
+
+
+def test_weak_scaling_keeps_the_examples_per_worker():
+    plan = make_plan(load_study(find_study("weak-scaling"), models=MODELS, datasets=DATASETS))
+    cells = {(trial.num_gpus, trial.batch_size) for trial in plan.trials}
+    assert cells == {(1, 64), (2, 128)}
+
+
+# --- a file and its overrides -----------------------------------------------------------------------------------------
+
+
+def load(path, *overrides):
+    return load_study(path, overrides, models=MODELS, datasets=DATASETS)
+
+
+def test_overrides_replace_values_and_make_sections():
+    spec = spec_of(
+        "name: x\ntrain: {epochs: 3}",
+        "train.epochs=4",
+        "sweep.num_gpus=[1, 2]",
+        "sweep.train.gradient_sync=[ddp, naive]",
+        "workload.model_args.init=xavier",
+        "train.gradient_clip=1e-3",
+    )
+    assert (spec.train.epochs, spec.train.gradient_clip) == (4, 0.001)
+    assert spec.sweep.lists()["train.gradient_sync"] == ("ddp", "naive")
+    assert spec.workload.model_args == {"init": "xavier"}
+
+
+@pytest.mark.parametrize(
+    ("override", "piece"),
+    [
+        ("trian.epochs=3", 'trian: {"epochs": 3} stands under an unknown key; did you mean "train"'),
+        ("train.epoch=3", 'did you mean "epochs"'),
+        ("train.epochs.x=3", "epochs has no keys"),
+        ("train.epochs", "not key=value"),
+        ("=3", "not key=value"),
+        ("train..epochs=3", "not key=value"),
+        ("train.epochs=[", "not YAML"),
+        ("train.epochs=!!python/name:os.system", "refused"),
+        ("train.epochs=two", '"two" is not a whole number'),
+        ("sweep.num_gpu=[1]", 'did you mean "num_gpus"'),
+    ],
+)
+def test_bad_overrides_are_told_as_well(override, piece):
+    problems = problems_of("name: x\ntrain: {epochs: 1}", override)
+    assert any(piece in problem.text("study.yaml") for problem in problems)
+    assert all(problem.text("study.yaml").startswith("--set: ") for problem in problems)
+
+
+def test_a_file_that_is_no_spec(tmp_path):
+    cases = {
+        "empty.yaml": (b"", "is empty"),
+        "comment.yaml": (b"# nothing\n", "is empty"),
+        "list.yaml": (b"- 1\n", "not a mapping"),
+        "words.yaml": (b"hello\n", "not a mapping"),
+        "latin.yaml": ("name: é".encode("latin-1"), "not UTF-8"),
+        "binary.yaml": (bytes(range(8)) * 10, "not YAML"),
+        "big.yaml": (b"#" * 1_000_001, "larger than 1 MB"),
+    }
+    for name, (content, piece) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SpecError, match=piece) as caught:
+            load(tmp_path / name)
+        assert str(caught.value).startswith(str(tmp_path / name))
+    with pytest.raises(SpecError, match=r"no such file.*digits-quick"):
+        load(tmp_path / "nothing.yaml")
+    with pytest.raises(SpecError, match="is a folder"):
+        load(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_problem(tmp_path):
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
+    assert load(tmp_path / "bom.yaml").name == "x"
+
+
+# --- the spec that `scalestudy new` writes ----------------------------------------------------------------------------
+
+
+OWN = ("name", "description", "sweep")
+
+
+def read_new(name):
+    return parse_study(new_spec(name), f"{name}.yaml", **BUILT_IN)
+
+
+def test_what_it_says_are_the_defaults():
+    spec, default = read_new("mine").to_dict(), parse_study("name: mine", "x", **BUILT_IN).to_dict()
+    assert spec["name"] == "mine"
+    for key in OWN:
+        del spec[key], default[key]
+    assert spec == default
+
+
+def test_every_key_is_in_it():
+    assert set(_paths(yaml.safe_load(new_spec("mine")))) == {*leaf_keys(StudySpec, "")} - {"sweep.points"}
+
+
+def _paths(section, prefix=""):
+    for key, value in section.items():
+        path = f"{prefix}{key}"
+        yield from _paths(value, f"{path}.") if isinstance(value, dict) and value else [path]
+
+
+@pytest.mark.parametrize("name", ["123", "null", "1e5", "yes", "a.b-c_D"])
+def test_any_name_of_a_folder_will_do(name):
+    assert read_new(name).name == name
+    assert f"scalestudy run {name}.yaml" in new_spec(name)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", "a\nb: 1", "-x", "x" * 65])
+def test_a_name_that_is_no_folder_s_is_refused(name):
+    with pytest.raises(SpecError, match="can't name a folder"):
+        new_spec(name)

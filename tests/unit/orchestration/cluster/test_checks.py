@@ -1,0 +1,81 @@
+"""Packages of the driver against those of the nodes, as pure comparison; the real thing is in
+tests/long/test_multi_node.py. Storage that all nodes share."""
+
+import pickle
+import sys
+
+import pytest
+from ray import cloudpickle
+
+from scalestudy.orchestration.base.errors import ExitCode, RequestError
+from scalestudy.orchestration.cluster import checks
+from scalestudy.orchestration.cluster.checks import (
+    PACKAGES,
+    Difference,
+    check_shared_storage,
+    check_versions,
+    differences,
+)
+from scalestudy.orchestration.cluster.nodes import ClusterNode
+
+HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
+
+
+def test_equal_versions_are_no_difference():
+    assert differences(HERE, {"a": HERE, "b": dict(HERE)}) == []
+    assert differences(HERE, {}) == []
+
+
+def test_every_difference_is_named_with_both_versions():
+    found = differences(HERE, {"a": HERE, "b": {**HERE, "torch": "2.12.1", "python": "3.12.1"}})
+    assert found == [
+        Difference(node="b", package="python", there="3.12.1", here="3.11.7"),
+        Difference(node="b", package="torch", there="2.12.1", here="2.13.0+cpu"),
+    ]
+
+
+def test_a_missing_package_is_a_difference():
+    (found,) = differences(HERE, {"a": {"python": "3.11.7", "ray": "2.60.0"}})
+    assert (found.package, found.there) == ("torch", "not installed")
+
+
+@pytest.mark.parametrize(("package", "version"), [("torch", "2.13.0+cu126"), ("python", "3.11.9")])
+def test_builds_and_patch_releases_may_differ(package, version):
+    assert differences(HERE, {"a": {**HERE, package: version}}) == []
+
+
+def test_what_the_driver_has_no_version_of_is_not_compared():
+    assert differences(HERE, {"a": {**HERE, "scalestudy": "9"}}) == []
+
+
+def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
+    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
+    with pytest.raises(RequestError, match=r"gpu-box: torch 1\.0, here 2\.") as caught:
+        check_versions([ClusterNode(node_id="n", host="gpu-box", cpus=1, gpus=0)])
+    assert caught.value.exit_code == ExitCode.BAD_REQUEST
+    assert "constraints.txt" in caught.value.remedy
+
+
+def test_this_process_has_all_packages():
+    assert checks._versions()(PACKAGES).keys() == {"python", *PACKAGES}
+
+
+def test_what_is_sent_to_the_nodes_does_not_need_this_package(monkeypatch):
+    sent = cloudpickle.dumps(checks._versions())
+    for name in ("scalestudy.orchestration", "scalestudy.orchestration.cluster.checks"):
+        monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    assert pickle.loads(sent)(["no-such-package"]).keys() == {"python"}
+
+
+def test_raylets_on_one_machine_are_told_apart(monkeypatch):
+    nodes = [ClusterNode(node_id=name * 20, host=host, cpus=1, gpus=0) for name, host in ("ax", "bx", "cy")]
+    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
+    with pytest.raises(RequestError, match=r"x \(aaaaaaaa\): torch .*x \(bbbbbbbb\): torch .*y: torch"):
+        check_versions(nodes)
+
+
+def test_one_node_needs_no_shared_storage(tmp_path):
+    check_shared_storage(tmp_path, [ClusterNode(node_id="a", host="a", cpus=4.0, gpus=0.0)])
+    assert not list(tmp_path.iterdir())

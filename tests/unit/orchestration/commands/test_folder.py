@@ -1,0 +1,192 @@
+"""Commands for a study's folder and for a new spec: what is advised, what is written, what is refused."""
+
+import json
+
+import pytest
+
+from scalestudy.experiments.analysis import answer_lines, summarise
+from scalestudy.experiments.spec.reading import SpecError
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands.folder import advise, write_new_spec
+from scalestudy.orchestration.study.folders import read_spec
+from tests.support.in_process import scalestudy
+from tests.support.studies import left_behind
+from tests.support.synthetic_studies import folder_of, spec_of
+from tests.support.trials import Law
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.8]}
+"""
+WISHES = {"accuracy": None, "max_gpus": None, "price": None, "by": None}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return folder_of(tmp_path / "tiny", SPEC).path
+
+
+def test_advice_from_a_folder(folder):
+    advice, lines = advise(folder, **{**WISHES, "by": "time", "max_gpus": 1})
+    assert lines[0].startswith("Choose ")
+    assert "least time" in lines[0]
+    assert advice["choice"]["num_gpus"] == 1
+
+
+SCALED = """
+name: scaled
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2, 4, 8], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2, 0.4], seed: [0, 1]}
+targets: {accuracy: [0.5], price_per_gpu_hour: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    return folder_of(tmp_path_factory.mktemp("runs") / "scaled", SCALED, Law(noise=0.02, learning=100)).path
+
+
+def test_it_tells_what_more_workers_would_bring_as_the_summary_does(scaled):
+    folder = StudyFolder(scaled)
+    summary = summarise(spec_of(SCALED), folder.read_plan(), folder.read_trials())
+    advice, lines = advise(scaled, **WISHES)
+    assert advice["predictions"] == summary["predictions"]
+    assert [row["num_gpus"] for row in advice["predictions"]["rows"]][:4] == [1, 2, 4, 8]
+    (told,) = [line for line in answer_lines(summary) if "8 workers measured" in line]
+    assert lines[-1] == told
+    assert sum(line.startswith("  Evidence – measured: 2 seeds") for line in lines) >= 1
+    assert sum("Provisional: " in line for line in lines) == 1
+
+
+def test_predictions_are_for_the_target_and_the_workers_that_are_asked_for(scaled):
+    advice, lines = advise(scaled, **{**WISHES, "accuracy": 0.3, "max_gpus": 2})
+    assert advice["predictions"]["target"] == advice["target"] == 0.3
+    assert [row["num_gpus"] for row in advice["predictions"]["rows"]] == [1, 2]
+    assert not any("measured would" in line or line.startswith("Beyond") for line in lines)
+    assert json.loads(json.dumps(advice, allow_nan=False)) == json.loads(json.dumps(advice))
+
+
+@pytest.mark.parametrize("by", ["time", "cost"])
+def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
+    advice, lines = advise(folder, **{**WISHES, "accuracy": 0.999, "by": by})
+    assert advice["target"] is None
+    assert advice["choice"]["label"]  # the most accurate
+    assert lines[0] == "No cell reached a test accuracy of 0.999."
+    assert not any(line.startswith("Choose ") or "least" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("wish", "value"),
+    [
+        ("accuracy", 0.0),
+        ("accuracy", 95),
+        ("max_gpus", 0),
+        ("price", -1.0),
+        ("price", float("nan")),
+        ("by", "luck"),
+        ("accuracy", float("nan")),
+    ],
+)
+def test_a_wish_that_can_not_be_is_refused(folder, wish, value):
+    option = "--" + wish.replace("_", "-")
+    with pytest.raises(RequestError, match=f"{option}: {value}") as caught:
+        advise(folder, **{**WISHES, wish: value})
+    assert caught.value.remedy
+
+
+def test_a_target_of_another_metric_is_any_number(tmp_path):
+    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("[0.8]", "[0.5]")
+    path = folder_of(tmp_path / "tiny", text).path
+    advice, lines = advise(path, **{**WISHES, "accuracy": 25.0})
+    assert advice["target"] == 25.0
+    assert "to 25 test mse" in lines[0]
+    missed, lines = advise(path, **{**WISHES, "accuracy": -3.0})
+    assert missed["fastest"]["why"] == "no cell reached a test mse of -3"
+    assert any(line.startswith("Best test mse: ") for line in lines)
+    with pytest.raises(RequestError, match="--accuracy: inf") as caught:
+        advise(path, **{**WISHES, "accuracy": float("inf")})
+    assert "test mse" in caught.value.remedy
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="is not a study's folder"):
+        advise(tmp_path, **WISHES)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- `scalestudy new`: where the file lies, and what is refused without a trace ---------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, with a folder in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two words").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "file", "name"),
+    [
+        ("mine", "mine.yaml", "mine"),
+        ("mine.yaml", "mine.yaml", "mine"),
+        ("mine.yml", "mine.yml", "mine"),
+        ("v1.5", "v1.5.yaml", "v1.5"),
+        ("two words/mine", "two words/mine.yaml", "mine"),
+        ("two words/../mine.yaml", "two words/../mine.yaml", "mine"),
+        ("digits-quick", "digits-quick.yaml", "digits-quick"),
+    ],
+)
+def test_where_it_lies_and_what_it_is_named(here, given, file, name):
+    assert str(write_new_spec(given)) == file
+    assert read_spec(file).name == name
+
+
+def test_its_commands_name_the_file(here):
+    text = write_new_spec("two words/mine").read_text("utf-8")
+    assert "scalestudy run 'two words/mine.yaml'" in text
+    assert "NAME" not in text
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".yaml", "two words/", "a b", "two words/a b", "-x", "ä", "x" * 65])
+def test_a_name_that_a_spec_refuses(here, name):
+    with pytest.raises(SpecError, match="can't name a folder"):
+        write_new_spec(name)
+    assert left_behind(here) == ["two words"]
+
+
+def test_a_folder_that_is_not_there(here):
+    with pytest.raises(RequestError, match=r"none/mine\.yaml: .*No such file.*; name a folder that is there"):
+        write_new_spec("none/mine")
+    (here / "file").write_text("")
+    with pytest.raises(RequestError, match=r"file/mine\.yaml: .*; name a folder that is there"):
+        write_new_spec("file/mine")
+
+
+@pytest.mark.parametrize("given", ["mine", "mine.yaml"])
+def test_a_file_that_is_there_is_left_alone(here, given):
+    (here / "mine.yaml").write_text("kept")
+    done = scalestudy("new", given, cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "NAME: mine.yaml: is there already; choose another name, or move the file\n"
+    assert (here / "mine.yaml").read_text() == "kept"
+
+
+def test_a_link_that_leads_nowhere_is_left_alone(here):
+    (here / "mine.yaml").symlink_to("elsewhere.yaml")
+    with pytest.raises(RequestError, match="is there already"):
+        write_new_spec("mine")
+    assert not (here / "elsewhere.yaml").exists()
+
+
+def test_the_command_line_writes_one_and_says_what_comes_next(here):
+    done = scalestudy("new", "two words/mine", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "two words/mine.yaml; to check it: scalestudy validate 'two words/mine.yaml'" in done.stdout
+    refused = scalestudy("new", "-x", cwd=here)
+    assert refused.returncode == 2

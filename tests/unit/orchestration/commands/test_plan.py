@@ -1,0 +1,117 @@
+"""The schedule that `plan` foretells of a spec, and how it is written."""
+
+import json
+import os
+
+import pytest
+
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.commands.plan import bar, duration_text, forecast, forecast_lines, gpus_here, machines
+from scalestudy.orchestration.study.schedule import GroupSpan, TrialSpan
+from tests.support.studies import scalestudy, write_spec
+from tests.support.synthetic_studies import spec_of, study_of
+
+SPEC = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+"""
+
+
+def two_cores():
+    return [ClusterNode(node_id="a", host="a", cpus=2.0, gpus=0.0)]
+
+
+def test_a_forecast_from_earlier_timings():
+    spec, plan, trials = study_of(SPEC)
+    first = plan.trials[0]
+    earlier = [{**trial, "workload": first.workload, "train": first.train} for trial in trials]
+    found = forecast(spec, plan, earlier, two_cores())
+    assert found.unit == "seconds"
+    assert found.why is None
+    assert found.room.exclusive
+    trained = sum(e["train_seconds"] + e["eval_seconds"] for trial in trials for e in trial["epochs"])
+    assert found.makespan_seconds == pytest.approx(trained + 4 * 0.1 + 2 * 7.0 + 1.5, rel=0.02)
+    assert "schedule: about" in "\n".join(forecast_lines(found))
+
+
+def test_a_forecast_of_what_was_never_measured_counts_epochs():
+    spec, plan, _ = study_of(SPEC)
+    found = forecast(spec, plan, [], two_cores())
+    assert (found.unit, found.makespan_seconds, found.schedule.makespan) == ("epochs", None, 32)
+    assert found.to_dict()["why"] == "no earlier timing for 4 of 4 trials"
+    text = "\n".join(forecast_lines(found))
+    assert "32 epochs one after another; in seconds not known" in text
+    assert "2 group starts, 1 of them ended early" in text
+
+
+def test_a_forecast_without_room():
+    spec, plan, _ = study_of(SPEC)
+    found = forecast(spec, plan, [], [ClusterNode(node_id="a", host="a", cpus=1.0, gpus=0.0)])
+    assert found.schedule is None
+    assert forecast_lines(found) == [
+        "schedule: none (num_gpus: 2: there is room for 1 workers at a time; for other machines: --slots, --nodes)"
+    ]
+
+
+def test_a_search_that_makes_its_trials_later_has_no_schedule():
+    spec = spec_of(SPEC + "search: {method: tpe, samples: 3}\n")
+    found = forecast(spec, make_plan(spec), [], two_cores())
+    assert forecast_lines(found) == ["schedule: none (tpe chooses the points while the study runs)"]
+
+
+def test_a_scheduler_makes_it_a_bound():
+    spec, plan, _ = study_of(SPEC + "search: {scheduler: asha}\n")
+    found = forecast(spec, plan, [], two_cores())
+    assert found.at_most
+    assert any("at most, for trials may be stopped early: 32 epochs" in line for line in forecast_lines(found))
+
+
+def test_the_machines_to_plan_for():
+    spec, _, _ = study_of(SPEC)
+    (here,) = machines(spec.resources, None, 1, None)
+    assert (here.cpus, here.gpus) == (os.cpu_count(), gpus_here())
+    named = machines(spec.resources.model_copy(update={"device": "cuda", "gpus_per_worker": 0.5}), 4, 2, None)
+    assert [(node.cpus, node.gpus) for node in named] == [(4.0, 2.0), (4.0, 2.0)]
+
+
+def test_the_forecast_is_that_of_the_trainings():
+    spec = spec_of(SPEC.replace("epochs: 8", "epochs: 2") + "search: {method: factorised, held_out: 1}\n")
+    nodes = [ClusterNode(node_id="node-1", host="machine-1", cpus=2.0, gpus=0.0)]
+    expected = forecast(spec, make_plan(spec), [], nodes)
+    assert (expected.room.exclusive, len(expected.schedule.trials), expected.schedule.makespan) == (False, 2, 2)
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bar():
+    group = GroupSpan(group_id="g", num_workers=1, ordered=2.0, ready=4.0, stopped=9.0)
+    spans = [
+        TrialSpan(trial_id="t", group_id="g", start=4.0, end=6.0),
+        TrialSpan(trial_id="u", group_id="g", start=7.0, end=8.0),
+    ]
+    assert bar(group, spans, 10.0, width=10) == "  ░░██·█· "
+
+
+def test_many_groups_are_cut():
+    spec, plan, _ = study_of(SPEC)
+    many = spec.model_copy(update={"limits": spec.limits.model_copy(update={"trials_per_group": 1})})
+    lines = forecast_lines(forecast(many, plan, [], two_cores()))
+    assert sum("1 trial" in line for line in lines) == 4
+    assert [duration_text(value) for value in (48.2, 720.0, 12_600.0)] == ["48 s", "12 min", "3.5 h"]
+
+
+def test_the_command(tmp_path):
+    write_spec(tmp_path)
+    done = scalestudy("plan", "study.yaml", "--slots", "4", "--nodes", "2", "--json", cwd=tmp_path)
+    schedule = json.loads(done.stdout)["schedule"]
+    assert schedule["slots"] == [4, 4]
+    assert schedule["makespan_seconds"] is None
+    assert len(schedule["trials"]) == 4
+    assert (
+        "room for 4 + 4 workers"
+        in scalestudy("plan", "study.yaml", "--slots", "4", "--nodes", "2", cwd=tmp_path).stdout
+    )

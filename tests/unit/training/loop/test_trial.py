@@ -1,0 +1,159 @@
+"""How a trial is set up: optimizer, memory order, micro-batches, the rate of each update, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
+from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
+
+HERE = "tests.unit.training.loop.test_trial"
+WORKLOADS = "tests.support.training.workloads"
+
+
+class Seen(Hook):
+    """What a model's layers meet in the first step."""
+
+    def __init__(self) -> None:
+        self.micro_batches: list[tuple[int, ...]] = []
+        self.calls: list[tuple[int, int]] = []
+
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        self.calls.append((step, micro_batch))
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.micro_batches.append(trial.micro_batches)
+
+
+def lenet(**changes: Any) -> TrainConfig:
+    """Eight steps of LeNet."""
+    return make_config(model="lenet", model_args={}, learning_rate=0.1, **changes)
+
+
+class LayoutNet(nn.Module):
+    """Counts the images that come channels-last."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(in_channels, 4, 3)
+        self.output = nn.Linear(4, num_classes)
+        self.channels_last = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.channels_last += inputs.is_contiguous(memory_format=torch.channels_last)
+        return self.output(self.convolution(inputs).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_channels_last_reaches_images_and_weights(channels_last: bool) -> None:
+    data = {"train_samples": 256, "test_samples": 64, "channels": 3}
+    config = make_config(
+        model=f"{HERE}:LayoutNet",
+        model_args={},
+        data_args=data,
+        channels_last=channels_last,
+    )
+    result = train(config, ALONE)
+    assert isinstance(result.model, LayoutNet)
+    assert (result.model.channels_last > 8) is channels_last  # 8 steps and an evaluation
+    assert result.model.convolution.weight.is_contiguous(memory_format=torch.channels_last) is channels_last
+    assert "channels_last" not in result.details, "it was told, not picked"
+
+
+def test_channels_last_trains_the_same_but_for_rounding() -> None:
+    plain, last = (run_training(ALONE, lenet(channels_last=choice)) for choice in (False, True))
+    assert largest_difference(plain["state"], last["state"]) < 1e-5
+    assert largest_difference(plain["first_state"], last["first_state"]) == 0
+
+
+def test_accumulation_makes_micro_batches_and_the_same_update() -> None:
+    seen = Seen()
+    config = lenet(batch_size=100, accumulation=3, data_args={"train_samples": 202, "test_samples": 16})
+    train(config, ALONE, hooks=[seen])
+    assert seen.micro_batches == [(34, 33, 33), (34, 33, 33), (1, 1)]
+    assert seen.calls == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    whole = run_training(ALONE, lenet(batch_size=100, data_args={"train_samples": 202, "test_samples": 16}))
+    parts = run_training(ALONE, config)
+    assert largest_difference(whole["state"], parts["state"]) < 1e-6
+    assert whole["curve"][0][0] == pytest.approx(parts["curve"][0][0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "reference"),
+    [
+        (OptimizerConfig(momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01)),
+        (OptimizerConfig(name="adam", weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
+        (OptimizerConfig(name="adamw", weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
+    ],
+    ids=["sgd", "adam", "adamw"],
+)
+def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> None:
+    """Ours, fused, against PyTorch's plain ones on the same three gradients."""
+    from scalestudy.training.loop.trial import make_optimizer
+
+    torch.manual_seed(0)
+    ours = torch.nn.Parameter(torch.randn(7))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    optimizers = (make_optimizer(config, 0.05, [ours]), reference([theirs]))
+    for gradient in torch.randn(3, 7):
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert (ours - theirs).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 257}, "batch_size: 257 is more than the 256 training examples"),
+        ({"shards": (0.5, 0.5)}, "not one weight for each of 1 workers"),
+        ({"model": f"{WORKLOADS}:no_module", "model_args": {}}, "must return an nn.Module"),
+        ({"model": f"{WORKLOADS}:parameterless", "model_args": {}}, "nothing to train"),
+        ({"model_args": {"widths": [3]}}, "unexpected keyword argument 'widths'; it takes num_classes"),
+        ({"model_args": {"init": "zeros"}}, "model_args.init: 'zeros' is not known"),
+        ({"data_args": {"samples": 3}}, "unexpected keyword argument 'samples'"),
+        (
+            {"data": f"{WORKLOADS}:no_splits", "data_args": {}},
+            "gave a int; return scalestudy.training.data.Splits",
+        ),
+        ({"model": "no.such:Model"}, "there is no module 'no'"),
+        ({"model": "scalestudy.training.models:NoNet"}, "has no callable 'NoNet'"),
+    ],
+)
+def test_what_does_not_fit_is_a_value_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(make_config(**changes), ALONE)
+
+
+def test_the_rate_of_each_update_is_the_plans() -> None:
+    """Linear from 0.1 at 64 to 0.2 at 128, over the first epoch of four steps; then half a cosine over four."""
+
+    class Rates(Hook):
+        def __init__(self) -> None:
+            self.rates: list[float] = []
+
+        def step_ends(self, trial: Trial, step: int) -> None:
+            self.rates.append(trial.optimizer.param_groups[0]["lr"])
+
+    rates = Rates()
+    config = make_config(
+        batch_size=64,
+        learning_rate=0.1,
+        lr_rule="linear",
+        base_batch_size=32,
+        warmup_epochs=1.0,
+        schedule="cosine",
+        epochs=2,
+    )
+    result = train(config, ALONE, hooks=[rates])
+    rising = [0.1 + 0.1 * step / 4 for step in range(4)]
+    falling = [0.2, 0.2 * (2 + 2**0.5) / 4, 0.1, 0.2 * (2 - 2**0.5) / 4]
+    assert rates.rates == pytest.approx([*rising, *falling])
+    assert [record.learning_rate for record in result.records] == pytest.approx([rising[-1], falling[-1]])

@@ -33,13 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rank, is_alone = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1") == "1"
     try:
         config = make_config(options)
-        intervals = CheckpointIntervals.of(options)
         require(config.data, config.data_root)
         if options.save_model is not None and rank == "0":
             _check_save_model(options.save_model)
         if has_to_become_many(options.devices):
             return become_many(len(options.devices), given)
-        _train(config, intervals, options)
+        _train(config, options)
     except ValueError as error:
         from scalestudy.training.distributed import is_first_to_say
 
@@ -68,7 +67,7 @@ def _check_save_model(path: Path) -> None:
         raise InputError(f"save_model: {path}: folder {path.parent} can't be written", "choose another file")
 
 
-def _train(config: TrainConfig, intervals: CheckpointIntervals, options: argparse.Namespace) -> None:
+def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     """Train. Rank 0 prints each epoch, then the result, and saves the model."""
     import torch  # after the cheap checks
 
@@ -90,6 +89,7 @@ def _train(config: TrainConfig, intervals: CheckpointIntervals, options: argpars
     try:
         checkpoints = None
         if options.checkpoints is not None:
+            intervals = CheckpointIntervals.of(options)
             checkpoints = Checkpoints(
                 LocalByteStore(options.checkpoints),
                 every_epochs=intervals.checkpoint_every,

@@ -20,6 +20,14 @@ METHOD = "search: {method: factorised}\n"
 SWEEP = "sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}\n"
 SMALL = f"name: x\ntrain: {{epochs: 4}}\ntargets: {{accuracy: [0.2]}}\n{SWEEP}{METHOD}"
 """A factorised spec of 8 trainings; as a grid it has 16 trials."""
+TINY = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 2}
+sweep: {num_gpus: [2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}
+search: {method: factorised, held_out: 1}
+"""
+"""One of two trainings, for what looks at a spec and its plan alone."""
 
 
 @dataclass(frozen=True)

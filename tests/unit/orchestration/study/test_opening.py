@@ -13,6 +13,7 @@ from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.training.registry import DATASETS, MODELS
+from tests.support.factorised import TINY
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import make_trials
 
@@ -232,19 +233,10 @@ def test_a_driver_killed_in_the_middle_of_an_extension_has_lost_nothing(folder, 
 # --- factorised studies -----------------------------------------------------------------------------------------------
 
 
-FACTORISED = """
-name: tiny
-workload: {model: lenet, data: digits}
-train: {epochs: 2}
-sweep: {num_gpus: [2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}
-search: {method: factorised, held_out: 1}
-"""
-
-
 @pytest.fixture
 def factorised(tmp_path):
     """A study whose trainings have ended, and whose held-out trial has begun."""
-    opened = open_new(spec_of(FACTORISED), tmp_path / "out")
+    opened = open_new(spec_of(TINY), tmp_path / "out")
     opened.write()
     journal = Journal(opened.folder.journal_folder)
     journal.append("", {"type": "study", "state": "started"})
@@ -286,7 +278,7 @@ def test_the_sweep_has_the_trainings_alone(factorised):
     ],
 )
 def test_a_factorised_study_grows(factorised, old, new, trainings):
-    opened = open_extended(spec_of(FACTORISED.replace(old, new)), factorised.path)
+    opened = open_extended(spec_of(TINY.replace(old, new)), factorised.path)
     assert len(opened.plan.swept) == trainings
     assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
     assert len(opened.trials) == trainings + 1, "what was held out stays"
@@ -303,4 +295,4 @@ def test_a_factorised_study_grows(factorised, old, new, trainings):
 )
 def test_what_a_factorised_study_refuses(factorised, old, new, message):
     with pytest.raises(RequestError, match=message):
-        open_extended(spec_of(FACTORISED.replace(old, new)), factorised.path)
+        open_extended(spec_of(TINY.replace(old, new)), factorised.path)

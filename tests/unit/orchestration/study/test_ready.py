@@ -7,19 +7,13 @@ from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.ready import check_exact
 from scalestudy.training.registry import DATASETS, MODELS
+from tests.support.factorised import TINY
 
-SPEC = """
-name: tiny
-workload: {model: lenet, data: digits}
-train: {epochs: 2}
-sweep: {num_gpus: [2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}
-search: {method: factorised, held_out: 1}
-"""
 MODULE = "tests.unit.training.loop.test_exactness"
 
 
 def check(model, **changes):
-    text = SPEC.replace("model: lenet", f"model: '{model}'")
+    text = TINY.replace("model: lenet", f"model: '{model}'")
     for before, after in changes.values():
         text = text.replace(before, after)
     spec = parse_study(text, "study.yaml", models=MODELS, datasets=DATASETS)

@@ -2,13 +2,15 @@
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
-#   make test          the unit tests on all cores, then those that share one Ray
-#   make test-long     tests with clusters of their own, signals and chaos, half an hour
+#   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
+#   make test-long     tests with clusters of their own, signals and chaos, and those marked slow; half an hour and more
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index
 #                      (.ci/run installs what they need, and runs lint, test, test-long and test-system)
 #   make dist          the wheel and the sdist, in dist/
 #   make docs          the documentation as a site, in site/
 #   make bench         measurements, an hour and more, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
+#   make bench BENCH=decision   what a factorised study recommends, against the best cell of a grid, on Fashion-MNIST; some 45 minutes, and
+#                      not part of the above. Whatever ends it, the same command goes on; the studies stay in runs/decision
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
 #   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
 #                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node
@@ -19,6 +21,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
@@ -32,16 +35,18 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
+	$(PYTEST) -m "not slow" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/installed
-	$(BIN)/python -m pytest tests/ray
+	$(PYTEST) -m "not slow" tests/ray
 
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest tests/long
+	$(PYTEST) tests/long
+	$(PYTEST) -m slow tests/unit
+	$(PYTEST) -m slow tests/ray
 
 test-system: $(VENV)/installed
-	$(BIN)/python -m pytest tests/system
+	$(PYTEST) tests/system
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

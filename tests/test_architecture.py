@@ -67,7 +67,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "orchestration.groups": {
         *within("orchestration", "base", "cluster", "storage"),
-        "experiments.plan",
+        *within("experiments", "spec", "plan"),
         *("training", *within("training", "loop", "checkpoint")),
     },
     "orchestration.sweep": {
@@ -94,7 +94,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study"),
         *within("experiments", "spec", "plan", "study", "report"),
         *within("experiments.analysis", "measures", "text", "answers"),
-        *("training", *within("training", "data", "loop", "chapter")),
+        *("training", *within("training", "arguments", "data", "loop", "chapter")),
     },
     # the import name
     "scalestudy": within("orchestration", "base", "study"),

@@ -1,4 +1,4 @@
-"""The options of `python -m scalestudy.training`, made from the keys of `TrainConfig`."""
+"""The options of `python -m scalestudy.training`, made from the keys of `TrainConfig`, and a config as such options."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from scalestudy.training.config import (
     keys,
     knob,
     text_of,
+    value_of,
 )
 
 
@@ -73,6 +74,24 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
             section = section.setdefault(part, {})
         section[name] = getattr(options, ".".join(path))
     return TrainConfig.from_dict(plain)
+
+
+def make_arguments(config: TrainConfig) -> list[str]:
+    """The arguments from which `make_parser` and `make_config` make this config: what differs from the defaults."""
+    words = []
+    for option, path, key in _options(TrainConfig):
+        value = value_of(config, ".".join(path))
+        if value == key.default and not key.is_required:
+            continue
+        if key.kind is bool:  # a flag; one that is on by default has a form that turns it off
+            words.append(option if value else f"--no-{option.removeprefix('--')}")
+            continue
+        if isinstance(value, tuple):
+            text = ",".join(map(text_of, value))
+        else:
+            text = json.dumps(dict(value)) if isinstance(value, Mapping) else text_of(value)
+        words += [f"{option}={text}"] if text.startswith("-") else [option, text]  # or it would be another option
+    return words
 
 
 def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Key]]:

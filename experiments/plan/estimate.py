@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
-from scalestudy.experiments.plan.timing_runs import timed_steps, timing_kinds
+from scalestudy.experiments.plan.timing_runs import TIMING_RUNS, timed_steps, timing_kinds
 from scalestudy.experiments.spec.sections import OUTSIDE_STEP
 
 
@@ -42,8 +42,9 @@ class Measured(NamedTuple):
     step: float
 
 
-def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimate:
-    """Estimates what the plan will cost, from epochs measured earlier. If a search makes the trials: at most.
+def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]], timing_runs: int = TIMING_RUNS) -> Estimate:
+    """Estimates what the plan will cost, from epochs measured earlier: at most, if a search makes the trials or stops
+    some, or if they stop at a target.
 
     earlier_trials: lines of trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`).
     A trial's epochs count for every trial with the same workload, num_gpus, batch_size and way of training. Learning
@@ -61,7 +62,7 @@ def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]]) -> Estimat
             why=f"{coming.method} chooses the points while the study runs; these are the most that it can come to",
         )
     measured = _measured(earlier_trials)
-    return _of_factorised(plan, measured) if plan.factorised else _of_trials(plan.trials, measured)
+    return _of_factorised(plan, measured, timing_runs) if plan.factorised else _of_trials(plan.trials, measured)
 
 
 def trial_seconds(trials: Iterable[TrialPlan], earlier_trials: Iterable[Mapping[str, Any]]) -> list[float | None]:
@@ -89,7 +90,7 @@ def _of_trials(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) ->
     )
 
 
-def _of_factorised(plan: Plan, measured: Mapping[str, Measured]) -> Estimate:
+def _of_factorised(plan: Plan, measured: Mapping[str, Measured], timing_runs: int) -> Estimate:
     """Estimates trainings, held-out cells and timing runs.
 
     The held-out cells are not chosen yet. Their epochs are counted with the most workers, their seconds as the mean
@@ -102,7 +103,7 @@ def _of_factorised(plan: Plan, measured: Mapping[str, Measured]) -> Estimate:
     longest = max((trial.train["epochs"] for trial in trainings), default=0)
     whole = _with_share(trained, candidates, share=count / max(candidates.trials, 1))
     seconds, gpu_seconds = whole.seconds, whole.gpu_seconds
-    kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes]
+    kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes] * timing_runs
     if seconds is not None and gpu_seconds is not None:
         timings = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in kinds]
         timed = [known.step * timed_steps(trial) if known else 0.0 for trial, known in zip(kinds, timings, strict=True)]

@@ -209,14 +209,19 @@ def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]
     """The trials of one point. seeds: None if the point has its own. resolved: the spec as plain data."""
     trials = []
     for params in [cell] if seeds is None else [{**cell, "seed": seed} for seed in seeds]:
-        train = resolved["train"]
-        for key, value in params.items():
-            if key not in ITEMS:
-                train = _with(train, key.split(".")[1:], value)
+        train = with_swept(resolved["train"], params)
         plain = json.loads(json.dumps({"params": ordered(params), "train": train}))
         identity = trial_id(plain["params"], resolved["workload"], plain["train"], resolved["resources"])
         trials.append(TrialPlan(trial_id=identity, workload=resolved["workload"], **plain))
     return trials
+
+
+def with_swept(train: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a spec's `train` with the swept values of a trial or a cell put in."""
+    for key, value in params.items():
+        if key not in ITEMS:
+            train = _with(train, key.split(".")[1:], value)
+    return train
 
 
 def _with(section: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

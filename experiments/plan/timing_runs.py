@@ -1,8 +1,11 @@
 """The timing runs that follow a factorised sweep, or one whose trials ran side by side. Pure.
 
-Trials that share a node disturb each other's timings. So each kind of step gets one short run that has the node to
-itself, and timings are taken from that run (docs/concepts.md: Timed alone). A kind of step is one combination of the
+Trials that share a node disturb each other's timings. So each kind of step gets short runs that have the node to
+themselves, and timings are taken from these (docs/concepts.md: Timed alone). A kind of step is one combination of the
 swept parameters that change the time of a step.
+
+Within a run steps are alike, and between runs they differ: memory lies elsewhere, a neighbour came or went. So each
+kind of step is timed by runs that were started apart, with those of other kinds between them.
 """
 
 import json
@@ -14,11 +17,14 @@ from scalestudy.experiments.plan.plan import NO_TIME, TrialPlan, step_params, tr
 from scalestudy.experiments.spec.search_space import Factorised
 from scalestudy.experiments.spec.study_spec import StudySpec
 
+TIMING_RUNS = 2
+"""Timing runs of each kind of step."""
 TIMED_STEPS = 60
 """Steps of a timing run after its warm-up."""
 LEAST_WARM_UP = 5
 """Least steps of its warm-up, even if the spec's trials have fewer: such a run has no other warm-up."""
-TIMED_STATUSES = ("finished", "stopped")
+TIMED = ("finished", "at_target", "stopped")
+"""Statuses of trials whose epochs were all timed to their end."""
 DISTURBED = "shared_node"
 
 Record = Mapping[str, Any]
@@ -29,8 +35,9 @@ def timing_trials(
 ) -> list[TrialPlan]:
     """The timing runs that a study needs when its sweep is over.
 
-    The largest num_gpus comes first, so that the groups that the sweep has left are used before others start. A kind of
-    step is left out if no trial of it finished or stopped, or if none of these was disturbed. A factorised study times
+    Each round times every kind of step once. The largest num_gpus comes first, so that the groups that the sweep has
+    left are used before others start; the next round goes back, so that it begins with the group at hand. A kind of
+    step is left out if no trial of it came to its end, or if none of these was disturbed. A factorised study times
     every kind of step of its trainings with every num_gpus of its grid, disturbed or not.
 
     Args:
@@ -42,11 +49,11 @@ def timing_trials(
     alike: dict[str, list[tuple[TrialPlan, Record]]] = {}
     for trial in trials:
         record = records.get(trial.trial_id)
-        if trial.kind == "training" and record and record["status"] in TIMED_STATUSES and record.get("epochs"):
+        if trial.kind == "training" and record and record["status"] in TIMED and record.get("epochs"):
             alike.setdefault(step_key(trial.params), []).append((trial, record))
 
     resources = spec.to_dict()["resources"]
-    timings = []
+    rounds: list[list[TrialPlan]] = [[] for _ in range(runs_each(spec))]
     for pairs in alike.values():
         if not factorised and not any(DISTURBED in record.get("flags", ()) for _, record in pairs):
             continue
@@ -62,18 +69,28 @@ def timing_trials(
         hashed = {key: value for key, value in train.items() if key not in NO_TIME}
         for size in factorised.sizes if factorised else (first.num_gpus,):
             params = {**first.params, "num_gpus": size}
-            # The id leaves out learning rate and seed: when the study is extended, another trial may be the first.
-            of_step = {**params, "learning_rate": None, "seed": None}
-            timings.append(
-                TrialPlan(
-                    trial_id=trial_id(of_step, first.workload, hashed, resources),
-                    kind="timing",
-                    params=params,
-                    workload=first.workload,
-                    train=train,
+            for number, timings in enumerate(rounds):
+                # The id leaves out learning rate and seed: when the study is extended, another trial may be the first.
+                of_run = {**params, "learning_rate": None, "seed": number or None}
+                timings.append(
+                    TrialPlan(
+                        trial_id=trial_id(of_run, first.workload, hashed, resources),
+                        kind="timing",
+                        params=params,
+                        workload=first.workload,
+                        train=train,
+                    )
                 )
-            )
-    return sorted(timings, key=lambda trial: -trial.num_gpus)
+    return [
+        trial
+        for number, timings in enumerate(rounds)
+        for trial in sorted(timings, key=lambda trial: trial.num_gpus * (-1) ** (number + 1))
+    ]
+
+
+def runs_each(spec: StudySpec) -> int:
+    """How many timing runs a kind of step gets."""
+    return TIMING_RUNS if spec.version > 1 else 1
 
 
 def timed_steps(like: TrialPlan) -> int:

@@ -76,13 +76,14 @@ def rate_map_figure(summary: Summary) -> Drawn:
         members.setdefault(place, []).append(row)
     known: dict[Place, float] = {}
     best: dict[int, int] = {}  # the best column of each row
+    whole = not any(row["trials"]["at_target"] for row in rows)
     for place, inside in members.items():
         values = [row[metric.key]["value"] for row in inside if present(row[metric.key])]
         value = metric.best(values) if columns.ranges or lines.ranges else statistics.median(values) if values else None
         if value is not None:
             known[place] = value
             column, line = place
-            if line not in best or metric.better(value, known[best[line], line]):
+            if whole and (line not in best or metric.better(value, known[best[line], line])):
                 best[line] = column
 
     with canvas(height=height_of(len(lines.names), 1)) as (figure, axes):
@@ -95,6 +96,8 @@ def rate_map_figure(summary: Summary) -> Drawn:
         more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
         of = f"With {combination}: the" if combination else "The"
         words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
+        if not whole:
+            words = "Trainings stopped at the target, so that the last epoch does not tell which rate is the best."
         last = len(columns.names) - 1
         edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
         bound = (

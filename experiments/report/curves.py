@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.verdicts import phase_share
@@ -38,6 +38,7 @@ LOG_FROM = 30.0
 LABEL_GAP = 0.06
 """Least distance of two targets' labels, as a share of the axis."""
 MOST_BARS = 16
+AT_TARGET = "Trainings stopped at the target: a line ends where fewer than half of its seeds went on."
 
 
 def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
@@ -50,22 +51,45 @@ def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) 
         last = max(rows, key=lambda row: metric.order(row[metric.key]["value"]))
         at_best, at_last = (metric.text(row[metric.key]["value"]) for row in (best, last))
         caption = f"{best['label']} ends at {at_best}."
-        if len(rows) > 1:
+        if any(row["trials"]["at_target"] for row in rows):
+            caption = AT_TARGET
+        elif len(rows) > 1:
             caption = (
                 f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
             )
     return _curves("epochs", "epochs", "epoch", _by_epoch, cells, summary, styles, caption)
 
 
-def _by_epoch(cell: Cell) -> tuple[list[int], list[float]]:
+def _by_epoch(cell: Cell) -> Points:
     """Epochs, and the median of the metric over the seeds that have each epoch."""
-    values: dict[int, list[float]] = {}
-    for trial in cell.with_status(COUNTED):
-        for epoch in epochs_of(trial):
-            for value in test_values({"epochs": [epoch]}, cell.metric):
-                values.setdefault(int(epoch["epoch"]), []).append(value)
-    epochs = sorted(values)
-    return epochs, [statistics.median(values[epoch]) for epoch in epochs]
+    curves = [
+        {
+            int(epoch["epoch"]): (int(epoch["epoch"]), value)
+            for epoch in epochs_of(trial)
+            for value in test_values({"epochs": [epoch]}, cell.metric)
+        }
+        for trial in cell.with_status(COUNTED)
+    ]
+    return _medians(cell, curves)
+
+
+def _medians(cell: Cell, curves: Sequence[Mapping[int, tuple[float, float]]]) -> Points:
+    """The line of a cell: medians over its seeds. curves: of each seed, (place on the axis, value) by number.
+
+    Where trainings stop at the target, the fast seeds end first, and a median over the slow ones would fall: one that
+    has ended keeps its last value, and the line ends where fewer than half go on.
+    """
+    curves = [points for points in curves if points]
+    stops = bool(cell.with_status(("at_target",)))
+    places, values = [], []
+    for number in sorted({number for points in curves for number in points}):
+        left = [points[number] for points in curves if number in points]
+        if stops and 2 * len(left) < len(curves):
+            break
+        ended = [points[max(points)] for points in curves if max(points) < number] if stops else []
+        places.append(statistics.median(place for place, _ in left))
+        values.append(statistics.median(value for _, value in [*left, *ended]))
+    return places, values
 
 
 def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
@@ -76,19 +100,14 @@ def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles)
     if present(fastest):
         target = metric_of(summary["study"]).named(f"{summary['recommendation']['target']:g}")
         words = f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
-    caption = sentences(words, flag_words(summary["cells"]))
+    stopped = AT_TARGET if any(row["trials"]["at_target"] for row in summary["cells"]) else ""
+    caption = sentences(words, stopped, flag_words(summary["cells"]))
     return _curves("seconds", "training time", x_label, _by_seconds, cells, summary, styles, caption)
 
 
-def _by_seconds(cell: Cell) -> tuple[list[float], list[float]]:
+def _by_seconds(cell: Cell) -> Points:
     """Median seconds and median metric over seeds, after each epoch."""
-    curves = [points for trial in cell.with_status(COUNTED) if (points := cell.curve(trial))]
-    longest = max((len(points) for points in curves), default=0)
-    columns = [[points[index] for points in curves if index < len(points)] for index in range(longest)]
-    return (
-        [statistics.median(point[0] for point in column) for column in columns],
-        [statistics.median(point[1] for point in column) for column in columns],
-    )
+    return _medians(cell, [dict(enumerate(cell.curve(trial))) for trial in cell.with_status(COUNTED)])
 
 
 def _curves(

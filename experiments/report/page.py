@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
+from scalestudy.experiments.analysis.measures.cells import learnt_label
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present
+from scalestudy.experiments.analysis.measures.records import TIMED
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     clipped,
@@ -29,7 +32,7 @@ from scalestudy.experiments.report.styles import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 
 HERE = Path(__file__).parent
-ROLES = ("fastest", "cheapest", "knee")
+
 TABLE_ROWS = 40
 """Cells that are shown at once. If there are more, the best are shown, and all of them on request."""
 LONGEST_TABLE = 1_400_000
@@ -73,7 +76,7 @@ def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> s
         unfitted=[law for law in [*laws, predictions] if not law.rows],
         predictions=predictions,
         factorised=factorised_table(summary),
-        caveats=summary["caveats"],
+        caveats=[caveat["words"] for caveat in summary["caveats"]],
         failures=summary["failures"],
         style=Markup((HERE / "style.css").read_text("utf-8")),
         script=Markup((HERE / "sort.js").read_text("utf-8")),
@@ -100,16 +103,28 @@ def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
 def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
     """Cards and notes.
 
-    There is a card for fastest, cheapest and knee, or one for the best metric if no cell reached a target. It has name,
-    value, unit, which (the cell), details and caveats. A note says why a choice is missing, or what holds for all.
+    There is a card for recommended, fastest and cheapest. If no cell reached a target, there is one for the best
+    metric, and one for what is recommended by it. A card has name, value, unit, which (the cell), details and caveats.
+    A note says why a choice is missing, or what holds for all.
     """
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    cards = [_card(summary, role) for role in ROLES if present(recommendation[role])]
-    best = recommendation[metric.choice_key]
-    if not cards and present(best):
-        details = [f"{metric.title} {measured_when(best)}"]
-        value = metric.text(best[metric.key]["value"])
-        cards = [_written(metric.superlative.capitalize(), value, best, details)]
+    if present(recommendation["fastest"]):
+        cards = [_card(summary, role) for role in ROLES]
+    else:
+        by_metric = {
+            "recommended": recommendation["recommended"],
+            metric.superlative: recommendation[metric.choice_key],
+        }
+        cards = [
+            _written(
+                role.capitalize(),
+                metric.text(choice[metric.key]["value"]),
+                {**choice, "label": choice["named"]} if role != "recommended" else choice,
+                [f"{metric.title} {measured_when(choice)}"],
+            )
+            for role, choice in by_metric.items()
+            if present(choice)
+        ]
     shared = shared_caveats([card["caveats"] for card in cards])
     cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
     reasons: dict[str, list[str]] = {}  # each said once
@@ -134,14 +149,12 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
         value = f"{three_digits(choice['gpu_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
         details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
-    names = {"knee": "Knee between the two"}
-
-    return _written(names.get(role, role.capitalize()), value, choice, details, unit if role == "cheapest" else "")
+    return _written(role.capitalize(), value, choice, details, unit if role == "cheapest" else "")
 
 
 def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit: str = "") -> dict[str, Any]:
     evidence = evidence_words(choice)
-    caveats = [clipped(str(caveat), 300) for caveat in choice.get("caveats") or ()]
+    caveats = [clipped(caveat["words"], 300) for caveat in choice.get("caveats") or ()]
     return {
         "name": name,
         "value": value,
@@ -169,18 +182,23 @@ def no_verdict(summary: Summary) -> str:
     """A sentence for when no rule found a cause."""
     if not any(present(row["step_seconds"]) for row in summary["timings"]):
         return "No finished trial measured the phases of its steps, so that no cause can be named."
+    chosen = summary["recommendation"]["choice"]
+    if not present(chosen):
+        return "No cell is recommended, so that no cause was looked for."
     return (
-        f"No threshold was passed: waiting for data stays within {DATA_SHARE:.0%} of a step, summing gradients within "
-        f"{SYNC_SHARE:.0%}, and an example costs at most {SMALL_BATCH_RATIO} times as much in small batches as in the "
-        "largest."
+        f"Where {chosen['label']} was timed no threshold was passed by more than runs scatter: waiting for data "
+        f"{DATA_SHARE:.0%} of a step, summing gradients {SYNC_SHARE:.0%}, and {SMALL_BATCH_RATIO} times the cost of an "
+        "example in the largest batches."
     )
 
 
 def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    roles = [role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]]
+    roles: list[str] = [
+        role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]
+    ]
     best = recommendation[metric.choice_key]
-    if present(best) and best["label"] == row["label"]:
+    if present(best) and best["named"] in (row["label"], learnt_label(row["params"])):
         roles.append(metric.superlative)
     return {"cells": cells, "roles": roles}
 
@@ -215,8 +233,12 @@ def _seeds_text(row: Mapping[str, Any]) -> str:
     if row.get("kind") == "factorised":
         return "inferred"
     trials = row["trials"]
-    stopped = f", {trials['stopped']} stopped early" if trials["stopped"] else ""
-    return f"{trials['finished'] + trials['stopped']} of {trials['planned']}{stopped}"
+    cut = [
+        f", {trials[status]} {words}"
+        for status, words in (("at_target", "stopped at the target"), ("stopped", "stopped early"))
+        if trials[status]
+    ]
+    return f"{sum(trials[status] for status in TIMED)} of {trials['planned']}{''.join(cut)}"
 
 
 def _picked_text(details: Mapping[str, Sequence[Any]]) -> str:

@@ -1,14 +1,14 @@
 """Speed-up and efficiency over num_gpus, with the laws as curves."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from scalestudy.experiments.analysis.answers.throughput import times_of
-from scalestudy.experiments.analysis.laws.least_squares import WIDEST_RATIO
+from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.step_terms import Constants
+from scalestudy.experiments.analysis.laws.step_time import StepTimes
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import (
     Row,
@@ -49,8 +49,6 @@ MOST_POINTS = 60
 MOST_LINES = len(PALETTE)
 LOG_FROM_WORKERS = 16
 """From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
-WIDEST_HALF = math.log(WIDEST_RATIO) / 2
-"""The widest half interval of a speed-up's logarithm that is drawn. Wider figures are not identified."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,57 +279,42 @@ def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
 def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequence[int]) -> LawCurve | None:
     """S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
     model = part_for(summary, "throughput_model", params)
-    law = step_law(model)
-    if law is None or len(set(sizes)) < ENOUGH_SIZES:
+    times = step_times(model)
+    if times is None or len(set(sizes)) < ENOUGH_SIZES:
         return None
     # all whole numbers of workers, or about so many of them: between one and two the law has no meaning
     whole = sorted({round(max(sizes) ** (step / MOST_POINTS)) for step in range(MOST_POINTS + 1)})
-    x, batch = [float(size) for size in whole], float(params["batch_size"])
-    y = [law(1.0, batch) / law(size, batch / size) for size in x]
-    halves = [half for size in x if (half := _half(model, law, size, batch)) is not None]
+    batch, data = float(params["batch_size"]), number_of(model.get("data_seconds")) or 0.0
 
-    def end(sign: int) -> list[float] | None:
-        banded = len(halves) == len(x)
-        return [gain * math.exp(sign * half) for gain, half in zip(y, halves, strict=True)] if banded else None
+    def speed_up(size: float) -> Estimate:
+        """The same constants make both times of a step, so that their errors partly cancel."""
 
-    return LawCurve(kind="step time", x=x, y=y, low=end(-1), high=end(1), measured=max(sizes))
+        def gain(law: Constants) -> float:
+            one, several = law.step_seconds([1.0, size], [batch, batch / size]) + data
+            return float(one / several)
 
+        return times.figure(gain, "the speed-up")
 
-def _half(model: Mapping[str, Any], law: Callable[[float, float], float], size: float, batch: float) -> float | None:
-    """Half the 90% interval of a speed-up's logarithm, or None if it is unknown or too wide to say anything.
-
-    The delta method is applied to both times of a step together, since the same constants make them.
-    """
-    times = times_of(model) if model.get("covariance") else None
-    if times is None or times.t is None:
-        return None
-    slopes = np.zeros(len(times.names))
-    for count, sign in ((1.0, 1), (size, -1)):
-        by_name = times.constants.slopes(count, batch / count)
-        slopes += sign * np.array([by_name[name] for name in times.names]) / law(count, batch / count)
-    half = times.t * math.sqrt(max(float(slopes @ times.covariance @ slopes), 0.0))
-    return half if half <= WIDEST_HALF else None
+    gains = [speed_up(size) for size in whole]
+    banded = all(gain.identified for gain in gains)
+    return LawCurve(
+        kind="step time",
+        x=[float(size) for size in whole],
+        y=[gain.value for gain in gains],
+        low=[gain.low or 0.0 for gain in gains] if banded else None,
+        high=[gain.high or math.inf for gain in gains] if banded else None,
+        measured=max(sizes),
+    )
 
 
-def step_law(model: Mapping[str, Any]) -> Callable[[float, float], float] | None:
-    """T_iter(K, m) of the fitted model on one node, in seconds.
+def step_times(model: Mapping[str, Any]) -> StepTimes | None:
+    """The law of a step's time on one node.
 
     None if a parameter that it needs is not identified, or if workers spanned nodes, which their number does not tell.
     """
-    numbers = {key: number_of(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r")}
-    known = {key: value for key, value in numbers.items() if value is not None}
     sizes = {point["num_gpus"] for point in model.get("points") or ()}
-    if len(known) < len(numbers) or len(sizes) < ENOUGH_SIZES or model.get("alpha_n") is not None:
-        return None
-    gamma = (model.get("gamma") or {}).get("value") or 1.0  # if the data do not identify it, it hardly matters
-    data = number_of(model.get("data_seconds")) or 0.0
-
-    def seconds(num_gpus: float, per_worker_batch: float) -> float:
-        gradient = known["alpha_c"] + known["beta_c"] * per_worker_batch
-        sync = known["alpha_r"] + known["beta_r"] * max(num_gpus - 2, 0.0) if num_gpus > 1 else 0.0
-        return float((gradient**gamma + sync**gamma) ** (1 / gamma)) + data
-
-    return seconds
+    known = all(identified(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r"))
+    return times_of(model) if known and len(sizes) >= ENOUGH_SIZES and model.get("alpha_n") is None else None
 
 
 def usl_fit(summary: Summary, params: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -145,7 +145,7 @@ def _recommended(summary: Summary) -> list[Mapping[str, Any]]:
     """The cells that were chosen, then the rest of the Pareto front. Each has label and params."""
     recommendation = summary["recommendation"]
     best = metric_of(summary["study"]).choice_key
-    parts = [recommendation[key] for key in ("fastest", "cheapest", "knee", best)]
+    parts = [recommendation[key] for key in ("recommended", "fastest", "cheapest", best)]
     front = set(recommendation["pareto"])
     return [*filter(present, parts), *(row for row in summary["cells"] if row["label"] in front)]
 

@@ -49,8 +49,8 @@ STEP_TIME: tuple[tuple[str, str, str, Text], ...] = (
     ("beta_c", "β_c", "computing one example more", brief_seconds),
     ("alpha_r", "α_r", "summing gradients over two workers", brief_seconds),
     ("beta_r", "β_r", "each further worker", brief_seconds),
-    ("alpha_n", "α_n", "summing gradients across nodes", brief_seconds),
-    ("beta_n", "β_n", "each further worker across nodes", brief_seconds),
+    ("alpha_n", "α_n", "summing gradients over two nodes", brief_seconds),
+    ("beta_n", "β_n", "each further node", brief_seconds),
     ("gamma", "γ", "overlap of the two, 1 none to 10 full", "{:.2f}".format),
     ("data_seconds", "T_data", "waiting for data", brief_seconds),
 )

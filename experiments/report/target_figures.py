@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, part_of, present, why_of
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     marked_seconds,
+    plural,
     seconds_text,
     three_digits,
     work_unit,
@@ -33,8 +35,6 @@ from scalestudy.experiments.report.drawing import (
 )
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
 from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_words, used_all_the_same
-
-ROLES = ("fastest", "cheapest", "knee")
 
 
 def roles_of(recommendation: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -65,6 +65,8 @@ def time_map_figure(summary: Summary) -> Drawn:
     lines = Bins.of((row["params"]["batch_size"] for row in rows), MOST_ROWS)
     best = _best_in_squares(rows, columns, lines)
     flagged = flagged_labels(summary)
+    inferred = {row["label"] for row in summary["cells"] if row.get("kind") == "factorised"}
+    trained = [row for row in best.values() if row["label"] not in inferred]
     squares = _time_squares(best, roles_of(recommendation), flagged)
     with canvas(height=height_of(len(lines.names), 2)) as (figure, axes):
         draw_map(axes, squares, columns.names, lines.names)
@@ -73,8 +75,8 @@ def time_map_figure(summary: Summary) -> Drawn:
         of = f"With {combination}: from" if combination else "From"
         ranges = "Where a column or row is a range, the soonest of it. " if columns.ranges or lines.ranges else ""
         caption = (
-            f"{of} {_reached_words(best, flagged)} Each square: training seconds to {target:g} at the rate (lr) that "
-            f"is soonest there; the stronger the colour, the sooner. {ranges}"
+            f"{of} {_reached_words(best, flagged, trained)} Each square: training seconds to {target:g} at the rate "
+            f"(lr) that is soonest there; the stronger the colour, the sooner. {ranges}"
         )
         return export(figure, name, f"Time to {target:g} by size", sentences(caption.rstrip(), flag_words(touched)))
 
@@ -120,14 +122,18 @@ def _time_words(row: Row, flagged: Mapping[str, Row]) -> str:
     return f"{seconds_text(row['seconds'])}{FLAGGED if row['label'] in flagged else ''}"
 
 
-def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row]) -> str:
-    """Between which times the target is reached, and in how many sizes it is not."""
+def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row], trained: Sequence[Row]) -> str:
+    """Between which times the target is reached, and how many seeds missed it.
+
+    trained: the rows of cells with trainings of their own.
+    """
     times = [row for row in best.values() if row["seconds"] is not None]
     soonest, latest = min(times, key=_seconds), max(times, key=_seconds)
-    missed = len(best) - len(times)
+    seeds = sum(row["n_seeds"] for row in trained)
+    missed = seeds - sum(row["reached"] for row in trained)
     words = f"{_time_words(soonest, flagged)} ({soonest['label']})"
     words += f" to {_time_words(latest, flagged)} ({latest['label']})" if len(times) > 1 else ""
-    return f"{words}; {missed} of {len(best)} sizes never got there." if missed else f"{words}."
+    return f"{words}; {missed} of {plural(seeds, 'seed')} at these rates never got there." if missed else f"{words}."
 
 
 def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
@@ -200,21 +206,21 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
 
 
 def _pareto_caption(recommendation: Mapping[str, Any], count: int, unit: str) -> str:
-    fastest, cheapest, knee = (recommendation[role] for role in ROLES)
+    chosen, fastest, cheapest = (recommendation[role] for role in ROLES)
     if fastest["label"] == cheapest["label"]:
         of_all = f"Of {count} cells that reach {recommendation['target']:g}, " if count > 1 else ""
         return f"{of_all}{fastest['label']} is both fastest and cheapest: no trade to make."
     more = fastest["gpu_seconds"] / cheapest["gpu_seconds"]
     less = cheapest["seconds"] / fastest["seconds"]
     between = (
-        f" The knee between them, {knee['label']}, takes {marked_seconds(knee)} and "
-        f"{three_digits(knee['gpu_seconds'])} {unit}."
-        if present(knee) and knee["label"] not in (fastest["label"], cheapest["label"])
+        f" {chosen['label']}, the cheapest that is within {recommendation['tolerance']:.0%} of the fastest with 90% "
+        f"confidence, takes {marked_seconds(chosen)} and {three_digits(chosen['gpu_seconds'])} {unit}."
+        if chosen["label"] not in (fastest["label"], cheapest["label"])
         else ""
     )
     return (
-        f"{fastest['label']} is {less:.2f}× as fast as {cheapest['label']} ({marked_seconds(fastest)} against "
-        f"{marked_seconds(cheapest)}) and uses {more:.2f}× the {unit}.{between}"
+        f"{fastest['label']} takes {1 / less:.2f}× the time of {cheapest['label']} ({marked_seconds(fastest)} against "
+        f"{marked_seconds(cheapest)}) and {more:.2f}× the {unit}.{between}"
     )
 
 

@@ -48,6 +48,7 @@ def relation_problems(
         _contradictions(spec),
         _option_without_strategy(spec),
         _metric_does_not_fit(spec),
+        _stop_does_not_fit(spec),
         _search_does_not_fit(spec),
         _can_not_be_factorised(spec),
     )
@@ -187,6 +188,14 @@ def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
             yield "targets.accuracy", target, "is too small", "it must be greater than 0"
         elif metric == "accuracy" and target > 1:
             yield "targets.accuracy", target, "is too large", "use at most 1, as in 0.9 for 90 %"
+
+
+def _stop_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
+    if spec.targets.stop is True and not spec.targets.accuracy:
+        yield "targets.stop", True, "has no target to stop at", "give one, such as targets: {accuracy: [0.9]}"
+    elif spec.targets.stop is True and spec.search.method == "tpe" and spec.search.objective == "metric":
+        message = "would hide the best metric, which search.objective looks for"
+        yield "targets.stop", True, message, "set search.objective: time_to_target, or stop: false"
 
 
 def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:

@@ -18,8 +18,19 @@ from scalestudy.experiments.spec.sections import Train, fields_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
 from scalestudy.training.config import Knobs, did_you_mean, keys, text_of
+from scalestudy.training.registry import DATASETS, MODELS
 
-__all__ = ["Problem", "SpecError", "StudySpec", "catalogue", "find_study", "load_study", "new_spec", "parse_study"]
+__all__ = [
+    "Problem",
+    "SpecError",
+    "StudySpec",
+    "catalogue",
+    "find_study",
+    "load_study",
+    "new_spec",
+    "new_spec_from",
+    "parse_study",
+]
 
 STUDIES = Path(__file__).parents[1] / "studies"
 LARGEST_FILE_BYTES = 1_000_000
@@ -51,12 +62,18 @@ def find_study(name_or_path: str) -> Path:
 
 
 def load_study(
-    source: Path, overrides: Sequence[str] = (), *, models: Collection[str], datasets: Collection[str]
+    source: Path,
+    overrides: Sequence[str] = (),
+    *,
+    models: Collection[str],
+    datasets: Collection[str],
+    resolved: bool = False,
 ) -> StudySpec:
     """Reads and validates a spec file.
 
     overrides: `key.path=value` with a YAML value; each replaces what the file says. models, datasets: the built-in
-    names. Any text of the form `package.module:callable` is accepted too.
+    names. Any text of the form `package.module:callable` is accepted too. resolved: it is the one in a study's folder;
+    without a version it is of version 1.
 
     Raises SpecError with every problem found.
     """
@@ -75,11 +92,17 @@ def load_study(
         raise one_problem(name, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
     except OSError as error:
         raise one_problem(name, f"can't be read ({error.strerror})", "check the path and its permissions") from None
-    return parse_study(text, str(source), overrides, models=models, datasets=datasets)
+    return parse_study(text, str(source), overrides, models=models, datasets=datasets, resolved=resolved)
 
 
 def parse_study(
-    text: str, source: str, overrides: Sequence[str] = (), *, models: Collection[str], datasets: Collection[str]
+    text: str,
+    source: str,
+    overrides: Sequence[str] = (),
+    *,
+    models: Collection[str],
+    datasets: Collection[str],
+    resolved: bool = False,
 ) -> StudySpec:
     """Validates the text of a spec, as `load_study` does. `source` names it in errors."""
     try:
@@ -94,6 +117,8 @@ def parse_study(
         remedy = "write keys and values, beginning with `name: my-study`"
         raise one_problem(source, "is not a mapping of keys to values", remedy, 1, document.data)
 
+    if resolved:
+        document.data.setdefault("version", 1)
     origin = Origin(document, [])
     problems = list(document.problems)
     for override in overrides:
@@ -197,7 +222,7 @@ def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int 
 TEMPLATE = Path(__file__).parents[1] / "template.yaml"
 PLACEHOLDER = "NAME"
 TRAIN_PLACEHOLDER = "train: KEYS\n"
-BUILT_IN = {"models": ["lenet"], "datasets": ["digits"]}
+BUILT_IN: dict[str, Any] = {"models": ["lenet"], "datasets": ["digits"]}
 """The names that the template uses."""
 
 
@@ -211,6 +236,21 @@ def new_spec(name: str, file: str | None = None) -> str:
     text = text.replace(f"name: {PLACEHOLDER}", f"name: {json.dumps(name)}", 1)  # in quotes: 123 is a name, too
     parse_study(text, file, **BUILT_IN)
     return text.replace(f"{PLACEHOLDER}.yaml", quote(file)).replace(PLACEHOLDER, name)
+
+
+def new_spec_from(study: str, name: str, file: str | None = None) -> str:
+    """A study of the catalogue with another name: its text, comments included. file: as for `new_spec`.
+
+    Raises SpecError if the catalogue has no such study, or if the name can't name a folder.
+    """
+    names = catalogue()
+    if study not in names:
+        remedy = f"{did_you_mean(study, names)}choose {', '.join(names)}"
+        raise one_problem("--from", "is no study of the catalogue", remedy, value=study)
+    text = (STUDIES / f"{study}.yaml").read_text(encoding="utf-8")
+    text = text.replace(f"\nname: {study}\n", f"\nname: {json.dumps(name)}\n", 1)  # in quotes: 123 is a name, too
+    parse_study(text, file or f"{name}.yaml", models=MODELS, datasets=DATASETS)
+    return f"# Begun from the study {study} of the catalogue.\n{text}"
 
 
 def template() -> str:

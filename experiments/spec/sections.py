@@ -44,8 +44,11 @@ def _not_blank(value: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 
 
+FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
 def _folder_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+    if not re.fullmatch(FOLDER_NAME, value):
         rule = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64"
         raise wrong("can't name a folder", f"use {rule}")
     return value
@@ -106,7 +109,7 @@ def one_of(*choices: Any) -> BeforeValidator:
         guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
         raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
 
-    return BeforeValidator(check)
+    return BeforeValidator(check, json_schema_input_type=Literal[choices])
 
 
 def built_in(*names: str) -> AfterValidator:
@@ -194,9 +197,10 @@ class Search(Section):
     """Of the choice: the same seed chooses the same points."""
     objective: Annotated[str, one_of("metric", "time_to_target", "cost_to_target")] = "metric"
     """What tpe optimises: the best metric of any epoch, or the training seconds or worker-seconds until the metric
-    reaches the first of targets.accuracy. A point counts with the median of its seeds."""
+    reaches the hardest of targets.accuracy. A point counts with the median of its seeds."""
     scheduler: Annotated[str, one_of("none", "asha")] = "none"
-    """asha: stop the trials with the worst metrics at rungs of epochs. Each seed is a trial of its own."""
+    """asha: stop the trials with the worst metrics at rungs of epochs. Each seed is a trial of its own. With a target,
+    only trials of the same batch size are compared."""
     grace_epochs: Count = 1
     """The first rung. The others are this times reduction, reduction squared and so on, below the last epoch."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
@@ -229,8 +233,13 @@ class Targets(Section):
 
     accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(_distinct)] = ()
     """Values of the target metric to time; accuracies are above 0 and at most 1. Empty: recommend by the best value."""
+    stop: Annotated[bool | str, one_of("auto", True, False)] = "auto"
+    """Whether a training ends once it has reached the hardest of them; auto: in factorised studies, and where
+    search.objective is a time or a cost, yes, else no, so that a grid shows final accuracies."""
     price_per_gpu_hour: NotNegative | None = None
     """In any currency; null: cost is told in GPU-seconds."""
+    tolerance: NotNegative = 0.1
+    """How much longer than the fastest cell the recommended one may take, as a share; 0: no longer."""
 
 
 class Limits(Section):

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field
@@ -20,6 +20,7 @@ from scalestudy.experiments.spec.sections import (
     Train,
     TrainSection,
     Workload,
+    one_of,
 )
 from scalestudy.experiments.spec.sweep import Sweep
 from scalestudy.training.config import value_of
@@ -28,6 +29,10 @@ from scalestudy.training.config import value_of
 class StudySpec(Section):
     """One study with every default filled in: what is trained, which parameters vary, on which resources, and why."""
 
+    version: Annotated[int, one_of(1, 2)] = 2
+    """Of the rules by which a study decides. A study that an earlier scalestudy began has 1, and keeps its rules:
+    ASHA compares all batch sizes, TPE looks for the first target, no training stops at one, a step is timed once, and
+    to a search a single evaluation reaches a target."""
     name: FolderName
     """Names the study's folder and its MLflow experiment."""
     description: str = ""
@@ -42,6 +47,30 @@ class StudySpec(Section):
     storage: StorageFolder = "runs"
     """The folder, or the URI such as s3://bucket/runs, that holds the studies' folders."""
     tracking: Tracking = Tracking()
+
+    @property
+    def stops_at_target(self) -> bool:
+        """Whether a training ends once it has reached the hardest target."""
+        if self.targets.stop != "auto":
+            return bool(self.targets.stop)
+        timed = self.search.method == "factorised" or self.search.objective != "metric"
+        return self.version > 1 and timed and bool(self.targets.accuracy)
+
+    @property
+    def hardest_target(self) -> float | None:
+        """The target that is reached last; None if there is none."""
+        hardest = min if self.workload.metric_mode == "min" else max
+        return hardest(self.targets.accuracy, default=None)
+
+    @property
+    def stop_target(self) -> float | None:
+        """The target at which trainings end; None: after their last epoch."""
+        return self.hardest_target if self.stops_at_target else None
+
+    @property
+    def evaluations_in_a_row(self) -> int:
+        """How many consecutive evaluations have to meet a target before a search takes it as reached."""
+        return 1 if self.version == 1 else 2
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.

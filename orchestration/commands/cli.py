@@ -18,10 +18,12 @@ from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyEr
 from scalestudy.orchestration.base.places import check_not_hidden
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.parameters import (
+    LATEST,
     Address,
     AsJson,
     BenchsSpec,
     By,
+    CatalogueStudy,
     DataSet,
     Device,
     DoctorsSpec,
@@ -68,14 +70,23 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study, or FOLDER/NAME; the file is NAME.yaml.")],
+    study: CatalogueStudy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented spec with every key and its default."""
+    """Write a commented spec: every key with its default, or a study of the catalogue."""
     from scalestudy.orchestration.commands.folder import write_new_spec
 
-    path = write_new_spec(name)
+    path = write_new_spec(name, study)
     next_step = shlex.join(["scalestudy", "validate", str(path)])
     print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: {next_step}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors."""
+    from scalestudy.experiments.spec.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
 
 
 @app.command()
@@ -91,6 +102,7 @@ def plan(
     """Show the trials, their order, when each is expected to run, and what they cost; runs nothing."""
     from scalestudy.experiments.plan.estimate import estimate
     from scalestudy.experiments.plan.plan import make_plan
+    from scalestudy.experiments.plan.timing_runs import runs_each
     from scalestudy.orchestration.commands.folder import earlier_trials
     from scalestudy.orchestration.commands.plan import forecast, machines
     from scalestudy.orchestration.study.folders import read_spec
@@ -100,7 +112,7 @@ def plan(
     check_callables(study)
     planned = make_plan(study)
     earlier = earlier_trials(study)
-    cost = estimate(planned, earlier)
+    cost = estimate(planned, earlier, runs_each(study))
     room = machines(study.resources, slots, nodes, logical_cpus(planned, study))
     expected = forecast(study, planned, earlier, room)
     if as_json:
@@ -136,6 +148,8 @@ def run(
 
     if out is not None and extend is not None:
         raise RequestError("--out, --extend: name two folders", "give one of the two")
+    if extend is not None:
+        extend = _study(extend, acts=True)
     view = None if as_json else _view
     _show_end(run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view), as_json)
 
@@ -145,7 +159,24 @@ def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> 
     """Go on with a study that was interrupted; what has ended is not run again."""
     from scalestudy.orchestration.study.study import resume_study
 
-    _show_end(resume_study(folder, address=address, view=None if as_json else _view), as_json)
+    _show_end(resume_study(_study(folder, acts=True), address=address, view=None if as_json else _view), as_json)
+
+
+def _study(folder: str, *, acts: bool = False) -> str:
+    """The study's folder that a DIR names. Of `latest` standard error says which one that is.
+
+    acts: the command goes on with the study or sends of it, so that it has to be clear which one is meant.
+    """
+    if not folder.partition("?")[0].rstrip("/").endswith(LATEST):
+        return folder
+    from scalestudy.orchestration.commands.studies import chosen_to_act_on, find_latest
+
+    latest = find_latest(folder)
+    if latest is None:
+        return folder
+    chosen = chosen_to_act_on(folder, latest) if acts else latest.folder
+    print(latest.words(), file=sys.stderr)
+    return chosen
 
 
 def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
@@ -169,8 +200,39 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     """Say how a study stands, also while another process runs it."""
     from scalestudy.orchestration.commands.folder import status_lines, status_of
 
-    current = status_of(folder)
+    current = status_of(_study(folder))
     print(json.dumps(current.to_dict(), indent=1) if as_json else "\n".join(status_lines(current)))
+
+
+@app.command("list")
+def list_(
+    storage: Annotated[
+        str | None,
+        typer.Option(help="A folder or URI that holds studies; default: ./runs, and runs in SCALESTUDY_HOME."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List studies: their state, and what they recommend."""
+    from scalestudy.orchestration.commands.studies import list_studies
+
+    studies, places = list_studies(storage)
+    if as_json:
+        print(json.dumps([study.to_dict() for study in studies], indent=1))
+    else:
+        show.studies(Console(), studies, places)
+
+
+@app.command("open")
+def open_(folder: Folder = LATEST, as_json: AsJson = False) -> None:
+    """Open a study's report in the browser, and print its path."""
+    from scalestudy.orchestration.commands.folder import report_of, show_in_browser
+
+    page = report_of(_study(folder))
+    if not as_json:
+        print(page, flush=True)
+    shown = show_in_browser(page)
+    if as_json:
+        print(json.dumps({"report": str(page), "shown": shown}))
 
 
 @app.command()
@@ -201,7 +263,7 @@ def report(
     """Write a study's summary and report anew, from its records alone."""
     from scalestudy.orchestration.commands.folder import rebuild_report
 
-    path = rebuild_report(folder, include_flagged=include_flagged)
+    path = rebuild_report(_study(folder), include_flagged=include_flagged)
     print(json.dumps({"report": str(path)}) if as_json else path)
 
 
@@ -211,14 +273,41 @@ def recommend(
     accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
     max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Share by which it may take longer than the fastest; default targets.tolerance."),
+    ] = None,
     by: By = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--spec", metavar="FILE", help="Write a study of the recommended cell alone, without early stopping."
+        ),
+    ] = None,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="Print the command that trains it; the words go to stderr.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what to choose, from a study's records."""
     from scalestudy.orchestration.commands.folder import advise
+    from scalestudy.orchestration.commands.recommended import RecommendedCell
 
-    advice, lines = advise(folder, accuracy=accuracy, max_gpus=max_gpus, price=price, by=by)
-    print(json.dumps(advice, indent=1) if as_json else "\n".join(lines))
+    study = _study(folder)
+    advice = advise(study, accuracy=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by)
+    cell = RecommendedCell.of(advice) if file is not None or torchrun else None
+    command = cell.torchrun() if cell and torchrun else None
+    written = cell.write(file) if cell and file is not None else None
+    if as_json:
+        more = {"spec": str(written)} if written else {}
+        print(json.dumps({**advice.data, **more, **({"torchrun": command} if command else {})}, indent=1))
+        return
+    words = sys.stderr if command else sys.stdout  # so that a pipe gets the command alone
+    print("\n".join(advice.lines), file=words)
+    if written:
+        print(f"{written}; to run it: {shlex.join(['scalestudy', 'run', str(written)])}", file=words)
+    if command:
+        print(command)
 
 
 @app.command()
@@ -226,7 +315,7 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
     """Show studies side by side: what differs beyond the noise of their seeds."""
     from scalestudy.orchestration.commands.folder import compare_studies
 
-    comparison = compare_studies(folders)
+    comparison = compare_studies([_study(folder) for folder in folders])
     if as_json:
         print(json.dumps(comparison, indent=1))
     else:
@@ -238,7 +327,7 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
     """Send MLflow what it missed while it was away."""
     from scalestudy.orchestration.commands.folder import sync_tracking
 
-    sent, uri = sync_tracking(folder)
+    sent, uri = sync_tracking(_study(folder, acts=True))
     print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} events sent to {uri}")
 
 

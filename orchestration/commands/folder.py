@@ -1,19 +1,23 @@
-"""Commands on a folder: status, report, sync, recommend, compare."""
+"""Commands on a folder: status, report, open, sync, recommend, compare."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
+import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.addresses import is_uri
-from scalestudy.experiments.spec.reading import new_spec
+from scalestudy.experiments.spec.reading import new_spec, new_spec_from
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
@@ -147,6 +151,29 @@ def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
         return write_report(folder, include_flagged=include_flagged)
 
 
+def report_of(path: str | Path) -> Path:
+    """A study's report on this machine. Raises RequestError if it has none, or for a folder that is not a study's."""
+    folder = open_folder(path)
+    if not folder.report_file.exists():
+        remedy = f"it is written when the study ends; scalestudy report {quote(folder.address)} writes it now"
+        raise RequestError(f"DIR: {folder.address}: has no report.html", remedy)
+    return folder.report_file.absolute()
+
+
+def show_in_browser(page: Path) -> bool:
+    """Opens a page in the user's browser; says whether there was one.
+
+    Where there is no screen, Python would take a browser for terminals, which would cover the user's.
+    """
+    elsewhere = sys.platform.startswith("linux") and not {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & os.environ.keys()
+    if elsewhere:
+        return False
+    try:
+        return webbrowser.open(page.as_uri())
+    except (webbrowser.Error, OSError):
+        return False
+
+
 def sync_tracking(path: str | Path) -> tuple[int, str]:
     """Sends MLflow the events that it has missed of a study; returns their number and the store's address.
 
@@ -176,26 +203,51 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
         raise UnreachableError(f"tracking.uri: {address.shown}: {reason_of(error)}", remedy) from error
 
 
-def advise(
-    path: str | Path, *, accuracy: float | None, max_gpus: int | None, price: float | None, by: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """`recommend`: what to choose by a study's records, as data and in words.
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to choose by a study's records. data: for --json. lines: in words.
 
-    Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is asked for
-    and up to max_gpus), `study` (the num_gpus that were measured, the device) and `max_gpus`.
+    role: of the cell that was asked for: recommended, fastest or cheapest. spec: the study's, with the target, price
+    and tolerance that were asked for.
+    """
+
+    data: dict[str, Any]
+    lines: list[str]
+    role: str
+    spec: StudySpec
+    plan: Plan
+    study_id: str
+
+
+def advise(
+    path: str | Path,
+    *,
+    accuracy: float | None = None,
+    max_gpus: int | None = None,
+    price: float | None = None,
+    tolerance: float | None = None,
+    by: str | None = None,
+) -> Advice:
+    """`recommend`: what to choose by a study's records.
+
+    Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
+    max_gpus) and `study` (the num_gpus that were measured, the device).
 
     accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or
     a folder that is not a study's.
     """
     from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
-    from scalestudy.experiments.analysis.answers.recommendation import recommend
+    from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
     from scalestudy.experiments.analysis.answers.summary import predict
+    from scalestudy.experiments.analysis.measures.parts import present
     from scalestudy.experiments.analysis.text.advice import recommendation_lines
 
     if max_gpus is not None and max_gpus < 1:
         raise RequestError(f"--max-gpus: {max_gpus}: is not a number of workers", "give 1 or more")
     if price is not None and not 0 <= price < float("inf"):
         raise RequestError(f"--price: {price}: is not a price", "give the price of a GPU-hour, 0 or more")
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise RequestError(f"--tolerance: {tolerance}: is not a share", "give 0 or more, such as 0.1 for 10 %")
     if by is not None and by not in BY:
         raise RequestError(f"--by: {by}: is not known", f"choose {' or '.join(BY)}")
     folder = open_folder(path)
@@ -210,14 +262,14 @@ def advise(
             raise RequestError(f"--accuracy: {accuracy}: is not a number", f"give a {metric.title} to reach")
     price = spec.targets.price_per_gpu_hour if price is None else price
     advice = recommend(
+        spec,
         plan,
         trials,
-        metric=metric,
-        targets=spec.targets.accuracy,
         accuracy=accuracy,
         max_gpus=max_gpus,
         price=price,
-        by=cast(Literal["time", "cost"], by or "time"),
+        tolerance=tolerance,
+        by=cast(By, by),
     )
     if accuracy is not None:  # the laws are asked for this target in place of the spec's own
         spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (accuracy,)})})
@@ -225,12 +277,12 @@ def advise(
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
-    advice["max_gpus"] = max_gpus
     lines = recommendation_lines(advice)
-    if by is not None and advice["target"] is not None and choice.get("label"):
-        # without a target that was reached, the choice is the best by the metric, and the least of nothing
+    if by is not None and present(advice["fastest"]):  # else the choice is the best by the metric, the least of nothing
         lines = [f"Choose {choice['label']} (least {by}).", *lines]
-    return advice, lines
+    asked = {"price_per_gpu_hour": price, "tolerance": advice["tolerance"]}
+    spec = spec.model_copy(update={"targets": spec.targets.model_copy(update=asked)})
+    return Advice(data=advice, lines=lines, role=ROLE_BY[cast(By, by)], spec=spec, plan=plan, study_id=folder.study_id)
 
 
 def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
@@ -257,8 +309,10 @@ def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
     """Trials of earlier studies in the spec's storage, for `plan`'s estimate; skips broken folders."""
     trials: list[dict[str, Any]] = []
     storage = storage_of(spec)
+    folders: list[StudyFolder] = []
     if is_uri(storage):
-        folders = mirror.plans_and_trials(storage)
+        with suppress(UnreachableError):  # there is nothing to learn from, and `run` will tell
+            folders = mirror.glimpses(storage)
     else:
         folders = [StudyFolder(plan_file.parent) for plan_file in sorted(Path(storage).glob("*/plan.json"))]
     for folder in folders:
@@ -267,21 +321,26 @@ def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
     return trials
 
 
-def write_new_spec(name: str) -> Path:
-    """Writes `NAME.yaml`, a study by that name with every key and its default.
+def write_new_spec(name: str, study: str | None = None) -> Path:
+    """Writes `NAME.yaml`, a study by that name: of the catalogue's study, or with every key and its default.
 
     name: of the study; a folder before it, or `.yaml` behind it, says where the file goes. Raises SpecError for a name
-    that can't be a folder's, RequestError if the file exists or can't be written.
+    that can't be a folder's or is not in the catalogue, RequestError as `write_spec_file`.
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")  # a dot in a name begins no suffix
-    text = new_spec(file.stem, str(file))
+    text = new_spec(file.stem, str(file)) if study is None else new_spec_from(study, file.stem, str(file))
+    return write_spec_file(file, text, "NAME")
+
+
+def write_spec_file(file: Path, text: str, field: str) -> Path:
+    """Writes a new spec. field: what an error calls it. Raises RequestError if it exists or can't be written."""
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise RequestError(f"NAME: {file}: is there already", "choose another name, or move the file") from None
+        raise RequestError(f"{field}: {file}: is there already", "choose another name, or move the file") from None
     except OSError as error:
-        raise request_error(error, "name a folder that is there and may be written", f"NAME: {file}") from error
+        raise request_error(error, "name a folder that is there and may be written", f"{field}: {file}") from error
     return file
 
 

@@ -19,6 +19,8 @@ Completion = Callable[[str], list[str]]
 
 STUDY_MARK = "plan.json"
 """The file by which a study's folder is known."""
+LATEST = "latest"
+"""Names the study that began last, in place of its folder; or, as PLACE/latest, the last one of a place."""
 
 
 def specs(incomplete: str) -> list[str]:
@@ -27,9 +29,15 @@ def specs(incomplete: str) -> list[str]:
     return [*names, *_files(incomplete, "*.yaml", "*.yml")]
 
 
+def studies(incomplete: str) -> list[str]:
+    """Studies of the catalogue."""
+    return _begun(incomplete, catalogue())
+
+
 def folders(incomplete: str) -> list[str]:
-    """Studies' folders that begin so, or that lie in a folder which does."""
-    return [str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}")]
+    """`latest`, and studies' folders that begin so, or that lie in a folder which does."""
+    latest = _begun(incomplete, [LATEST])
+    return [*latest, *(str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}"))]
 
 
 def experiments(incomplete: str) -> list[str]:
@@ -78,13 +86,19 @@ DoctorsSpec = Annotated[
 BenchsSpec = Annotated[
     str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.", autocompletion=specs)
 ]
+CatalogueStudy = Annotated[
+    str | None,
+    typer.Option("--from", metavar="STUDY", help="Begin from a study of the catalogue.", autocompletion=studies),
+]
 Folder = Annotated[
     str,
-    typer.Argument(metavar="DIR", help="A study's folder, or its URI, such as s3://….", autocompletion=folders),
+    typer.Argument(metavar="DIR", help="A study's folder, its URI, such as s3://…, or latest.", autocompletion=folders),
 ]
 Folders = Annotated[
     list[str],
-    typer.Argument(metavar="DIR DIR…", help="Folders of studies; the first is the base.", autocompletion=folders),
+    typer.Argument(
+        metavar="DIR DIR…", help="Folders of studies, or latest; the first is the base.", autocompletion=folders
+    ),
 ]
 Extended = Annotated[
     str | None,

@@ -37,7 +37,7 @@ class Forecast:
         unit: `seconds`, or `epochs` where not every trial has an earlier timing: each epoch then counts as one unit.
         schedule: None where there is none, for the reason in `why`.
         why: why there is no schedule, or none in seconds.
-        at_most: a scheduler may stop trials early, which the schedule does not foresee.
+        at_most: trials may stop early, by a scheduler or at the target, which the schedule does not foresee.
     """
 
     room: Room
@@ -90,7 +90,7 @@ def forecast(
         schedule = simulate(works, room, NO_COSTS if unknown else Costs())
     except ValueError as error:
         why = f"{error}; for other machines: --slots, --nodes"
-    early = spec.search.scheduler != "none"
+    early = spec.search.scheduler != "none" or spec.stops_at_target
     return Forecast(room=room, unit="epochs" if unknown else "seconds", schedule=schedule, why=why, at_most=early)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scalestudy.orchestration.commands.doctor_checks import Finding
     from scalestudy.orchestration.commands.inspect import Variant
     from scalestudy.orchestration.commands.plan import Forecast
+    from scalestudy.orchestration.commands.studies import ListedStudy
     from scalestudy.orchestration.study.running import StudyResult
 
 
@@ -41,10 +42,10 @@ def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expec
     else:  # what a search chooses from
         space = planned.to_suggest.space if planned.to_suggest else {}
         columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
-    bound = "at most " if planned.to_suggest else ""
+    bound = "at most " if planned.to_suggest or spec.stops_at_target else ""
     totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
     console.print(Text(f"{spec.name}: {bound}{totals}"))
-    for line in factorised_lines(planned, cost):
+    for line in (*stop_lines(spec), *factorised_lines(planned, cost)):
         console.print(Text(line), soft_wrap=True)
     if cost.seconds is None or cost.gpu_seconds is None:
         console.print(Text(f"time: not known before a first run ({cost.why})"))
@@ -53,6 +54,17 @@ def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expec
         console.print(Text(f"time: {text}"))
     for line in forecast_lines(expected) if expected else ():
         console.print(Text(line), soft_wrap=True)
+
+
+def stop_lines(spec: StudySpec) -> list[str]:
+    """Says where trainings stop, and what that saves."""
+    if spec.stop_target is None:
+        return []
+    from scalestudy.experiments.analysis.measures.metric import StudyMetric
+
+    reached = f"{spec.stop_target:g} {StudyMetric.of(spec.workload).title}"
+    saved = "saves the epochs after that; how many is known when they have run"
+    return [f"targets.stop: a training ends once it has reached {reached}, which {saved}"]
 
 
 def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
@@ -99,14 +111,29 @@ def table_of(console: Console, summary: dict[str, Any]) -> None:
         console.print(Text(f"the {TABLE_ROWS} best of {len(rows)} cells; the report has all of them"))
 
 
-def columns(console: Console, header: list[str], rows: list[list[str]]) -> None:
-    """Prints columns flush right, never cut to the width of the terminal."""
+def columns(
+    console: Console, header: list[str], rows: list[list[str]], *, flush: Literal["left", "right"] = "right"
+) -> None:
+    """Prints columns flush right, or left, never cut to the width of the terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    aligned = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
+    justified = str.rjust if flush == "right" else str.ljust
+    aligned = (
+        "  ".join(justified(cell, width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]
+    )
     head, *lines = map(str.rstrip, aligned)
     console.print(Text(head, style="bold"), soft_wrap=True)
     if lines:  # in one call: line by line, a plan of 10,000 trials spends most of its time here
         console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def studies(console: Console, listed: Sequence[ListedStudy], places: Sequence[str]) -> None:
+    """Prints studies, a line each. places: where they were looked for, said if there are none."""
+    from scalestudy.orchestration.commands.studies import HEADER
+
+    if listed:
+        columns(console, HEADER, [study.to_row() for study in listed], flush="left")
+    else:
+        console.print(Text(f"no study in {' or '.join(places)}; to run one: scalestudy run SPEC"), soft_wrap=True)
 
 
 def comparison(console: Console, compared: dict[str, Any]) -> None:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from scalestudy.experiments.plan.plan import TrialPlan
 
 
-Status = Literal["finished", "stopped", "diverged", "failed", "out_of_memory"]
-"""How a trial can end."""
-TrainingStatus = Literal["finished", "stopped", "diverged"]
+Status = Literal["finished", "at_target", "stopped", "diverged", "failed", "out_of_memory"]
+"""How a trial can end: after its last epoch, at its target, by ASHA, or broken off."""
+TrainingStatus = Literal["finished", "at_target", "stopped", "diverged"]
 """How a training can end that no fault has broken."""
+WITH_MODEL = ("finished", "at_target")
+"""Statuses of trials that have come to their own end. The best one's model is kept."""
 FaultKind = Literal["exception", "out_of_memory", "collective"]
 """What a rank met: the user's own exception, too little memory, or a collective that lost a peer."""
 Beginning = Literal["started", "resumed", "extended"]

@@ -55,6 +55,7 @@ class TrialOrder:
         metric_mode: whether more or less of the target metric is better.
         model_path: where the model goes if it is the best so far; None: nowhere.
         checkpoints: None: it writes none.
+        stop_at: the target at which the training ends; None: after its last epoch.
         so_far: what earlier engines have left of the trial.
     """
 
@@ -64,6 +65,7 @@ class TrialOrder:
     metric_mode: Literal["max", "min"] = "max"
     model_path: str | None = None
     checkpoints: CheckpointPlace | None = None
+    stop_at: float | None = None
     so_far: TrialRecord = field(default_factory=TrialRecord)
 
 

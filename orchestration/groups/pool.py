@@ -13,6 +13,7 @@ from typing import Any, Protocol, assert_never
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups.events import (
     STUDY_STOPPED,
+    WITH_MODEL,
     Begun,
     EpochDone,
     Left,
@@ -131,12 +132,11 @@ class GroupPool:
     def stop(self, trial_id: str, epoch: int) -> None:
         """A scheduler stops a trial after an epoch: whatever it has done since does not count.
 
-        A trial that has recorded its last epoch is left to finish.
+        A trial that has recorded its last epoch is left to finish, and one that ended with this epoch is left alone.
         """
         request = self.requests[trial_id]
-        ended = request.ended
-        finished = ended is not None and ended.status == "finished" and request.last_epoch <= epoch
-        if epoch >= request.order.config.epochs or finished or (ended and ended.status == "stopped"):
+        ended = request.ended is not None and request.ended.status in (*WITH_MODEL, "stopped")
+        if epoch >= request.order.config.epochs or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)
         request.stop_after(epoch, self.clock())
@@ -149,7 +149,7 @@ class GroupPool:
             return
         self._forget_wait(request)
         self._stop_training(request)
-        if request.ended and request.ended.status == "finished" and request.score is not None:
+        if request.ended and request.ended.status in WITH_MODEL and request.score is not None:
             self.best_score = request.score if self.best_score is None else max(request.score, self.best_score)
 
     # --- a group ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalestudy.experiments.spec.reaching import Mode, arrival
 from scalestudy.orchestration.groups.actor import PoolClient
 from scalestudy.orchestration.groups.events import (
     Begun,
@@ -124,6 +125,8 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
             checkpoints = Checkpoints(store, every_epochs=place.every_epochs, preemptible=True, say=logger.warning)
         choices = checkpoints.find(order.config, worker) if checkpoints else None
         hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale()]
+        if order.stop_at is not None:
+            hooks.append(target_hook(order.stop_at, order.metric_mode))
         if worker.rank == 0:
             resumed = checkpoints is not None and checkpoints.resumed
             hooks.append(progress_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
@@ -179,6 +182,21 @@ def progress_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resu
     return Progress()
 
 
+def target_hook(target: float, mode: Mode) -> Any:
+    """A hook that ends the training once it has reached the target, on all ranks alike: they have the same records."""
+    from scalestudy.training.loop.hooks import Hook
+
+    class StopAtTarget(Hook):
+        def train_starts(self, trial: Trial) -> None:
+            values = [record.test_metric for record in trial.progress.records]  # of a training that is resumed
+            trial.complete = arrival(list(filter(math.isfinite, values)), target, mode) is not None
+
+        def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+            self.train_starts(trial)
+
+    return StopAtTarget()
+
+
 def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
     """Rank 0's last word on a training that no exception has broken."""
     if result.status == "left":
@@ -190,8 +208,9 @@ def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
             problem = f"details: {name}: {value!r} can't be written as JSON ({error})"
             raise InputError(problem, "give plain, finite values") from None
     recorded = sum(record.train_seconds for record in result.records)
+    cut = given.order.stop_at is not None and len(result.records) < given.order.config.epochs
     return TrainingEnded(
-        status=result.status,
+        status="at_target" if cut and result.status == "finished" else result.status,
         score=score_of(given, result),
         lost_seconds=result.train_seconds - recorded,
         message=result.message,
@@ -208,7 +227,7 @@ def score_of(given: NextTrial, result: TrainResult) -> float | None:
 
 
 def save_if_best(given: NextTrial, result: TrainResult) -> None:
-    """Keeps the model of a finished trial that beats every one before it, so that storage holds one at a time."""
+    """Keeps the model of a trial that has come to its own end and beats every one before it: storage holds one."""
     from scalestudy.orchestration.storage.trial_states import written_to
     from scalestudy.training.state import save_state
 

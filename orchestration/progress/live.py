@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalestudy.orchestration.groups.events import Ended, Retried, Running, TrialEvent
+from scalestudy.orchestration.groups.events import WITH_MODEL, Ended, Retried, Running, TrialEvent
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
 from scalestudy.training.records import utc_text
 
@@ -98,7 +98,7 @@ class LiveTable:
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """Prints retries, and trials that did not finish, above the table."""
-        if isinstance(event, Retried) or (isinstance(event, Ended) and event.status != "finished"):
+        if isinstance(event, Retried) or (isinstance(event, Ended) and event.status not in WITH_MODEL):
             name = self._progress.trials[trial_id].run_name
             self._live.console.print(Text(f"{name}: {event_text(event, self._progress)}", style="yellow"))
 

@@ -2,8 +2,9 @@
 
 Whoever runs or reads a study works on a folder of this machine. If the study is kept under a URI, that folder is a copy
 below `$SCALESTUDY_HOME`: `work` for the process that runs it, `read` for those that look at it without disturbing the
-run, `seen` for what a new plan learns from it. Records are written to the store first. An object exists only after its
-upload, so an interruption leaves no half record. Checkpoints and models are in the store alone.
+run, `seen` for a glimpse, from which a plan learns and a list is made. Records are written to the store first. An
+object exists only after its upload, so an interruption leaves no half record. Checkpoints and models are in the store
+alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from scalestudy.orchestration.storage.byte_store import ArrowByteStore, Stamp, s
 Use = Literal["work", "read", "seen"]
 NOT_COPIED = ("checkpoints/", "logs/", "driver.log", "lock", "probe-")
 """How the names start of what a copy does not get: what is in use there, what is large, and what is no record."""
+GLIMPSE = ("spec.yaml", "plan.json", "trials.jsonl", "summary.json")
 AT_ONCE = 16  # objects that are fetched at a time
 
 
@@ -75,18 +77,25 @@ def check_study(folder: StudyFolder) -> StudyFolder:
     return folder
 
 
-def plans_and_trials(storage: str) -> list[StudyFolder]:
-    """Copies of the studies under a URI, with no more than their plans and ended trials; none where it does not answer.
+def glimpses(storage: str) -> list[StudyFolder]:
+    """Copies of the studies under a URI, with no more than `GLIMPSE`, and the first and the last entry of the journal.
 
-    Raises RequestError for an address that can't be right.
+    Raises RequestError for an address that can't be right, UnreachableError where nothing answers.
     """
-    folders: list[StudyFolder] = []
-    with suppress(OSError, UnreachableError):
-        for name in open_store(storage).folders():
-            folder = mirrored(child(storage, name), "seen")
-            _copy(store_of(folder), folder.path, lambda name: name in ("plan.json", "trials.jsonl"))
-            folders.append(folder)
-    return folders
+    store = open_store(storage)
+    with answering(storage, "read"):
+        names = store.folders()
+        if not names and not store.has_top():
+            raise OSError("no such bucket")
+        folders = [mirrored(child(storage, name), "seen") for name in names]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda folder: _copy(store_of(folder), folder.path, _in_glimpse), folders))
+    return [folder for folder in folders if folder.plan_file.exists()]
+
+
+def _in_glimpse(names: Collection[str]) -> Collection[str]:
+    entries = sorted(name for name in names if name.startswith("journal/"))
+    return {*GLIMPSE, *entries[:1], *entries[-1:]}
 
 
 def store_of(folder: StudyFolder) -> ArrowByteStore:
@@ -95,8 +104,12 @@ def store_of(folder: StudyFolder) -> ArrowByteStore:
     return folder.mirror
 
 
-def _copy(store: ArrowByteStore, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    stamps = {name: stamp for name, stamp in store.stamps().items() if _is_record(name) and wanted(name)}
+def _copy(
+    store: ArrowByteStore, path: Path, wanted: Callable[[Collection[str]], Collection[str]] = lambda names: names
+) -> None:
+    """Makes a folder hold the records of a store, of which `wanted` chooses by their names."""
+    stamps = {name: stamp for name, stamp in store.stamps().items() if _is_record(name)}
+    stamps = {name: stamps[name] for name in stamps.keys() & wanted(stamps.keys())}
     known = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     for name in known.keys() - stamps.keys():
         if _is_record(name):

@@ -18,11 +18,11 @@ from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
 
-def read_spec(source: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
-    """The spec of a path or a catalogue name. Raises SpecError with every problem."""
+def read_spec(source: str | Path, overrides: Sequence[str] = (), *, resolved: bool = False) -> StudySpec:
+    """The spec of a path or a catalogue name. Raises SpecError with every problem. resolved: see `load_study`."""
     from scalestudy.training.registry import DATASETS, MODELS
 
-    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS)
+    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS, resolved=resolved)
 
 
 def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
@@ -37,7 +37,7 @@ def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
         return copy
     folder = StudyFolder(Path(path))
     if not folder.plan_file.exists():
-        raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one under `runs`")
+        raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one of scalestudy list")
     return folder
 
 
@@ -48,7 +48,7 @@ def lock_study(path: str | Path) -> StudyLock:
 
 def spec_of(folder: StudyFolder) -> StudySpec:
     """The resolved spec that a study ran with."""
-    return read_spec(folder.spec_file)
+    return read_spec(folder.spec_file, resolved=True)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -120,6 +121,7 @@ def open_resumed(path: str | Path) -> PreparedStudy:
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
     """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
+    spec = spec.model_copy(update={"version": before.spec.version})
     plan = make_plan(spec)
     _refuse_change(before, spec, plan)
     return PreparedStudy(
@@ -143,6 +145,10 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     if plan.to_suggest and changed:
         remedy = "leave all but search.samples as it was: the search goes on in the space that it knows"
         raise RequestError(f"{where}: {', '.join(changed)}: differs from the study's spec", remedy)
+    stopped = [line for line in before.history.ended.values() if line["status"] == "at_target"]
+    if stopped and spec.stop_target != (target := before.spec.stop_target):
+        problem = f"{where}: targets: {plural(len(stopped), 'training')} of it stopped at {target:g}"
+        raise RequestError(problem, "leave the hardest target and targets.stop as they were, or run a new study")
     kept = plan.with_trials(before.history.suggested.values()).by_id().keys()
     begun = before.history.ended.keys() | before.history.open.keys()
     gone = [trial for trial_id, trial in before.trials.items() if trial_id in begun - kept]

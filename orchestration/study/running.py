@@ -215,13 +215,13 @@ class RunningStudy:
             self._run_exclusive(wanted, "running {} trials of held-out cells, one at a time")
 
     def _run_timing(self) -> None:
-        """Times each kind of step by a run of its own, if the sweep's trials disturbed each other's timings.
+        """Times each kind of step by runs of its own, if the sweep's trials disturbed each other's timings.
 
         A factorised study needs these runs in any case. They come after a sweep that has reached its end.
         """
         if (self.engine.times_apart or self.plan.factorised) and not self._cut_short:
             wanted = timing_trials(self.spec, self._swept(), self.recorder.history.ended, self.plan.factorised)
-            self._run_exclusive(wanted, "timing {} kinds of step, each with its machine to itself")
+            self._run_exclusive(wanted, "making {} timing runs, each with its machine to itself")
 
     def _run_exclusive(self, wanted: Sequence[TrialPlan], stage: str) -> None:
         """Runs those of these trials that have not ended, each with its machine to itself.
@@ -250,7 +250,8 @@ class RunningStudy:
 
     def _order(self, trial: TrialPlan) -> TrialOrder:
         place = self.folder.place_of(self.folder.checkpoints(trial.trial_id))
-        return order(trial, self.ready.data_root, place, self.recorder.history.record_of(trial.trial_id))
+        so_far, stop_at = self.recorder.history.record_of(trial.trial_id), self.spec.stop_target
+        return order(trial, self.ready.data_root, place, so_far, stop_at=stop_at)
 
     def _take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
         """Writes an event down, then shows it; returns what it wrote. Nobody acts on an event before this.

@@ -28,11 +28,19 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
     return TrainConfig.from_dict(plain)
 
 
-def order(trial: TrialPlan, data_root: str | Path, place: str | Path, so_far: TrialRecord | None = None) -> TrialOrder:
+def order(
+    trial: TrialPlan,
+    data_root: str | Path,
+    place: str | Path,
+    so_far: TrialRecord | None = None,
+    *,
+    stop_at: float | None = None,
+) -> TrialOrder:
     """What the pool is handed for a trial.
 
     place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: what earlier
-    runs have left. Raises ValueError for a training that can't be.
+    runs have left. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for a
+    training that can't be.
     """
     return TrialOrder(
         trial_id=trial.trial_id,
@@ -41,5 +49,6 @@ def order(trial: TrialPlan, data_root: str | Path, place: str | Path, so_far: Tr
         metric_mode="min" if trial.workload["metric_mode"] == "min" else "max",
         model_path=child(place, MODEL_FILE),
         checkpoints=CheckpointPlace(store=str(place), every_epochs=trial.train["checkpoint_every"]),
+        stop_at=stop_at if trial.kind == "training" else None,
         so_far=so_far or TrialRecord(),
     )

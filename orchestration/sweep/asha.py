@@ -1,17 +1,22 @@
-"""Asynchronous successive halving (ASHA) over a study's trials, by Tune's own scheduler.
+"""Asynchronous successive halving (ASHA; Li et al. 2018, arXiv 1810.05934) over a study's trials.
 
-A trial that is among the worst at a rung – an epoch after which a share of the trials goes on – is stopped there.
-`Asha` knows a trial by our id, which is the same in every run of a study; Tune's differs from run to run. So a resumed
-study tells it the past, and it decides as it would have.
+A trial that is among the worst at a rung – an epoch after which a share of the trials goes on – is stopped there. Where
+a target is listed, the time to it counts, and only like is compared with like: an epoch has fewer steps and other
+seconds in a larger batch, so that the metric after equally many says nothing about which batch size is sooner at the
+target. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study tells it the past,
+and it decides as it would have.
 """
 
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Literal
+from collections import defaultdict
+
+import numpy as np
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import TrialPlan, step_params, without
+from scalestudy.experiments.spec.search_space import cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.training.records import EpochRecord
 
@@ -22,52 +27,56 @@ class Asha:
     stopped: trials that were stopped, and after which epoch.
     """
 
-    def __init__(self, mode: Literal["max", "min"], *, epochs: int, grace_epochs: int, reduction: int) -> None:
-        """mode: whether more or less of the metric is better. epochs: of a trial that is not stopped. grace_epochs: the
-        first rung. reduction: one of so many goes on."""
-        from ray.tune.schedulers import AsyncHyperBandScheduler
-
-        self.stopped: dict[str, int] = {}
-        self._epochs = epochs
-        self._known: dict[str, SimpleNamespace] = {}  # what Tune's scheduler knows a trial by
-        self._asha = AsyncHyperBandScheduler(
-            time_attr="epoch",
-            metric="value",
-            mode=mode,
-            max_t=epochs,
-            grace_period=grace_epochs,
-            reduction_factor=reduction,
-            stop_last_trials=False,  # a trial that has reached its last epoch ends by itself, with its model
-        )
-
-    @classmethod
-    def of(cls, spec: StudySpec) -> Asha:
-        """The ASHA that a spec asks for."""
+    def __init__(self, spec: StudySpec) -> None:
+        """The ASHA that a spec asks for. In a study of version 1 all trials are compared with one another."""
         search, swept = spec.search, spec.sweep.values_of("train.epochs")
-        return cls(
-            StudyMetric.of(spec.workload).mode,
-            epochs=max(swept, default=spec.train.epochs),
-            grace_epochs=search.grace_epochs,
-            reduction=search.reduction,
-        )
+        self.stopped: dict[str, int] = {}
+        self._metric = StudyMetric.of(spec.workload)
+        self._like_with_like = spec.version > 1 and spec.hardest_target is not None
+        self._stop_target = spec.stop_target
+        self._epochs = max(swept, default=spec.train.epochs)
+        self._reduction = search.reduction
+        steps = range(math.ceil(math.log(self._epochs, search.reduction)) + 1)
+        rungs = [search.grace_epochs * search.reduction**step for step in steps]
+        self._rungs = [rung for rung in rungs if rung < self._epochs]
+        self._values: dict[str, list[float]] = defaultdict(list)  # by trial, one an epoch
+        self._judged: set[tuple[int, str]] = set()  # (rung, trial)
+        self._come: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)  # (rung, kind) → training → value
 
-    def stops(self, trial_id: str, record: EpochRecord) -> bool:
+    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
         """Whether a trial stops after an epoch.
 
-        The last epoch is no rung. Tune's cut-off lets NaN pass, so we skip epochs without a finite value; the next one
-        with a value is judged.
+        The last epoch is no rung. An epoch without a finite value is skipped; the next one with a value is judged.
+        A training that ends at its target by itself is not stopped.
         """
+        trial_id, value = trial.trial_id, record.test_metric
         if trial_id in self.stopped:
             return True
-        if record.epoch >= self._epochs or not math.isfinite(record.test_metric):
+        if not math.isfinite(value):
             return False
-        from ray.tune.schedulers import TrialScheduler
-
-        if trial_id not in self._known:
-            self._known[trial_id] = SimpleNamespace(trial_id=trial_id)
-            self._asha.on_trial_add(None, self._known[trial_id])
-        result = {"epoch": record.epoch, "value": record.test_metric}
-        if self._asha.on_trial_result(None, self._known[trial_id], result) != TrialScheduler.STOP:
+        self._values[trial_id].append(value)
+        rung = max((rung for rung in self._rungs if rung <= record.epoch), default=None)
+        if rung is None or record.epoch >= self._epochs or (rung, trial_id) in self._judged:
+            return False
+        target = self._stop_target
+        if target is not None and self._metric.arrival(self._values[trial_id], target) is not None:
+            return False
+        self._judged.add((rung, trial_id))
+        if self._goes_on(rung, trial, -self._metric.order(value)):
             return False
         self.stopped[trial_id] = record.epoch
         return True
+
+    def _goes_on(self, rung: int, trial: TrialPlan, value: float) -> bool:
+        """Whether it is among the best of the other trainings that have come to a rung. value: more is better.
+
+        The same training with another num_gpus learns the same: it counts once, and is no competitor of its own copy.
+        """
+        kind, training = "", trial.trial_id
+        if self._like_with_like:
+            kind = cell_key(without(step_params(trial.params), ["num_gpus"]))
+            training = cell_key(without(trial.params, ["num_gpus"]))
+        come = self._come[rung, kind]
+        others = [other for name, other in come.items() if name != training]
+        come.setdefault(training, value)
+        return not others or value >= float(np.percentile(others, 100 * (1 - 1 / self._reduction)))

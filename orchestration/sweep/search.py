@@ -50,14 +50,13 @@ class TrialSource(Protocol):
 
 
 class Search:
-    """Gives the sweep its trials and learns from their events.
+    """Gives the sweep its trials and learns from their events."""
 
-    asha: decides which trials stop early; None: none does.
-    """
-
-    def __init__(self, source: TrialSource, asha: Asha | None = None) -> None:
-        self.asha = asha
-        self._source = source
+    def __init__(self, source: TrialSource, asha: Asha | None = None, trials: Iterable[TrialPlan] = ()) -> None:
+        """asha: decides which trials stop early; None: none does. trials: that it may ask for; suggested ones come
+        with their events."""
+        self._source, self._asha = source, asha
+        self._trials = {trial.trial_id: trial for trial in trials}
         self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
 
     def next(self) -> Suggestion | None:
@@ -70,20 +69,27 @@ class Search:
             if isinstance(event, Suggested) and event.point is not None:
                 self._source.was_suggested(event.trial, event.point)
             self.take(trial_id, event)
-            if self.asha and isinstance(event, EpochDone):
-                self.asha.stops(trial_id, event.record)
+            self.stops(trial_id, event)
 
     def take(self, trial_id: str, event: JournalEvent) -> None:
         """Takes an event of a trial that runs; most leave the search as it was."""
         if isinstance(event, Ended) and event.is_final:
             self._open.discard(trial_id)
             self._source.ended(trial_id, event.to_facts())
-        elif isinstance(event, EpochDone) and self.asha:
+        elif isinstance(event, EpochDone) and self._asha:
             self._open.add(trial_id)
+        elif isinstance(event, Suggested):
+            self._trials[trial_id] = event.trial
+
+    def stops(self, trial_id: str, event: JournalEvent) -> bool:
+        """Whether a trial stops with an event that `take` has taken."""
+        if self._asha is None or not isinstance(event, EpochDone):
+            return False
+        return self._asha.stops(self._trials[trial_id], event.record)
 
     def cut_short(self) -> dict[str, int]:
         """Trials that ASHA has stopped and that have not ended, as after a cut between the two: their last epochs."""
-        stopped = self.asha.stopped if self.asha else {}
+        stopped = self._asha.stopped if self._asha else {}
         return {trial_id: epoch for trial_id, epoch in stopped.items() if trial_id in self._open}
 
 
@@ -93,7 +99,7 @@ def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
     A search serves one sweep: after a sweep that broke off, make another from the events so far.
     """
     source: TrialSource = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
-    search = Search(source, Asha.of(spec) if spec.search.scheduler == "asha" else None)
+    search = Search(source, Asha(spec) if spec.search.scheduler == "asha" else None, plan.swept)
     search.learn(past)
     return search
 

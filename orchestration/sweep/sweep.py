@@ -92,8 +92,7 @@ class Sweep:
         if written is None:
             return False
         self._search.take(trial_id, written)
-        asha = self._search.asha
-        if asha is None or not isinstance(written, EpochDone) or not asha.stops(trial_id, written.record):
+        if not isinstance(written, EpochDone) or not self._search.stops(trial_id, written):
             return False
         self._end_after(trial_id, written.record.epoch)
         return True

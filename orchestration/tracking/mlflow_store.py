@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION
 from scalestudy.experiments.analysis.measures.records import best_value, curve, time_to_target
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import TrialPlan
@@ -53,7 +54,7 @@ ROLE, STUDY_ID, TRIAL_ID, STATUS, KIND = (
     f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status", "kind")
 )
 NOTE = "mlflow.note.content"
-RUN_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
+RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow's pages open an experiment as model training, not as generative AI."""
@@ -351,8 +352,11 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
 
 
 def note(spec: StudySpec, summary: dict[str, Any]) -> str:
-    """The study's note: the question, and the answer as a list, in Markdown."""
+    """The study's note: the question, and the answer as a list, in Markdown.
+
+    A summary of another version has no such list; `report` writes it anew.
+    """
     lines = [f"**{spec.description or spec.name}**", ""]
-    lines.extend(f"- {line}" for line in answer_lines(summary))
-    lines.extend(["", "The whole answer, with figures, is the artifact `report.html`."])
-    return "\n".join(lines)
+    if summary.get("version") == SUMMARY_VERSION:
+        lines.extend([*(f"- {line}" for line in answer_lines(summary)), ""])
+    return "\n".join([*lines, "The whole answer, with figures, is the artifact `report.html`."])

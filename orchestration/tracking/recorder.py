@@ -15,6 +15,7 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry, Journal
 from scalestudy.orchestration.groups.events import (
+    WITH_MODEL,
     Ended,
     EngineLost,
     JournalEvent,
@@ -235,7 +236,7 @@ class Recorder:
     def _note_best(self, line: dict[str, Any]) -> bool:
         """Whether a trial is the best so far, of those whose model is there; remembers it."""
         value = line["epochs"][-1].get(self._metric.key) if line["epochs"] else None
-        if line["status"] != "finished" or value is None:
+        if line["status"] not in WITH_MODEL or value is None:
             return False
         if self._best is not None and not self._metric.better(value, self._best[0]):
             return False

@@ -7,12 +7,15 @@
 5. A large study's plan and report (`tests.bench.report`).
 6. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
 7. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
-   `tests.bench.choice`).
+   `tests.bench.beyond`, `tests.bench.worlds`).
 8. A factorised study against its grid (`tests.bench.factorised`).
 9. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
+10. What a factorised study recommends, on 15 fresh seeds against the best cell of a grid (`tests.bench.decision`). It
+    takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`. Cut off, the same command
+    goes on.
 
-Parts 8 and 9 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
-it. `--small` proves that parts 1 to 8 work, and leaves 9 out.
+Parts 8 to 10 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
+it. `--small` proves that all parts but 9 work.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from pathlib import Path
 from scalestudy.training.data import require
 from tests.bench import (
     batch_law,
-    choice,
+    beyond,
     compare_peers,
+    decision,
     engine,
     factorised,
     failures,
@@ -35,6 +39,7 @@ from tests.bench import (
     search,
     sync,
     tracking,
+    worlds,
 )
 from tests.bench.training import tables
 from tests.support.tables import print_parts, table
@@ -48,9 +53,11 @@ PARTS = {
     **(tracking.PARTS if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else {}),
     **laws.PARTS,
     **batch_law.PARTS,
-    **choice.PARTS,
+    **beyond.PARTS,
+    **worlds.PARTS,
     **factorised.PARTS,
 }
+NAMED = {**PARTS, **decision.PARTS}
 
 
 def main(arguments: list[str]) -> None:
@@ -58,7 +65,7 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         require("fashion_mnist")  # now, and not after the first half hour
     print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n", flush=True)
-    print_parts(PARTS, arguments)
+    print_parts(NAMED if arguments else PARTS, arguments)
     if arguments:
         return
     for title, header, rows in tables():

@@ -59,9 +59,10 @@ def study(folder: Path, name: str, **sections: Any) -> StudyResult:
 
 
 def complete(done: StudyResult) -> bool:
-    """Whether every trial was run to its end, or was stopped by a scheduler."""
-    counts = done.summary["trials"] if done.summary else {"planned": -1, "finished": 0, "stopped": 0}
-    return not done.broken and counts["finished"] + counts["stopped"] == counts["planned"]
+    """Whether every trial was run to its end or its target, or was stopped by a scheduler."""
+    counts = done.summary["trials"] if done.summary else {"planned": -1}
+    ended = sum(counts.get(status, 0) for status in ("finished", "at_target", "stopped"))
+    return not done.broken and ended == counts["planned"]
 
 
 def trials_of(done: StudyResult) -> list[dict[str, Any]]:

@@ -16,8 +16,10 @@ import numpy as np
 
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 from scalestudy.experiments.analysis.laws.speedup import fit_usl, usl_throughput
-from scalestudy.experiments.analysis.laws.step_time import Constants, Place, StepTimeLaw, fit_step_time
-from tests.support.known_laws import FITTED, SHARES, WORKERS, any_law, between, identified_law, timings
+from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
+from scalestudy.experiments.analysis.laws.step_time import StepTimeLaw, fit_step_time
+from tests.support.known_laws import SHARES, WORKERS, any_law, figures, identified_law, timings
+from tests.support.step_worlds import between
 from tests.support.tables import Part, print_parts
 
 DRAWS, FEW_DRAWS = 1_000, 100
@@ -55,14 +57,14 @@ class Score:
 
 
 def identified(draws: int, seed: int = 1) -> dict[str, Score]:
-    """Constants in the identifying design."""
+    """Figures of laws in the identifying design."""
     generator = np.random.default_rng(seed)
-    scores = {name: Score() for name in (*FITTED, "gamma")}
+    scores: dict[str, Score] = {}
     for _ in range(draws):
         law = identified_law(generator)
         found = fit_step_time(timings(law, generator))
-        for name, score in scores.items():
-            score.add(found.estimate(name), getattr(law, name))
+        for name, truth in figures(law).items():
+            scores.setdefault(name, Score()).add(found.estimate(name), truth)
     return scores
 
 
@@ -89,7 +91,8 @@ def beyond(draws: int, draw: Callable[[np.random.Generator], Constants], seed: i
         law = draw(generator)
         found = fit_step_time(timings(law, generator))
         for share in SHARES:
-            _score_place(score, found, law, Place(num_gpus=2 * WORKERS[-1], per_worker_batch=share, seconds=()))
+            truth = float(law.step_seconds(2 * WORKERS[-1], share))
+            score.add(found.times.beyond(2 * WORKERS[-1], share), truth)
     return score
 
 

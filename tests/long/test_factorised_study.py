@@ -42,7 +42,7 @@ def test_another_seed_is_trained_and_held_out_too_and_timed_no_more(done, tmp_pa
     grown = run_in(place, run_study, spec, extend=folder.path)
     assert grown.exit_code == ExitCode.DONE
     trained, held_out, timings = parts_of(folder.path)
-    assert (len(trained), len(held_out), len(timings)) == (4, 2, 2)
+    assert (len(trained), len(held_out), len(timings)) == (4, 2, 4)
     assert len({trial["params"]["learning_rate"] for trial in held_out}) == 1
     assert all(row["test_accuracy"]["n"] == 2 for row in grown.summary["cells"])
 
@@ -50,15 +50,16 @@ def test_another_seed_is_trained_and_held_out_too_and_timed_no_more(done, tmp_pa
 def test_asha_stops_trainings_and_never_what_is_held_out(ray_session, place):
     sweep = {**SWEEP, "learning_rate": [0.2, 0.0001], "batch_size": [64]}
     search = {"method": "factorised", "held_out": 1, "scheduler": "asha", "reduction": 2}
+    alone, whole = {"exclusive": True}, {"accuracy": [0.4], "stop": False}
     spec = write_spec(
-        place, "asha.yaml", **{**STUDY, "sweep": sweep, "search": search, "resources": {"exclusive": True}}
+        place, "asha.yaml", **{**STUDY, "sweep": sweep, "search": search, "resources": alone, "targets": whole}
     )
     done = run_in(place, run_study, spec)
     trained, held_out, timings = parts_of(done.folder)
     status = {trial["params"]["learning_rate"]: trial["status"] for trial in trained}
     assert status == {0.2: "finished", 0.0001: "stopped"}
     assert [(trial["params"]["learning_rate"], trial["status"]) for trial in held_out] == [(0.2, "finished")]
-    assert len(timings) == 2
+    assert len(timings) == 4
     part = done.summary["factorised"]
     assert 0 < part["saved_by_asha"] < 1
     together = (1 - part["saved_by_factorising"]) * (1 - part["saved_by_asha"])

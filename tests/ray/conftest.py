@@ -20,7 +20,7 @@ from scalestudy.orchestration.study.study import StudyResult
 from tests.support.gauges import Scraping
 from tests.support.in_process import scalestudy
 from tests.support.preloaded import preloaded_workers
-from tests.support.studies import write_spec
+from tests.support.studies import ANSWERED, write_spec
 from tests.support.telling_models import SECRETS
 
 CPUS = 4
@@ -90,7 +90,7 @@ class SmallStudy:
 def small_study(cluster, tmp_path_factory) -> SmallStudy:
     """Nobody changes it: a test that goes on with it takes a copy."""
     place = tmp_path_factory.mktemp("small")
-    write_spec(place)
+    write_spec(place, **ANSWERED)
     with Scraping() as scraping:
         result, printed = run_by_command("run", "study.yaml", "--address", "local", cwd=place)
     return SmallStudy(place, result, printed, scraping.lines)

@@ -1,6 +1,7 @@
 """A real factorised study: trainings, a held-out cell, timing runs. tests/long cuts it off and extends it."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -42,10 +43,19 @@ def test_it_trains_once_holds_out_and_times_every_size(done):
     trained, held_out, timings = parts_of(done.folder)
     assert sorted(trial["params"]["learning_rate"] for trial in trained) == [0.1, 0.2]
     assert len(held_out) == 1
-    assert sorted(trial["params"]["num_gpus"] for trial in timings) == [1, 2]
-    assert {trial["status"] for trial in (*trained, *held_out, *timings)} == {"finished"}
+    assert sorted(trial["params"]["num_gpus"] for trial in timings) == [1, 1, 2, 2]
+    assert {trial["status"] for trial in timings} == {"finished"}
+    for trial in (*trained, *held_out):  # 0.4 is the hardest target, and these reach it soon
+        met = [epoch["test_accuracy"] >= 0.4 for epoch in trial["epochs"]]
+        assert (trial["status"], met[-2:], len(met)) == ("at_target", [True, True], met.index(True) + 2)
     assert {trial["trial_id"] for trial in (*trained, *held_out)} < grid_ids(done.folder)
     assert len(done.cold_starts) == 3, "two groups of one worker, for trainings side by side, and one of two"
+
+
+def test_a_model_of_a_training_that_stopped_at_the_target_is_kept(done):
+    folder = StudyFolder(done.folder)
+    (best,) = (entry.event["best"] for entry in Journal(folder.journal_folder).entries() if "best" in entry.event)
+    assert folder.model_file(best).exists()
 
 
 def test_what_is_timed_is_undisturbed(done):
@@ -54,8 +64,8 @@ def test_what_is_timed_is_undisturbed(done):
     assert all("shared_node" not in trial["flags"] for trial in (*held_out, *timings))
     assert max(trial["ended_at"] for trial in trained) <= held_out[0]["started_at"]
     assert held_out[0]["ended_at"] <= min(trial["started_at"] for trial in timings)
-    first, second = sorted(timings, key=lambda trial: trial["started_at"])
-    assert first["ended_at"] <= second["started_at"]
+    in_order = sorted(timings, key=lambda trial: trial["started_at"])
+    assert all(one["ended_at"] <= other["started_at"] for one, other in pairwise(in_order))
 
 
 def test_the_summary_has_the_whole_grid(done):
@@ -66,7 +76,7 @@ def test_the_summary_has_the_whole_grid(done):
     assert all(row["seconds"] for row in done.summary["time_to_target"])
     assert all(row["flags"] == [] for row in done.summary["cells"])
     part = done.summary["factorised"]
-    assert (part["cells"], part["timings"]) == (2, 2)
+    assert (part["cells"], part["timings"]) == (2, 4)
     (row,) = part["held_out"]
     assert kinds[row["label"]] == "measured"
     assert row["target"] == 0.4
@@ -76,7 +86,7 @@ def test_the_summary_has_the_whole_grid(done):
 
 
 def test_it_stands_as_finished(done):
-    assert status_of(done.folder).trials == {"planned": 3, "finished": 3}
+    assert status_of(done.folder).trials == {"at_target": 3, "planned": 3}
     plan = StudyFolder(done.folder).read_plan()
     assert (len(plan.trials), len(plan.swept), plan.factorised.train_on) == (3, 2, 1)
 
@@ -91,6 +101,6 @@ def test_a_resumed_study_runs_nothing_again(done, place):
     again = run_in(place, resume_study, done.folder)
     assert again.exit_code == ExitCode.DONE
     assert StudyFolder(done.folder).trials_file.read_bytes() == before
-    assert started(done.folder) == count == 5
+    assert started(done.folder) == count == 7
     figures = ("trials", "timing_runs", "cells", "timings", "recommendation", "factorised")
     assert json.dumps([again.summary[key] for key in figures]) == json.dumps([done.summary[key] for key in figures])

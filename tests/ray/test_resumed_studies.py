@@ -12,7 +12,7 @@ from scalestudy.orchestration.study.study import resume_study
 from tests.ray.conftest import run_by_command
 from tests.support.drivers import assert_recorded_once, outcome
 from tests.support.in_process import scalestudy
-from tests.support.studies import SMALL, write_spec
+from tests.support.studies import ANSWERED, SMALL, write_spec
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_study_that_was_cut_in_the_middle_of_its_last_trial(interrupted, small
     assert {trial_id: trials[trial_id] for trial_id in ended} == ended, "not run again"
     (cut,) = [trial for trial in trials.values() if trial["attempts"] == 2]
     assert (cut["trial_id"], [failure["kind"] for failure in cut["failures"]]) == (last, ["interrupted"])
-    assert_recorded_once(folder, place / "mlflow.db", epochs=2)
+    assert_recorded_once(folder, place / "mlflow.db", epochs=3)
     assert json.loads(scalestudy("status", "cut", "--json", cwd=place).stdout)["state"] == "finished"
 
 
@@ -65,23 +65,23 @@ def test_a_study_that_was_cut_before_its_report_runs_nothing_again(interrupted, 
     assert folder.report_file.exists()
     assert (folder.trials_file.read_bytes(), len(running(folder))) == (before, count)
     assert outcome(folder) == undisturbed
-    assert_recorded_once(folder, place / "mlflow.db", epochs=2)
+    assert_recorded_once(folder, place / "mlflow.db", epochs=3)
 
 
 def test_a_study_that_is_whole_grows(interrupted, place):
     folder = interrupted(lambda entry: False)
     before = folder.read_trials()
-    spec = write_spec(place, sweep={**SMALL["sweep"], "num_gpus": [1], "learning_rate": [0.1, 0.2, 0.3]})
+    spec = write_spec(place, **ANSWERED, sweep={**SMALL["sweep"], "num_gpus": [1], "learning_rate": [0.1, 0.2, 0.3]})
     refused = scalestudy("run", spec, "--extend", "cut", "--address", "local", cwd=place)
     assert refused.returncode == 2, "trials of two workers have run, and are not in the spec"
     points = [
         {"num_gpus": gpus, "batch_size": 64, "learning_rate": rate}
         for gpus, rate in ((1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2), (1, 0.3))
     ]
-    write_spec(place, sweep={"points": points, "seed": [0]})
+    write_spec(place, **ANSWERED, sweep={"points": points, "seed": [0]})
     grown, printed = run_by_command("run", "study.yaml", "--extend", "cut", "--address", "local", cwd=place)
     assert printed.returncode == grown.exit_code == ExitCode.DONE
     assert "5 trials, 4 of them ended before" in printed.stdout
     assert folder.read_trials()[:4] == before
     assert len(folder.read_trials()) == grown.summary["trials"]["finished"] == 5
-    assert_recorded_once(folder, place / "mlflow.db", epochs=2)
+    assert_recorded_once(folder, place / "mlflow.db", epochs=3)

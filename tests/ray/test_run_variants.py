@@ -55,6 +55,7 @@ def trials(done):
     return StudyFolder(done.folder).read_trials()
 
 
+@pytest.mark.slow
 def test_every_strategy_finishes_and_lowers_the_error(done, trials):
     assert done.exit_code == ExitCode.DONE
     assert sorted(trial["params"]["train.gradient_sync"] for trial in trials) == sorted(2 * STRATEGIES)

@@ -39,6 +39,7 @@ def runs_of(done):
     return client, {run.data.tags["scalestudy.trial_id"]: run for run in runs}
 
 
+@pytest.mark.slow
 def test_a_tpe_study_is_the_search_over_its_own_results(study):
     """What was run is what the search suggests when it is told what came of it: the journal says enough."""
     done, trials = study(sweep=SWEEP, train={"epochs": 1}, search={"method": "tpe", "samples": 3, "seed": 1})

@@ -101,7 +101,7 @@ def test_trials_jsonl_is_written_as_designed(done, trials):
     for trial in trials:
         assert list(trial) == TRIAL_KEYS
         assert set(trial["params"]) == {"num_gpus", "batch_size", "learning_rate", "seed"}
-        assert [epoch["epoch"] for epoch in trial["epochs"]] == [1, 2]
+        assert [epoch["epoch"] for epoch in trial["epochs"]] == [1, 2, 3]
         assert all(set(epoch) == EPOCH_KEYS for epoch in trial["epochs"])
         assert [worker["rank"] for worker in trial["world"]["workers"]] == list(range(trial["params"]["num_gpus"]))
         assert trial["epochs"][0]["samples"] == 1437
@@ -178,7 +178,7 @@ def test_mlflow_params_are_the_spec_s(runs, trials):
         params = by_trial[trial["trial_id"]]
         assert {key: params[key] for key in trial["params"]} == {k: str(v) for k, v in trial["params"].items()}
         assert params["workload.model"] == "lenet"
-        assert params["train.epochs"] == "2"
+        assert params["train.epochs"] == "3"
 
 
 def test_the_parent_run_carries_the_answer_and_the_report(client, runs):
@@ -187,7 +187,7 @@ def test_the_parent_run_carries_the_answer_and_the_report(client, runs):
     assert names >= {"report.html", "summary.json", "spec.yaml", "trials.jsonl", "figures"}
     note = parent.data.tags["mlflow.note.content"]
     assert SMALL["description"] in note
-    assert "0.5 test accuracy" in note
+    assert "0.6 test accuracy" in note
     assert parent.data.metrics["wall_seconds"] > 0
 
 
@@ -228,7 +228,7 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
     printed = small_study.printed
     assert (printed.returncode, printed.stderr) == (0, "")
     assert "num_gpus (CPU)  batch   lr  epoch s  test acc  speed-up  efficiency" in printed.stdout
-    assert "Fastest" in printed.stdout
+    assert "Recommended" in printed.stdout
     assert "overhead_ratio" in printed.stdout
     assert f"report: {done.report}" in printed.stdout
     assert f"MLflow: sqlite:///{place / 'mlflow.db'}" in printed.stdout
@@ -253,7 +253,7 @@ def test_the_report_is_rebuilt_from_the_folder_alone(done, tmp_path):
 
 
 def test_recommend_answers_and_refuses(done, place):
-    assert "Fastest" in scalestudy("recommend", done.folder, cwd=place).stdout
+    assert "Recommended" in scalestudy("recommend", done.folder, cwd=place).stdout
     assert "Choose" in scalestudy("recommend", done.folder, "--by", "cost", "--price", "2.5", cwd=place).stdout
     advice = json.loads(scalestudy("recommend", done.folder, "--accuracy", "0.4", "--json", cwd=place).stdout)
     assert advice["target"] == 0.4

@@ -205,7 +205,6 @@ class Noted:
 
     def __init__(self, *, writes=True, stops=False):
         self.calls: list[tuple[str, str]] = []
-        self.asha = self
         self._writes, self._stops = writes, stops
 
     def record(self, _trial_id, event) -> JournalEvent | None:
@@ -217,8 +216,8 @@ class Noted:
     def take(self, _trial_id, event):
         self.calls.append(("search", type(event).__name__))
 
-    def stops(self, _trial_id, record):
-        self.calls.append(("asha", f"epoch {record.epoch}"))
+    def stops(self, _trial_id, event):
+        self.calls.append(("asha", f"epoch {event.record.epoch}"))
         return self._stops
 
     def cut_short(self):

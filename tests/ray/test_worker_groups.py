@@ -28,6 +28,7 @@ def pool(fresh, tmp_path_factory):
         yield pool
 
 
+@pytest.mark.slow
 def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(pool, fresh):
     pool.train(2, seed=1, model="mlp", model_args={}, learning_rate=0.3)
     pool.train(2, seed=2, optimizer={"name": "adam"}, learning_rate=0.001, epochs=1)

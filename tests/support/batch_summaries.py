@@ -36,7 +36,7 @@ def study(truth=None, *, draw=0, law=None, endings=None, **text):
 def analysed(spec, plan, trials, function):
     """A part of the summary, as the summary makes it."""
     metric = StudyMetric.of(spec.workload)
-    recommendation = recommend(plan, trials, metric=metric, targets=spec.targets.accuracy)
+    recommendation = recommend(spec, plan, trials)
     return function(spec, tunings(spec, gather(plan, trials, metric), recommendation))
 
 

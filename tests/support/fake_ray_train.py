@@ -214,7 +214,7 @@ class FakeRayTrain:
             await self.report(worker, Stepped())
             return
         else:
-            await self._leave(worker, "diverged" if fate == "diverged" else "finished")
+            await self._leave(worker, fate if fate in ("diverged", "at_target") else "finished")
         self.progress[key] = done + 1
 
     def _ask(self, mode: ExitMode, worker: FakeWorker) -> asyncio.Future[bool]:

@@ -5,13 +5,13 @@ law whose every part matters everywhere: gamma in 1.2–3, T_sync over T_grad in
 worker. *Any other* law has an allreduce between a hundredth and thirty times the computation, and any overlap.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.step_time import Constants, Place
+from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
+from tests.support.step_worlds import between
 from tests.support.trials import Law
 
 WORKERS = (1, 2, 4, 8)
@@ -19,7 +19,6 @@ SHARES = (32, 64, 128, 256, 512)
 SEEDS, NOISE = 5, 0.05
 PER_EXAMPLE = 1e-5
 SYNC_SHARES = (0.3, 3.0)
-FITTED = ("alpha_c", "beta_c", "alpha_r", "beta_r")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +40,21 @@ class StepLaw(Law):
         }
 
 
-def between(generator: np.random.Generator, low: float, high: float) -> float:
-    """A number drawn evenly in its logarithm."""
-    return math.exp(generator.uniform(math.log(low), math.log(high)))
-
-
 def draw(generator: np.random.Generator, sync: tuple[float, float], overlap: tuple[float, float]) -> Constants:
     """A law with T_sync over T_grad (at 4 workers and the middle batch) and gamma in these ranges."""
     fixed = PER_EXAMPLE * between(generator, SHARES[0], SHARES[-1])
     whole = between(generator, *sync) * (fixed + PER_EXAMPLE * SHARES[len(SHARES) // 2])
-    share = between(generator, 0.03, 1.0)  # beta_r over alpha_r
+    share = between(generator, 0.03, 1.0)  # what a further worker adds, over the sum of two
     alpha = whole / (1 + 2 * share)
     gamma = generator.uniform(*overlap)
-    return Constants(alpha_c=fixed, beta_c=PER_EXAMPLE, alpha_r=alpha, beta_r=share * alpha, gamma=gamma)
+    return Constants(alpha_c=fixed, beta_c=PER_EXAMPLE, launch=(1 - share) * alpha, linear=share * alpha, gamma=gamma)
+
+
+def figures(law: Constants, most: int = WORKERS[-1]) -> dict[str, float]:
+    """The figures of a law within a node, as `StepTimeLaw.estimate` names them."""
+    two, all_ = float(law.sync_seconds(2)), float(law.sync_seconds(most))
+    each = (all_ - two) / (most - 2)
+    return {"alpha_c": law.alpha_c, "beta_c": law.beta_c, "alpha_r": two, "beta_r": each, "gamma": law.gamma}
 
 
 def identified_law(generator: np.random.Generator) -> Constants:

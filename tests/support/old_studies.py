@@ -11,6 +11,8 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 
 JOURNALS = Path(__file__).parent / "journals"
+OLD_SUMMARY = JOURNALS / "summary_version_1.json"
+"""The summary that version 0.1 wrote of `finished`; the folders have those of the present version."""
 STUDIES = ("finished", "killed", "resumed", "grown", "factorised", "timed")
 
 

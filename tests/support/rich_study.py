@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -128,7 +130,7 @@ def _summary() -> dict[str, Any]:
         factorised=_factorised(),
     )
     summary["verdicts"].append(_verdict())
-    for role in ("fastest", "cheapest", "knee", "best_accuracy"):
+    for role in ("recommended", "fastest", "cheapest", "best_accuracy"):
         summary["recommendation"][role].update(_evidence(summary["recommendation"][role]))
     return summary
 
@@ -162,6 +164,8 @@ def _throughput_model(summary: Mapping[str, Any]) -> dict[str, Any]:
                 "num_gpus": workers,
                 "per_worker_batch": batch / workers,
                 "batch_size": batch,
+                "nodes": 1,
+                "data_seconds": DATA,
                 "measured_seconds": _step(row),
                 "fitted_seconds": step_seconds(workers, batch / workers),
                 "n": 20,
@@ -179,6 +183,19 @@ def _throughput_model(summary: Mapping[str, Any]) -> dict[str, Any]:
         "beta_n": None,
         "median_error": 0.023,
         "points": points,
+        "law": {
+            "constants": {
+                "alpha_c": ALPHA_C,
+                "beta_c": BETA_C,
+                "launch": ALPHA_R - BETA_R,
+                "linear": BETA_R,
+                "gamma": GAMMA,
+            },
+            "covariance": np.eye(5).tolist(),  # seconds squared: any speed-up at all, so that no band is drawn
+            "t": 2.0,
+            "noise": 0.02,
+        },
+        "misfit": False,
         "flagged": False,
         "others": [],
     }
@@ -372,8 +389,7 @@ def _verdict() -> dict[str, Any]:
 
 
 def _evidence(choice: Mapping[str, Any]) -> dict[str, Any]:
-    caveats = (
-        [] if choice["batch_size"] != 2048 else ["0.4 is the largest rate of the grid: the best rate may lie above it."]
-    )
+    words = "0.4 is the largest rate of the grid: the best rate may lie above it."
+    caveats = [] if choice["batch_size"] != 2048 else [{"kind": "rate_edge", "words": words}]
     evidence = {"cells": [choice["label"]], "seeds": choice["n_seeds"], "kind": "measured"}
     return {"evidence": evidence, "caveats": caveats}

@@ -1,6 +1,7 @@
 """Shared by the tests of spec, plan, analysis and report: specs from text, and studies with synthetic trials."""
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ from tests.support.trials import Law, make_trials
 
 MODELS = ("lenet", "mlp", "resnet18")
 DATASETS = ("digits", "mnist", "fashion_mnist", "synthetic")
+
+TINY = """
+name: tiny
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+targets: {accuracy: [0.8]}
+"""
+"""A grid of four cells, for what looks at a study of any kind."""
 
 
 def spec_of(text: str, *overrides: str) -> StudySpec:
@@ -39,6 +49,11 @@ def study_of(text: str, law: Law | None = None, **keywords: Any) -> tuple[StudyS
 def summary_of(text: str, law: Law | None = None, **keywords: Any) -> dict[str, Any]:
     """The summary of synthetic trials."""
     return summarise(*study_of(text, law, **keywords))
+
+
+def words_of(part: Mapping[str, Any]) -> list[str]:
+    """The words of the caveats of a summary or of a choice."""
+    return [caveat["words"] for caveat in part["caveats"]]
 
 
 def folder_of(path: Path, text: str, law: Law | None = None, **keywords: Any) -> StudyFolder:

@@ -85,6 +85,7 @@ class Trial:
     stopping: bool = False  # whether this rank has asked for the training's end
     should_preempt: Callable[[], bool] = never  # asked on rank 0, now and then, by preemptible checkpoints
     preempted: bool = False  # all ranks end the training here, and its checkpoint is written
+    complete: bool = False  # set by a hook, on all ranks after the same epoch: the training has ended with it
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
@@ -103,7 +104,9 @@ class Trial:
     def epoch_steps(self) -> int:
         """Steps to make in the epoch in progress; 0: the training has ended before it."""
         epoch = self.progress.epoch
-        return steps_made(self.steps, epoch, self.config.max_steps) if epoch <= self.config.epochs else 0
+        if self.complete or epoch > self.config.epochs:
+            return 0
+        return steps_made(self.steps, epoch, self.config.max_steps)
 
     @cached_property
     def plans(self) -> list[StepPlan]:

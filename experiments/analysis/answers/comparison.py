@@ -27,7 +27,7 @@ LAWS: Sequence[tuple[str, str, str]] = (
     ("throughput_model", "alpha_r", "seconds a step"),
     ("throughput_model", "beta_r", "seconds a further worker"),
     ("throughput_model", "alpha_n", "seconds a step"),
-    ("throughput_model", "beta_n", "seconds a further worker"),
+    ("throughput_model", "beta_n", "seconds a further node"),
     ("statistical_efficiency", "s_min", "steps"),
     ("statistical_efficiency", "b_crit", "examples"),
     ("lr_rule", "exponent", "power of the batch size"),
@@ -41,7 +41,7 @@ class Measure:
 
     heading: of its column. key: of its figure in a cell's row. by_ratio: whether a ratio is told, else a difference.
     repeated: whether each epoch is a repeat, as for seconds an epoch, else each seed is one value. timed: whether flags
-    of timings put it in doubt.
+    of timings put it in doubt. whole: whether only whole trainings can be compared by it.
     """
 
     heading: str
@@ -49,6 +49,7 @@ class Measure:
     by_ratio: bool
     repeated: bool = False
     timed: bool = False
+    whole: bool = False
 
 
 def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
@@ -62,7 +63,8 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
         `compared_laws`) and `cells`: a row for each shared cell, with `label` and, by measure, a list of `{study,
         value, low, high, n, change, answer, flags}`.
 
-        change: the value over the base's; for the metric, minus the base's. answer: `more` or `less` if the ranges or
+        change: the value over the base's; for the metric, minus the base's, and none where trainings were
+        stopped. answer: `more` or `less` if the ranges or
         intervals do not touch, `within noise` if they do, `not known` if one has no figure or too few values
         (`beyond_noise`). Seconds an epoch and samples/s are compared over single epochs, the metric and times to a
         target over seeds. flags: those that put the value in doubt.
@@ -102,7 +104,7 @@ def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
     metrics = {metric_of(summary["study"]).key: metric_of(summary["study"]) for summary in studies.values()}
     if len(metrics) == 1:
         (metric,) = metrics.values()
-        found.append(Measure(heading=metric.heading, key=metric.key, by_ratio=False))
+        found.append(Measure(heading=metric.heading, key=metric.key, by_ratio=False, whole=True))
         first, *others = ({row["target"]: None for row in summary["time_to_target"]} for summary in studies.values())
         headings = [target_heading(target) for target in first if all(target in other for other in others)]
         found += [Measure(heading=heading, key=heading, by_ratio=True, timed=True) for heading in headings]
@@ -125,6 +127,8 @@ def _time_figure(row: Mapping[str, Any]) -> Figure:
 def _entries(by_study: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """One entry a study. by_study: the cell's row by study. base_row: the base's, None if it has no such cell."""
     base = base_row[measure.key] if base_row is not None else missing("the base has no such cell")
+    if measure.whole and any(row["stopped_after"] for row in by_study.values()):
+        base = missing("trainings were stopped")
     entries = []
     for name, row in by_study.items():
         figure = row[measure.key]

@@ -80,13 +80,13 @@ def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
 
 
 def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Tuning]:
-    """Each combination of a study's settings with its points, at a target of its own.
+    """Each combination of a study's settings with its points.
 
     Args:
         spec: the study's.
         cells: from `cells.gather`.
-        recommendation: from `recommendation.choose`. The combination of its choice stands first. Its target is used if
-            three batch sizes reach none.
+        recommendation: from `recommendation.choose`. The combination of its choice stands first. Its target is that of
+            all; without one each combination has the hardest that is known well enough.
     """
     metric = StudyMetric.of(spec.workload)
     wanted = (recommendation or {}).get("target")
@@ -98,8 +98,7 @@ def _tuning(
     spec: StudySpec, combination: Combination, metric: StudyMetric, targets: set[float], wanted: float | None
 ) -> Tuning:
     trainings = trainings_of(combination.cells)
-    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
-    if next(inexact, None) is not None:  # what a step learns depends on num_gpus, so trainings can't be pooled
+    if not learns_alike(spec, combination):  # trainings can't be pooled
         most = statistics.mode(sorted(training.num_gpus for training in trainings)) if trainings else 0
         trainings = [training for training in trainings if training.num_gpus == most]
     by_target = {target: batch_points(trainings, target, metric) for target in metric.hardest_first(targets)}
@@ -115,16 +114,23 @@ def _tuning(
 
 
 def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | None) -> float | None:
-    """The hardest target with measured steps at three batch sizes, else the hardest that three reach, else the wanted.
+    """The wanted target, else the hardest with measured steps at three batch sizes, else the hardest that three reach.
 
     by_target: the hardest first.
     """
+    if wanted is not None:
+        return wanted
     for enough in (lambda point: point.measured, lambda point: point.best is not None):
         for target, points in by_target.items():
             if sum(map(enough, points)) >= LEAST_SIZES:
                 return target
-    reached = [target for target, points in by_target.items() if any(point.best for point in points)]
-    return wanted if wanted in reached else next(iter(reached), None)
+    return next((target for target, points in by_target.items() if any(point.best for point in points)), None)
+
+
+def learns_alike(spec: StudySpec, combination: Combination) -> bool:
+    """Whether what a step learns does not depend on num_gpus, rounding apart."""
+    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
+    return next(inexact, None) is None
 
 
 def setting(spec: StudySpec, combination: Combination, key: str) -> Any:

@@ -18,12 +18,12 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import positive
 from scalestudy.experiments.analysis.measures.records import (
     COUNTED,
     Trial,
-    best_value,
     epochs_of,
+    steps_of,
+    test_values,
     timings_by_step,
     train_seconds,
     undisturbed_step_seconds,
@@ -49,7 +49,7 @@ class _Study:
     parts: Factorised
     trials: Sequence[Trial]
     trained: Sequence[Trial]
-    timings: Mapping[str, Trial]
+    timings: Mapping[str, tuple[Trial, ...]]
     epochs: Mapping[str, int]
 
     @classmethod
@@ -63,9 +63,9 @@ class _Study:
         )
 
     def epochs_to_end(self, trial: Trial) -> int:
-        """Epochs of a training if no scheduler stops it: those planned, or those up to its failure."""
+        """Epochs of a training if no scheduler stops it: those planned, or those up to its failure or its target."""
         trained = len(epochs_of(trial))
-        if trial["status"] in ("diverged", "out_of_memory"):
+        if trial["status"] in ("at_target", "diverged", "out_of_memory"):
             return trained
         return self.epochs.get(trial["trial_id"], trained)
 
@@ -105,12 +105,12 @@ def factorised_part(
     for cell in measured:
         lender = {**cell.params, "num_gpus": study.parts.train_on}
         trainings = next((other.trials for other in cells if other.params == lender), ())
-        inferred = replace(infer(cell, trainings), timing=study.timings.get(step_key(cell.params)))
+        inferred = replace(infer(cell, trainings), timings=study.timings.get(step_key(cell.params), ()))
         held_out.append(_held_out_row(cell, inferred, targets))
     errors = [abs(row["error"]) for row in held_out if row["error"] is not None]
     return {
         "cells": len(study.trained),
-        "timings": len(study.timings),
+        "timings": sum(map(len, study.timings.values())),
         "held_out": held_out,
         "median_error": statistics.median(errors) if errors else None,
         **_costs(study),
@@ -162,18 +162,18 @@ def _grid_gpu_seconds(study: _Study) -> float | None:
     """GPU-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
     steps: dict[int, float] = {}
     for trial in study.trained:
-        counts = [count for epoch in epochs_of(trial) if (count := positive(epoch.get("steps")))]
         batch_size = int(trial["params"]["batch_size"])
+        counts = [count for epoch in epochs_of(trial) if (count := steps_of(epoch, batch_size))]
         steps[batch_size] = max([steps.get(batch_size, 0.0), *counts])
     parts = []
     for trial in study.trained:
         for size in study.parts.sizes:
             params = {**trial["params"], "num_gpus": size}
-            timing = study.timings.get(step_key(params))
-            seconds = undisturbed_step_seconds(timing) if timing is not None else None
-            if seconds is None:
+            seconds = undisturbed_step_seconds(study.timings.get(step_key(params), ()))
+            if not seconds:
                 return None
-            parts.append(study.epochs_to_end(trial) * steps[int(params["batch_size"])] * seconds * size)
+            step = statistics.median(seconds)
+            parts.append(study.epochs_to_end(trial) * steps[int(params["batch_size"])] * step * size)
     return math.fsum(parts) or None
 
 
@@ -269,13 +269,14 @@ def _told(spec: StudySpec, trials: Sequence[TrialPlan], records: Mapping[str, Tr
     counted = [record for record in ended if record is not None and record["status"] in COUNTED]
     if len(counted) < len(trials):
         return None
-    metric, targets = StudyMetric.of(spec.workload), spec.targets.accuracy
-    return min(_reached(record, metric, targets) if targets else len(record["epochs"]) for record in counted)
+    return min(_reached(spec, record) if spec.targets.accuracy else len(record["epochs"]) for record in counted)
 
 
-def _reached(record: Trial, metric: StudyMetric, targets: Sequence[float]) -> int:
-    best = best_value(record, metric)
-    return 0 if best is None else sum(metric.reached(best, target) for target in targets)
+def _reached(spec: StudySpec, record: Trial) -> int:
+    metric = StudyMetric.of(spec.workload)
+    values = test_values(record, metric)
+    targets = spec.targets.accuracy
+    return sum(metric.arrival(values, target, spec.evaluations_in_a_row) is not None for target in targets)
 
 
 def _step(cell: CellKey) -> tuple[int, int]:

@@ -35,19 +35,25 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a search looks for. target: of the time and the cost; None: for the metric."""
+    """What a search looks for.
+
+    target: of the time and the cost; None: for the metric. in_a_row: evaluations that have to meet it.
+    """
 
     name: str
     metric: StudyMetric
     target: float | None
+    in_a_row: int
 
     @classmethod
     def of(cls, spec: StudySpec) -> "Objective":
-        """The objective of a spec; its target is the first one."""
+        """The objective of a spec; its target is the hardest one, in a study of version 1 the first."""
+        target = spec.targets.accuracy[0] if spec.version == 1 and spec.targets.accuracy else spec.hardest_target
         return cls(
             name=spec.search.objective,
             metric=StudyMetric.of(spec.workload),
-            target=None if spec.search.objective == "metric" else spec.targets.accuracy[0],
+            target=None if spec.search.objective == "metric" else target,
+            in_a_row=spec.evaluations_in_a_row,
         )
 
     @property
@@ -68,7 +74,7 @@ class Objective:
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
-        seconds = time_to_target(curve(trial, self.metric), self.target, self.metric)
+        seconds = time_to_target(curve(trial, self.metric), self.target, self.metric, self.in_a_row)
         return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:

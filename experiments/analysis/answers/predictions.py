@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.speedup import LEAST_USL_SIZES
+from scalestudy.experiments.analysis.laws.speedup import FURTHEST, LEAST_USL_SIZES
 from scalestudy.experiments.analysis.laws.step_time import MEASURE, StepTimes
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, identified, missing, present
@@ -50,7 +48,6 @@ def predictions_part(
     price_per_gpu_hour: float | None = None,
     *,
     most_workers: int = MOST_WORKERS,
-    node_workers: int = NODE_WORKERS,
 ) -> Figure:
     """The `predictions` of `summary.json`.
 
@@ -60,7 +57,6 @@ def predictions_part(
             are predicted.
         price_per_gpu_hour: for the cost; None: no cost.
         most_workers: up to which predictions go.
-        node_workers: that one node holds, if no study spanned two.
 
     Returns:
         `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
@@ -83,7 +79,7 @@ def predictions_part(
     part = part_of_combination(throughput, of)
     if part is None:
         return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
-    predicting = _Predicting(ValidRange.of(part, node_workers), batches, efficiency, price_per_gpu_hour)
+    predicting = _Predicting(ValidRange.of(part), batches, efficiency, price_per_gpu_hour)
     rows = list(predicting.rows(most_workers))
     valid = [row for row in rows if row["valid"]]
     broken = next((row for row in rows if row["beyond"] and not row["valid"]), None)
@@ -143,9 +139,10 @@ def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
 class ValidRange:
     """The law of a step's time, and the places where it was timed.
 
-    node_workers: assumed to fit one node. within, across: numbers of workers timed on one node and across nodes.
-    least_share, most_share: examples a worker, as timed. doubts: why, by constant that is not identified. unbounded:
-    constants without a known upper limit.
+    node_workers: assumed to fit one node. within, across: numbers of workers timed on one node and across nodes. nodes:
+    numbers of nodes timed, above 1.
+    least_share, most_share: examples a worker, as timed. fixed_cost_known: whether alpha_c is identified. misfit: the
+    words on the size that is farthest from the law, if sizes differ from it by more than their repeats explain.
     """
 
     times: StepTimes
@@ -153,28 +150,29 @@ class ValidRange:
     node_workers: int
     within: tuple[int, ...]
     across: tuple[int, ...]
+    nodes: frozenset[int]
     least_share: float
     most_share: float
-    doubts: Mapping[str, str]
-    unbounded: frozenset[str]
+    fixed_cost_known: bool
+    misfit: str | None
 
     @classmethod
-    def of(cls, part: Mapping[str, Any], node_workers: int = NODE_WORKERS) -> "ValidRange":
+    def of(cls, part: Mapping[str, Any]) -> "ValidRange":
         """part: from `throughput.throughput_part`, one that is there."""
         sizes = {(point["num_gpus"], point["across_nodes"]) for point in part["points"]}
         shares = [point["batch_size"] / point["num_gpus"] for point in part["points"]]
-        fitted = {name: part[name] for name in MEASURE if part[name] is not None}
         within = tuple(sorted(count for count, across in sizes if not across))
         return cls(
             times=times_of(part),
             data_seconds=part["data_seconds"]["value"] or 0.0,
-            node_workers=max((*within[-1:], node_workers)),
+            node_workers=max((*within[-1:], NODE_WORKERS)),
             within=within,
             across=tuple(sorted(count for count, across in sizes if across)),
+            nodes=frozenset(point["nodes"] for point in part["points"]) - {1},
             least_share=min(shares),
             most_share=max(shares),
-            doubts={name: each["why"] for name, each in fitted.items() if not each.get("identified", True)},
-            unbounded=frozenset(name for name, each in fitted.items() if each["high"] is None),
+            fixed_cost_known=identified(part["alpha_c"]),
+            misfit=_misfit(part["points"]) if part["misfit"] else None,
         )
 
     @property
@@ -194,10 +192,16 @@ class ValidRange:
         """Whether so many workers are assumed to be on several nodes."""
         return num_gpus > (max(self.within, default=0) if self.across else self.node_workers)
 
+    def value(self, num_gpus: int, examples: float) -> float:
+        """Seconds of a step by the best law. examples: of all workers together."""
+        nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
+        return float(self.times.constants.step_seconds(num_gpus, examples / num_gpus, nodes)) + self.data_seconds
+
     def seconds(self, num_gpus: int, examples: float) -> Estimate:
-        """Seconds of a step. examples: of all workers together."""
-        across = self.spans_nodes(num_gpus)
-        return self.times.seconds(num_gpus, examples / num_gpus, data_seconds=self.data_seconds, across_nodes=across)
+        """Seconds of a step with their interval: beyond the workers timed, that of every law not rejected."""
+        told = self.times.beyond if num_gpus > self.counted[-1] else self.times.seconds
+        nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
+        return told(num_gpus, examples / num_gpus, data_seconds=self.data_seconds, nodes=nodes)
 
     def why_not_workers(self, num_gpus: int) -> str | None:
         """Why nothing can be said about so many workers, more than were timed. None if something can."""
@@ -207,7 +211,7 @@ class ValidRange:
                 f"{num_gpus} workers need several nodes (one is taken to hold {self.node_workers}), and nothing was "
                 f"timed across nodes; {MEASURE['alpha_n']}"
             )
-        name, where = ("beta_n", "across nodes") if spans else ("beta_r", "within a node")
+        where = "across nodes" if spans else "within a node"
         several = [size for size in (self.across if spans else self.within) if size > 1]
         sizes = [*(size for size in self.counted[:1] if size == 1), *several]  # one worker sums nothing, wherever it is
         if len(sizes) < LEAST_USL_SIZES:
@@ -215,35 +219,48 @@ class ValidRange:
             timed = f"only {names} workers were" if several else "no several workers were"
             more = f"time steps {where} with {LEAST_USL_SIZES} numbers of workers or more, 1 among them"
             return f"{timed} timed {where}, too few numbers to go beyond them; {more}"
-        if name in self.unbounded:
-            return f"what each further worker takes is not known: {self.doubts[name]}"
-        return None
+        if spans and len(self.nodes) < 2:
+            return f"steps across nodes were timed with {min(self.nodes)} nodes only; {MEASURE['beta_n']}"
+        if num_gpus > FURTHEST * self.counted[-1]:
+            return (
+                f"{num_gpus} workers are more than {FURTHEST} times the {self.counted[-1]} timed; time steps with "
+                f"{num_gpus // FURTHEST} workers or more"
+            )
+        return self.misfit
 
     def why_not_step(self, num_gpus: int, batch_size: int, examples: float) -> str | None:
         """Why the time of a step is no prediction. None if it is one, or was timed.
 
         examples: of a step, the mean. It is below the batch size if an epoch ends in a smaller batch.
         """
-        seconds, share = self.seconds(num_gpus, examples), batch_size / num_gpus
-        if share < self.least_share and "alpha_c" in self.doubts:
+        share = batch_size / num_gpus
+        if share < self.least_share and not self.fixed_cost_known:
             return (
                 f"{share:g} examples a worker are fewer than the {self.least_share:g} timed, and the fixed cost of a "
                 f"step is not known; {MEASURE['alpha_c']}"
             )
         if num_gpus in self.counted:
             return None
-        if seconds.low is None or seconds.high is None:
-            return f"the time of a step has no interval: {seconds.why}"
-        if seconds.high > WIDEST_RATIO * seconds.low:
-            # the constant that adds most to the uncertainty
-            slopes = self.times.constants.slopes(num_gpus, examples / num_gpus, self.spans_nodes(num_gpus))
-            errors = dict(zip(self.times.names, np.sqrt(np.diag(self.times.covariance)), strict=True))
-            name = max(errors, key=lambda name: abs(slopes[name]) * float(errors[name]))
+        seconds = self.seconds(num_gpus, examples)
+        if not seconds.high or not seconds.low or seconds.high > WIDEST_RATIO * seconds.low:
             return (
-                f"a step may take anything from {seconds.low:.3g} to {seconds.high:.3g} s, for {name} is not known "
-                f"well enough; {MEASURE[name]}"
+                f"a step may take anything from {seconds.low or 0:.3g} to {seconds.high or math.inf:.3g} s: laws that "
+                f"fit the timings alike part there; time steps with more than {self.counted[-1]} workers"
             )
         return None
+
+
+def _misfit(points: Sequence[Mapping[str, Any]]) -> str:
+    """The words on the point that is farthest from its law, for its repeats."""
+    worst = max(
+        points, key=lambda each: abs(math.log(each["measured_seconds"] / each["fitted_seconds"])) * each["n"] ** 0.5
+    )
+    off = worst["measured_seconds"] / worst["fitted_seconds"] - 1
+    return (
+        f"no law fits the steps timed: with {worst['num_gpus']} workers and batch {worst['batch_size']} they take "
+        f"{abs(off):.0%} {'more' if off > 0 else 'less'} than the nearest one says, which repeats do not explain; time "
+        "that size again, and sizes beside it"
+    )
 
 
 @dataclass(frozen=True)
@@ -277,7 +294,7 @@ class _Predicting:
             batch for batch in self.batches if batch.examples >= count and batch.batch_size / count <= valid.most_share
         ]
         if fitting:
-            batch = min(fitting, key=lambda batch: batch.steps * valid.seconds(count, batch.examples).value)
+            batch = min(fitting, key=lambda batch: batch.steps * valid.value(count, batch.examples))
             why = valid.why_not_step(count, batch.batch_size, batch.examples)
             return (None, why) if why else (batch, None)
         largest = max(batch.batch_size for batch in self.batches)
@@ -319,17 +336,17 @@ class _Predicting:
     def _larger(self, best: Batch, count: int) -> str | None:
         """What a batch beyond those measured is predicted to bring. None if that is unknown, or it brings nothing."""
         s_min, b_crit = self.efficiency["s_min"], self.efficiency["b_crit"]
-        if not identified(s_min) or not identified(b_crit):
+        if self.valid_range.misfit or not identified(s_min) or not identified(b_crit):
             return None
         largest = max(batch.batch_size for batch in self.batches)
         if any(point["batch_size"] > largest for point in self.efficiency["points"]):
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
-        now = best.steps * self.valid_range.seconds(count, best.examples).value
+        now = best.steps * self.valid_range.value(count, best.examples)
         most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
-                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.seconds(count, size).value
+                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.value(count, size)
                 most_gain = max(most_gain or (0.0, 0), (now / then, size))
         if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
-from scalestudy.experiments.analysis.laws.step_time import Constants, StepTimes
+from scalestudy.experiments.analysis.laws.step_terms import Constants
+from scalestudy.experiments.analysis.laws.step_time import StepTimes
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, identified, number_of
 
@@ -20,26 +21,30 @@ class RowLaw:
     """The law of a step's time that a timing row lies on.
 
     across_nodes: whether the row's workers were on several nodes. largest_share: of examples a worker, as timed.
+    least_fixed: lower end of alpha_c; None if alpha_c is not identified.
     """
 
     times: StepTimes
     across_nodes: bool
     data_seconds: float
     largest_share: float
-    fixed_cost_known: bool
+    least_fixed: float | None
 
     @classmethod
     def of(cls, throughput: Figure | None, row: Row) -> "RowLaw | None":
-        """The row's law, or None if there is none. throughput: from `throughput.throughput_part`, or None."""
+        """The row's law, or None if there is none, or the timings reject it.
+
+        throughput: from `throughput.throughput_part`, or None.
+        """
         part = part_of_combination(throughput, combination_of(row["params"])) if throughput is not None else None
-        if part is None:
+        if part is None or part["misfit"]:
             return None
         return cls(
             times=times_of(part),
             across_nodes=bool(row.get("across_nodes")),
             data_seconds=part["data_seconds"]["value"] or 0.0,
             largest_share=max(point["batch_size"] / point["num_gpus"] for point in part["points"]),
-            fixed_cost_known=identified(part["alpha_c"]),
+            least_fixed=(part["alpha_c"]["low"] or 0.0) if identified(part["alpha_c"]) else None,
         )
 
     @property
@@ -50,8 +55,8 @@ class RowLaw:
     def seconds(self, num_gpus: int, batch_size: float) -> float:
         """Seconds of a step."""
         share = batch_size / num_gpus
-        step = self.times.seconds(num_gpus, share, data_seconds=self.data_seconds, across_nodes=self.across_nodes)
-        return step.value
+        nodes = self.times.nodes(num_gpus, self.across_nodes)
+        return float(self.constants.step_seconds(num_gpus, share, nodes)) + self.data_seconds
 
     def sync_share(self, num_gpus: int, batch_size: float) -> float:
         """The exposed part of summing gradients, as a share of a step."""
@@ -63,11 +68,6 @@ class RowLaw:
         """alpha_c as a share of T_grad."""
         gradient = float(self.constants.gradient_seconds(per_worker_batch))
         return self.constants.alpha_c / gradient if gradient > 0 else 0.0
-
-    def gain(self, row: Row, batch_size: float) -> float:
-        """Examples a second at another batch size, over those at the row's."""
-        workers, now = row["params"]["num_gpus"], row["params"]["batch_size"]
-        return batch_size / now * self.seconds(workers, now) / self.seconds(workers, batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,43 +84,51 @@ class Steps:
     b_crit: float | None
 
     @classmethod
-    def of(cls, efficiency: Figure | None, row: Row) -> "Steps | None":
-        """The steps for a row, or None if unknown. efficiency: from `efficiency.statistical_efficiency`, or None."""
+    def of(cls, efficiency: Figure | None, row: Row, target: float) -> "Steps | None":
+        """The steps for a row, or None if those to this target are unknown.
+
+        efficiency: from `efficiency.statistical_efficiency`, or None.
+        """
         part = part_of_combination(efficiency, combination_of(row["params"])) if efficiency is not None else None
-        if part is None or part.get("target") is None:
+        if part is None or part.get("target") != target:
             return None
         s_min, b_crit = (number_of(part[name]) for name in ("s_min", "b_crit"))
         known = s_min is not None and b_crit is not None
         return cls(
-            target=part["target"],
-            measured={point["batch_size"]: point.get("fitted_steps") or point["steps"] for point in part["points"]},
+            target=target,
+            measured={
+                point["batch_size"]: None if point["steps"] is None else point.get("fitted_steps") or point["steps"]
+                for point in part["points"]
+            },
             s_min=s_min if known else None,
             b_crit=b_crit if known else None,
         )
 
+    def missed(self, batch_size: int) -> bool:
+        """Whether trainings with this batch size missed the target, or with a smaller one above all that reached it."""
+        most = max((size for size, steps in self.measured.items() if steps is not None), default=0)
+        missed = [size for size, steps in self.measured.items() if steps is None]
+        return any(size == batch_size or most < size < batch_size for size in missed)
+
     def at(self, batch_size: int) -> float | None:
-        """Steps with this batch size. None if they are unknown, or it was tried and does not reach the target."""
-        if batch_size in self.measured:
-            return self.measured[batch_size]
-        reached = [size for size, steps in self.measured.items() if steps is not None]
-        given_up = any(max(reached, default=0) < size < batch_size for size in self.measured)
-        if self.s_min is None or self.b_crit is None or given_up:
-            return None
+        """Steps with this batch size. None if they are unknown, or it missed the target."""
+        if batch_size in self.measured or self.missed(batch_size) or self.s_min is None or self.b_crit is None:
+            return self.measured.get(batch_size)
         return self.s_min * (1 + self.b_crit / batch_size)
 
 
 def raise_batch(
-    law: RowLaw | None, row: Row, enough: Callable[[RowLaw, int, float], bool], efficiency: Figure | None = None
+    law: RowLaw, row: Row, base: Row, enough: Callable[[RowLaw, int, float], bool], steps: Steps | None = None
 ) -> str | None:
-    """`Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9.`
+    """`Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.`
 
     If steps to the target are known, it names the doubling of the row's batch that reaches it soonest, or says that
-    none does. Else it names the smallest that is enough, or the largest whose share a worker was timed, with its gain
-    in examples a second. None if there is no law, or no such batch is predicted to bring much.
+    none is sooner than the recommended cell, whose timing row the base is. Else it names the smallest that is enough,
+    or the largest whose share a worker was timed, with its gain in examples a second. It never names one that missed
+    the target. None if no such batch is predicted to bring much.
     """
-    if law is None:
-        return None
     workers, now = row["params"]["num_gpus"], row["params"]["batch_size"]
+    base_workers, base_batch = base["params"]["num_gpus"], base["params"]["batch_size"]
     # doublings for which the training set has examples, and a worker's share was timed
     batches = [
         batch
@@ -129,31 +137,35 @@ def raise_batch(
     ]
     if not batches:
         return None
-    fewer = " Use fewer workers." if workers > 1 else ""
-    steps = Steps.of(efficiency, row)
+    fewer = " Use fewer workers." if base_workers > 1 else " Stay with one worker." if workers > 1 else ""
+    raised = "Raise the batch" if workers == base_workers else f"With {workers} workers raise the batch"
+    base_seconds = law.seconds(base_workers, base_batch)
     if steps is not None:
-        steps_now = steps.at(now)
+        batches = [batch for batch in batches if not steps.missed(batch)]
+        if not batches:
+            return f"A larger batch is no remedy: those tried have not reached {steps.target:g}.{fewer}"
+        base_steps = steps.at(base_batch)
         gains = {
-            batch: steps_now / then * (law.gain(row, batch) * now / batch)
+            batch: base_steps * base_seconds / (then * law.seconds(workers, batch))
             for batch in batches
-            if steps_now is not None and (then := steps.at(batch)) is not None
+            if base_steps is not None and (then := steps.at(batch)) is not None
         }
         if gains:
             best = max(gains, key=lambda batch: gains[batch])
             if gains[best] < WORTH_TELLING:
                 return (
-                    f"A larger batch is no remedy: it is predicted to reach {steps.target:g} no sooner, needing more "
-                    f"examples.{fewer}"
+                    f"A larger batch is no remedy: it is predicted to reach {steps.target:g} no sooner than the "
+                    f"recommended cell, needing more examples.{fewer}"
                 )
-            raised = f"Raise the batch to {best} ({best / workers:g} a worker)"
-            return f"{raised}: predicted {gains[best]:.1f}× as fast to {steps.target:g}."
-        batches = [batch for batch in batches if steps.measured.get(batch, math.inf) is not None]
-        if not batches:
-            return f"A larger batch is no remedy: those tried have not reached {steps.target:g}.{fewer}"
+            return (
+                f"{raised} to {best} ({best / workers:g} a worker): predicted {gains[best]:.1f}× as fast to "
+                f"{steps.target:g} as the recommended cell."
+            )
     chosen = next((batch for batch in batches if enough(law, workers, batch)), batches[-1])
-    if (gain := law.gain(row, chosen)) < WORTH_TELLING:
+    gain = (chosen / law.seconds(workers, chosen)) / (base_batch / base_seconds)
+    if gain < WORTH_TELLING:
         return None
     return (
-        f"Raise the batch to {chosen} ({chosen / workers:g} a worker): predicted {gain:.1f}× the examples a second; "
-        "a target may take more of them."
+        f"{raised} to {chosen} ({chosen / workers:g} a worker): predicted {gain:.1f}× the examples a second of the "
+        "recommended cell; a target may take more of them."
     )

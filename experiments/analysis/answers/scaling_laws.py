@@ -14,6 +14,7 @@ from scalestudy.experiments.analysis.answers.throughput import TimedSize, TimedS
 from scalestudy.experiments.analysis.laws.least_squares import Estimate, NoLawError
 from scalestudy.experiments.analysis.laws.speedup import (
     LEAST_USL_SIZES,
+    MEASURE,
     Usl,
     fit_amdahl,
     fit_gustafson,
@@ -143,9 +144,9 @@ def _fit(line: Line) -> dict[str, Any]:
 def _law(law: Usl | None, why: str | None) -> dict[str, Figure]:
     if law is None:
         return dict.fromkeys(LAW, missing(why or ""))
-    remedy = "time more numbers of workers, and larger ones"
-    estimates = (law.scale, law.sigma, law.kappa, law.peak)
-    return {name: estimate_part(estimate, remedy) for name, estimate in zip(LAW, estimates, strict=True)}
+    *others, peak = LAW
+    constants = zip(others, (law.scale, law.sigma, law.kappa), strict=True)
+    return {**{name: estimate_part(each, MEASURE) for name, each in constants}, peak: estimate_part(law.peak)}
 
 
 def _serial(fitted: Callable[[], Estimate], why: str | None) -> Figure:
@@ -158,10 +159,13 @@ def _serial(fitted: Callable[[], Estimate], why: str | None) -> Figure:
 
 
 def _curve(law: Usl, most: int) -> list[dict[str, Any]]:
-    """The law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms."""
-    doublings = math.log2(most) + 1
-    count = math.ceil(doublings * CURVE_POINTS_PER_DOUBLING)
-    places = [2 ** (doublings * index / count) for index in range(count + 1)]
+    """The law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms.
+
+    A law that the timings reject ends where they do.
+    """
+    furthest = most if law.fit.misfit else 2 * most
+    count = math.ceil(math.log2(furthest) * CURVE_POINTS_PER_DOUBLING)
+    places = [furthest ** (index / count) for index in range(count + 1)]
     points = [(place, law.throughput(place)) for place in places]
     return [
         {"num_gpus": place, "samples_per_second": each.value, "low": each.low, "high": each.high}

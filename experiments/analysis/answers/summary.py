@@ -9,8 +9,9 @@ from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import choose
 from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
+from scalestudy.experiments.analysis.answers.target_times import times_to
 from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
-from scalestudy.experiments.analysis.answers.verdicts import verdicts
+from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.measures.cells import (
     Cell,
     cell_row,
@@ -20,10 +21,11 @@ from scalestudy.experiments.analysis.measures.cells import (
     seed_caveat,
 )
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figure, Row, missing, present
 from scalestudy.experiments.analysis.measures.records import (
+    TIMED,
     Trial,
-    stopped_caveat,
+    cut_caveats,
     timed_alone_caveat,
     timing_counts,
     unusable_caveat,
@@ -31,12 +33,11 @@ from scalestudy.experiments.analysis.measures.records import (
     without_timing_runs,
 )
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_answer, scaling_part, timing_rows
-from scalestudy.experiments.analysis.measures.targets import study_cost, target_row
+from scalestudy.experiments.analysis.measures.targets import study_cost
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, name_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 
-SUMMARY_VERSION = 1
 SHOWN_FAILURES = 20
 
 
@@ -74,9 +75,9 @@ def summarise_cells(
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
-    by_target = {target: [target_row(cell, target, price) for cell in cells] for target in spec.targets.accuracy}
+    by_target = times_to(spec, cells, spec.targets.accuracy, price)
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
-    recommendation = choose(cells, rows, by_target, metric)
+    recommendation = choose(spec, cells, rows, timings, by_target)
     steps = timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation)
     throughput = throughput_part(steps)
     tuned = tunings(spec, cells, recommendation)
@@ -100,15 +101,20 @@ def summarise_cells(
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
         "predictions": predictions_part(throughput, efficiency, price),
-        "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target]],
+        "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
         "factorised": factorised,
-        "verdicts": verdicts(timed, throughput, efficiency),
+        "verdicts": verdicts(Case.of(timed, recommendation, throughput, efficiency)),
         "recommendation": recommendation,
         "failures": failures(trials),
         "caveats": [
-            *(sentence for sentence in (unusable_caveat(lines, trials), stopped_caveat(trials)) if sentence),
-            *caveats(rows, counts, metric),
-            *factorised_caveats(spec, plan, rows, factorised),
+            {"kind": kind, "words": words}
+            for kind, words in (
+                ("unusable", unusable_caveat(lines, trials)),
+                *(("cut", words) for words in cut_caveats(trials)),
+                *caveats(rows, counts, metric),
+                *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
+            )
+            if words
         ],
     }
 
@@ -124,8 +130,8 @@ def predict(
 ) -> Figure:
     """The `predictions` of a study alone, as `predictions.predictions_part` gives them.
 
-    recommendation: from `recommend`. The settings of its choice are predicted, for the hardest of the spec's targets
-    that is known well enough, else for its own. price: of a GPU-hour. most_workers: up to which to predict.
+    recommendation: from `recommend`. The settings of its choice are predicted, for its target; where it has none, for
+    the hardest that is known well enough. price: of a GPU-hour. most_workers: up to which to predict.
     """
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
     throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
@@ -162,7 +168,7 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[Any, ...], list[str]] = {}
     for trial in trials:
-        if trial["status"] not in ("finished", "stopped"):
+        if trial["status"] not in TIMED:
             error: Mapping[str, Any] = trial.get("error") or {}
             key = (trial["status"], error.get("kind"), error.get("message"), error.get("rank"))
             groups.setdefault(key, []).append(name_of(trial.get("kind", "training"), trial["params"]))
@@ -171,8 +177,11 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]
 
 
-def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric) -> list[str]:
-    """What a reader must know before believing the figures, as sentences."""
+def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric) -> list[tuple[str, str | None]]:
+    """What a reader must know before believing the figures: kinds and sentences, None for those that don't apply.
+
+    The kind of a flag's caveat is the flag.
+    """
     device = None
     if any(row["device"] == "cpu" for row in rows):
         threads = {row["threads"] for row in rows if row["device"] == "cpu" and row["threads"]}
@@ -183,6 +192,10 @@ def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric)
         for status in ("diverged", "out_of_memory", "failed", "skipped", "not_run")
         if counts[status]
     ]
-    ending = f"Of {plural(counts['planned'], 'planned trial')}, {', '.join(bad)}." if bad else None
-    caveats = [device, seed_caveat(rows, metric), ending, timed_alone_caveat(rows), *flag_caveats(rows).values()]
-    return [caveat for caveat in caveats if caveat]
+    return [
+        ("device", device),
+        ("seeds", seed_caveat(rows, metric)),
+        ("endings", f"Of {plural(counts['planned'], 'planned trial')}, {', '.join(bad)}." if bad else None),
+        ("timed_alone", timed_alone_caveat(rows)),
+        *flag_caveats(rows).items(),
+    ]

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
 from scalestudy.experiments.analysis.laws.step_time import (
     MEASURE,
-    Constants,
-    Place,
     StepTimeLaw,
     StepTimes,
     fit_step_time,
@@ -27,13 +26,12 @@ from scalestudy.experiments.analysis.measures.cells import Cell, Combination, co
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, positive, present
 from scalestudy.experiments.analysis.measures.records import (
     Trial,
-    epoch_phases,
     is_timing,
     samples_per_second,
-    spans_nodes,
     timed_epochs,
+    timed_phases,
     undisturbed_phase_seconds,
-    undisturbed_rate,
+    undisturbed_rates,
     undisturbed_step_seconds,
 )
 
@@ -65,8 +63,13 @@ class TimedSize:
 
     num_gpus: int
     batch_size: int
-    across_nodes: bool
+    nodes: int
     timings: tuple[StepTiming, ...]
+
+    @property
+    def across_nodes(self) -> bool:
+        """Whether the workers were on several nodes."""
+        return self.nodes > 1
 
     @property
     def per_worker_batch(self) -> float:
@@ -97,7 +100,7 @@ class TimedSize:
             per_worker_batch=self.per_worker_batch,
             seconds=self.seconds,
             data_seconds=(self.data_seconds or 0.0) if with_data else 0.0,
-            across_nodes=self.across_nodes,
+            nodes=self.nodes,
         )
 
 
@@ -149,7 +152,7 @@ def timed_steps(
 
 def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
     left_out: Counter[str] = Counter()
-    groups: dict[tuple[int, int, bool], list[StepTiming]] = {}
+    groups: dict[tuple[int, int, int], list[StepTiming]] = {}
     flagged = False
     for cell, trial in _trials(combination.cells):
         doubts = DOUBTFUL & set(trial.get("flags") or ())
@@ -157,23 +160,25 @@ def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
             left_out.update(doubts)
         elif (timing := step_timing(trial)) is not None:
             flagged = flagged or bool(doubts)
-            groups.setdefault((cell.num_gpus, cell.batch_size, spans_nodes(trial)), []).append(timing)
+            nodes = min((trial.get("world") or {}).get("nodes") or 1, cell.num_gpus)
+            groups.setdefault((cell.num_gpus, cell.batch_size, nodes), []).append(timing)
     sizes = [
-        TimedSize(num_gpus=num_gpus, batch_size=batch_size, across_nodes=across, timings=tuple(timings))
-        for (num_gpus, batch_size, across), timings in sorted(groups.items())
+        TimedSize(num_gpus=num_gpus, batch_size=batch_size, nodes=nodes, timings=tuple(timings))
+        for (num_gpus, batch_size, nodes), timings in sorted(groups.items())
     ]
     return TimedSteps(of=combination.of, sizes=tuple(sizes), left_out=dict(left_out), flagged=flagged)
 
 
 def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
-    """The trials that timings are taken from, each once, though all learning rates share a timing run."""
+    """The trials that timings are taken from, each once, though all learning rates share timing runs."""
     seen: set[str] = set()
     for cell in cells:
-        if cell.timing is None:
+        if not cell.timings:
             yield from ((cell, trial) for trial in cell.timed if trial["params"]["num_gpus"] == cell.num_gpus)
-        elif cell.timed and cell.timing["trial_id"] not in seen:
-            seen.add(cell.timing["trial_id"])
-            yield cell, cell.timing
+        for timing in cell.timings if cell.timed else ():
+            if timing["trial_id"] not in seen:
+                seen.add(timing["trial_id"])
+                yield cell, timing
 
 
 def step_timing(trial: Trial) -> StepTiming | None:
@@ -195,10 +200,10 @@ def step_timing(trial: Trial) -> StepTiming | None:
 
 def _of_training(trial: Trial) -> StepTiming | None:
     rows = []
-    for epoch in timed_epochs(trial):
+    for epoch, phases in zip(timed_epochs(trial), timed_phases(trial), strict=True):
         samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
         if samples and steps and rate:
-            rows.append((samples / steps / rate, samples / steps, (epoch_phases(epoch) or {}).get("data")))
+            rows.append((samples / steps / rate, samples / steps, (phases or {}).get("data")))
     if not rows:
         return None
     seconds, examples, waits = zip(*rows, strict=True)
@@ -211,12 +216,12 @@ def _of_training(trial: Trial) -> StepTiming | None:
 
 
 def _of_timing_run(trial: Trial) -> StepTiming | None:
-    seconds, rate = undisturbed_step_seconds(trial), undisturbed_rate(trial)
-    if seconds is None or rate is None:
+    seconds, rate = undisturbed_step_seconds([trial]), undisturbed_rates([trial])
+    if not seconds or not rate:
         return None
-    phases = undisturbed_phase_seconds(trial)
+    phases = undisturbed_phase_seconds([trial])
     waited = phases["data"] if present(phases) else None
-    return StepTiming(seconds=seconds, examples=seconds * rate, data_seconds=waited)
+    return StepTiming(seconds=seconds[0], examples=seconds[0] * rate[0], data_seconds=waited)
 
 
 def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
@@ -224,18 +229,19 @@ def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
 
     Returns:
         `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
-        points, covariance, flagged, others}`, or missing with a why. `others` has a part of the same form for each
+        points, law, flagged, others}`, or missing with a why. `others` has a part of the same form for each
         other combination of swept keys.
 
-        Estimates are in seconds: beta_c per example, the other betas per further worker. alpha_n and beta_n are null
-        unless workers spanned nodes. data_seconds is the median over the sizes with their range; the other constants
-        are fitted beside each size's own. median_error is the law's relative error at sizes that it was not fitted to,
-        null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats explain, so that
+        Estimates are in seconds: beta_c per example, beta_r per further worker, beta_n per further node. alpha_n and
+        beta_n are null unless workers spanned nodes. data_seconds is the median over the sizes with their range; the
+        other constants are fitted beside each size's own. median_error is the law's relative error at sizes that it was
+        not fitted to, null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats
+        explain, so that
         intervals are those of the sizes.
 
         A point has `num_gpus`, `batch_size`, `per_worker_batch` (as timed, since the last step of an epoch may be
-        smaller), `across_nodes`, measured_seconds (geometric mean of n repeats), fitted_seconds with low and high.
-        covariance: what `times_of` needs.
+        smaller), `nodes` and `across_nodes`, `data_seconds`, measured_seconds (geometric mean of n repeats, one that is
+        far off moved nearer), fitted_seconds with low and high. law: what `times_of` needs beside the points.
     """
     if not steps:
         return missing("the study has no cells")
@@ -249,14 +255,11 @@ def _part(steps: TimedSteps) -> Figure:
     except NoLawError as error:
         return {"of": steps.of, **missing(f"{error}{steps.why_left_out}"), "flagged": steps.flagged}
     spans = any(size.across_nodes for size in steps.sizes)
-    errors = held_out_errors(steps.places, law)
+    errors = held_out_errors(law)
     waits = [size.data_seconds for size in steps.sizes if size.data_seconds is not None]
     data_seconds: Figure = {**missing(NO_PHASES), "low": None, "high": None, "identified": False}
     if steps.phases_measured:
         data_seconds = {"value": statistics.median(waits), "low": min(waits), "high": max(waits)}
-    times, covariance = law.times, None
-    if times.t is not None:
-        covariance = {"names": list(times.names), "matrix": times.covariance.tolist(), "t": times.t}
     return {
         "of": steps.of,
         **{name: _constant(law, name) for name in MEASURE if spans or name not in ACROSS_NODES},
@@ -265,8 +268,13 @@ def _part(steps: TimedSteps) -> Figure:
         "median_error": statistics.median(errors) if errors else None,
         "held_out": len(errors),
         "misfit": law.fit.misfit,
-        "points": [_point(size, law, with_data=steps.phases_measured) for size in steps.sizes],
-        "covariance": covariance,
+        "points": [_point(size, place, law.times) for size, place in zip(steps.sizes, law.times.places, strict=True)],
+        "law": {
+            "constants": {name: getattr(law.times.constants, name) for name in law.times.names},
+            "covariance": law.times.covariance.tolist(),
+            "t": law.times.t,
+            "noise": law.times.noise,
+        },
         "flagged": steps.flagged,
     }
 
@@ -275,20 +283,19 @@ def _constant(law: StepTimeLaw, name: str) -> Figure:
     estimate = law.estimate(name)
     if estimate is not None:
         return estimate_part(estimate)
-    return {**missing(f"{law.absent[name]}; {MEASURE[name]}"), "low": None, "high": None, "identified": False}
+    return {**missing(law.why_absent(name)), "low": None, "high": None, "identified": False}
 
 
-def _point(size: TimedSize, law: StepTimeLaw, *, with_data: bool) -> dict[str, Any]:
-    place = size.place(with_data=with_data)
-    fitted = law.times.seconds(
-        place.num_gpus, place.per_worker_batch, data_seconds=place.data_seconds, across_nodes=place.across_nodes
-    )
+def _point(size: TimedSize, place: Place, times: StepTimes) -> dict[str, Any]:
+    fitted = times.seconds(place.num_gpus, place.per_worker_batch, data_seconds=place.data_seconds, nodes=place.nodes)
     return {
         "num_gpus": size.num_gpus,
         "batch_size": size.batch_size,
         "per_worker_batch": place.per_worker_batch,
+        "nodes": size.nodes,
         "across_nodes": size.across_nodes,
-        "measured_seconds": place.typical_seconds,
+        "data_seconds": place.data_seconds,
+        "measured_seconds": place.seconds[0],  # all are their mean
         "fitted_seconds": fitted.value,
         "low": fitted.low,
         "high": fitted.high,
@@ -298,13 +305,24 @@ def _point(size: TimedSize, law: StepTimeLaw, *, with_data: bool) -> dict[str, A
 
 def times_of(part: Mapping[str, Any]) -> StepTimes:
     """The law of a part that is there, for the time of any other step."""
-    values = {name: part[name]["value"] for name in MEASURE if part[name] is not None and present(part[name])}
-    covariance = part["covariance"] or {"names": (), "matrix": np.zeros((0, 0)), "t": None}
+    law = part["law"]
+    places = tuple(
+        Place(
+            num_gpus=point["num_gpus"],
+            per_worker_batch=point["per_worker_batch"],
+            seconds=(point["measured_seconds"],) * point["n"],
+            data_seconds=point["data_seconds"],
+            nodes=point["nodes"],
+        )
+        for point in part["points"]
+    )
     return StepTimes(
-        constants=Constants(**values),
-        names=tuple(covariance["names"]),
-        covariance=np.array(covariance["matrix"]),
-        t=covariance["t"],
+        constants=Constants(**law["constants"]),
+        names=tuple(law["constants"]),
+        covariance=np.array(law["covariance"]),
+        t=law["t"],
+        noise=law["noise"],
+        places=places,
     )
 
 

@@ -1,18 +1,23 @@
 """Why it does not get faster: verdicts, each with its evidence, threshold and remedy (docs/formulas.md §8).
 
-A rule is a function from the timing rows (`scaling.timing_rows`) and the law of a step's time to at most one verdict.
-`DOUBTS` and `CAUSES` list them.
+Verdicts on the timings themselves (`DOUBTS`) look at all of them. Causes (`CAUSES`) are looked for where the
+recommended cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker,
+they are looked for also at the next larger num_gpus at its batch size, which tells why more workers are not
+recommended. The worst of many noisy places would always show some cause.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.analysis.answers.remedies import RowLaw, raise_batch
+from scalestudy.experiments.analysis.answers.remedies import RowLaw, Steps, raise_batch
 from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.measures.cells import key_of
+from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
 from scalestudy.experiments.analysis.measures.records import PHASES
-from scalestudy.experiments.analysis.measures.units import flag_verdict_words
+from scalestudy.experiments.analysis.measures.units import flag_verdict_words, metric_of
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15
@@ -20,50 +25,132 @@ SMALL_BATCH_RATIO = 1.25
 FIXED_SHARE = 0.5
 STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
+SURE = 0.94
+"""Of the intervals: at 90 % so many figures are judged that a healthy study has a verdict too often."""
 SHARDED_HALFWAY = 0.5
 """Above this point between falling with the workers and staying constant, steps count as not falling."""
 Verdict = dict[str, Any]
-Rule = Callable[[Sequence[Row], Figure | None, Figure | None], Verdict | None]
 
 
-def verdicts(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> list[Verdict]:
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What verdicts are judged by.
+
+    rows: all timing rows that have a time. places: those where causes are looked for, the judged cell's first: the
+    recommended one if there is one, else that of the best metric. judged: as words name that cell.
+    throughput: from `throughput.throughput_part`. efficiency: from `efficiency.statistical_efficiency`.
+    """
+
+    rows: Sequence[Row]
+    places: Sequence[Row]
+    judged: str
+    recommendation: Figure
+    throughput: Figure | None
+    efficiency: Figure | None
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Row],
+        recommendation: Figure,
+        throughput: Figure | None = None,
+        efficiency: Figure | None = None,
+    ) -> "Case":
+        """recommendation: from `recommendation.choose`. Where it names no cell there are no places."""
+        recommended = present(recommendation["recommended"])
+        cell = recommendation["recommended" if recommended else "choice"]
+        places = [row for row in rows if cell.get("label") in row["cells"]]
+        judged = "the recommended" if recommended else f"the {metric_of(recommendation).superlative} cell,"
+        if places and places[0]["params"]["num_gpus"] == 1:
+            alike = key_of(places[0]["params"], ("num_gpus",))
+            larger = [
+                row
+                for row in _sound(rows) or rows
+                if row["params"]["num_gpus"] > 1 and key_of(row["params"], ("num_gpus",)) == alike
+            ]
+            places += sorted(larger, key=lambda row: int(row["params"]["num_gpus"]))[:1]
+        return cls(
+            rows=rows,
+            places=places,
+            judged=judged,
+            recommendation=recommendation,
+            throughput=throughput,
+            efficiency=efficiency,
+        )
+
+    def above(
+        self,
+        values: Mapping[str, float | None],
+        threshold: float,
+        figure: str,
+        compared: Mapping[str, Row] | None = None,
+    ) -> dict[str, float]:
+        """The values, by label, that are above a threshold and whose interval is above half of it.
+
+        Half of what a threshold exceeds is healthy: of a ratio of 1.2 that is 1.1. figure: whose `scatter` makes the
+        interval; without repeats there is none. compared: by label, the row that a ratio is taken to.
+        """
+        healthy = threshold / 2 if threshold < 1 else (1 + threshold) / 2
+        pooled = Scatter.pooled(row["scatter"][figure] for row in _sound(self.rows) or self.rows)
+        found = {}
+        for label, value in values.items():
+            rows = [self.row(label), *([compared[label]] if compared else [])]
+            runs = [max(row["scatter"][figure]["n"], 1) for row in rows]
+            half = pooled.half(*runs, level=SURE) if pooled is not None else 0.0
+            if value is not None and value > threshold and value * math.exp(-half) > healthy:
+                found[label] = value
+        return found
+
+    def row(self, label: str) -> Row:
+        """The row of this label."""
+        return next(row for row in self.rows if row["label"] == label)
+
+    def where(self, label: str) -> str:
+        """The place as words name it."""
+        chosen = self.places[0]["label"]
+        return label if label == chosen else f"{label}, the next larger num_gpus after {self.judged} {chosen}"
+
+    def larger_batch(self, label: str, enough: Callable[[RowLaw, int, float], bool]) -> str | None:
+        """`remedies.raise_batch` for a place; None too where no cell is recommended that a gain could be taken to."""
+        row, target = self.row(label), self.recommendation["target"]
+        law = RowLaw.of(self.throughput, row)
+        if law is None or not present(self.recommendation["recommended"]):
+            return None
+        steps = Steps.of(self.efficiency, row, target) if target is not None else None
+        if target is not None and steps is None:
+            return None
+        return raise_batch(law, row, self.places[0], enough, steps)
+
+
+Rule = Callable[[Case], Verdict | None]
+
+
+def verdicts(case: Case) -> list[Verdict]:
     """Every verdict that holds. Those that put the timings themselves in doubt stand first.
 
-    Causes are looked for in the timings that no flag puts in doubt. If all are flagged, all are used, and the words say
-    so.
-
-    Args:
-        rows: from `scaling.timing_rows`, those with a time.
-        throughput: from `throughput.throughput_part`. With it remedies say what they are predicted to bring, and fixed
-            costs are judged.
-        efficiency: from `efficiency.statistical_efficiency`. With it remedies are chosen by the time to its
-            target.
+    If a cause is seen in timings with flags, its words say so.
     """
-    doubts = [verdict for rule in DOUBTS if (verdict := rule(rows, throughput, efficiency)) is not None]
-    sound = [row for row in rows if not DOUBTFUL & set(row["flags"])]
-    causes = [verdict for rule in CAUSES if (verdict := rule(sound or rows, throughput, efficiency)) is not None]
-    return doubts + (causes if sound else [_flagged(verdict, rows) for verdict in causes])
+    doubts, causes = ([found for rule in rules if (found := rule(case)) is not None] for rules in (DOUBTS, CAUSES))
+    return doubts + [_flagged(verdict, case) for verdict in causes]
 
 
-def _flagged(verdict: Verdict, rows: Sequence[Row]) -> Verdict:
+def _flagged(verdict: Verdict, case: Case) -> Verdict:
     """The verdict with the flags of the timings that it rests on."""
-    flags = sorted({flag for row in rows if row["label"] in verdict["cells"] for flag in DOUBTFUL & set(row["flags"])})
+    flags = sorted({flag for label in verdict["cells"] for flag in DOUBTFUL & set(case.row(label)["flags"])})
+    if not flags:
+        return verdict
     return {**verdict, "words": f"{verdict['words']} These timings are marked {', '.join(flags)}.", "flags": flags}
 
 
-def oversubscribed(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def oversubscribed(case: Case) -> Verdict | None:
     """There were more threads than cores, as the trials are flagged."""
     remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
-    return _by_flag(rows, "oversubscribed", "oversubscribed", remedy)
+    return _by_flag(case.rows, "oversubscribed", "oversubscribed", remedy)
 
 
-def disturbed(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def disturbed(case: Case) -> Verdict | None:
     """Trials shared a node with others while they were timed."""
-    return _by_flag(rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
+    return _by_flag(case.rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
 
 
 def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
@@ -74,24 +161,26 @@ def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict
     return _verdict(cause, flag_verdict_words(cause, list(flagged)), remedy, None, flagged)
 
 
-def unsteady(rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None) -> Verdict | None:
-    """Repeated timings differ by more than 20 %, on rows that no flag explains."""
-    differ = {row["label"]: row["unsteadiness"]["value"] for row in rows if "shared_node" not in row["flags"]}
-    evidence = _above(differ, UNSTEADINESS)
-    if not evidence:
+def unsteady(case: Case) -> Verdict | None:
+    """Runs of the same steps scatter by more than 20 %, over all places that no flag explains."""
+    scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if "shared_node" not in row["flags"]}
+    pooled = Scatter.pooled(scatters.values())
+    if pooled is None or pooled.least(SURE) <= UNSTEADINESS:
         return None
-    label, ratio = _worst(evidence)
-    words = f"Repeated timings differ by {ratio:.0%} ({label}; threshold {UNSTEADINESS:.0%}): something disturbs them."
+    several = {label: float(each["value"]) for label, each in scatters.items() if each["value"] is not None}
+    evidence = _largest_first({label: value for label, value in several.items() if value > UNSTEADINESS})
+    words = (
+        f"Timings of the same steps scatter by {pooled.deviation:.0%} (most at {next(iter(evidence))}; threshold "
+        f"{UNSTEADINESS:.0%}): something disturbs them."
+    )
     remedy = "Keep other work off the machine, and time again with more seeds or longer epochs."
     return _verdict("disturbed", words, remedy, UNSTEADINESS, evidence)
 
 
-def not_sharded(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def not_sharded(case: Case) -> Verdict | None:
     """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
     groups: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in case.rows:
         if row.get("steps"):
             alike = f"{row['per_worker_batch']:g} {_alike(row)}"
             groups.setdefault(alike, []).append(row)
@@ -105,7 +194,8 @@ def not_sharded(
                 evidence[row["label"]] = row["steps"] / few["steps"]
     if not evidence:
         return None
-    label, ratio = _worst(evidence)
+    evidence = _largest_first(evidence)
+    label, ratio = _first(evidence)
     words = (
         f"More workers make no fewer steps an epoch at the same batch a worker ({ratio:.2f}× as many, {label}): each "
         "goes through the whole data set."
@@ -113,76 +203,78 @@ def not_sharded(
     return _verdict("not_sharded", words, "Give each worker a part of the data of its own.", None, evidence)
 
 
-def straggler(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def straggler(case: Case) -> Verdict | None:
     """The slowest worker's compute exceeds 1.15 × the median worker's."""
-    several = [row for row in rows if row["params"]["num_gpus"] > 1]
-    evidence = _above({row["label"]: row["straggler_ratio"] for row in several}, STRAGGLER_RATIO)
+    several = {row["label"]: row["straggler_ratio"] for row in case.places if row["params"]["num_gpus"] > 1}
+    evidence = case.above(several, STRAGGLER_RATIO, "straggler_ratio")
     if not evidence:
         return None
-    label, ratio = _worst(evidence)
+    label, ratio = _first(evidence)
     words = (
         f"One worker is slower than the others, who wait for it: it computes {ratio:.2f}× as long as the median one "
-        f"({label}; threshold {STRAGGLER_RATIO}×)."
+        f"({case.where(label)}; threshold {STRAGGLER_RATIO}×)."
     )
     remedy = "Find what slows it down; where its device is slower, train.shards: speed gives it fewer examples."
     return _verdict("straggler", words, remedy, STRAGGLER_RATIO, evidence)
 
 
-def data_wait(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def data_wait(case: Case) -> Verdict | None:
     """Exposed wait for data takes more than 15 % of a step."""
-    evidence = _above({row["label"]: phase_share(row, "data") for row in rows}, DATA_SHARE)
+    evidence = case.above({row["label"]: phase_share(row, "data") for row in case.places}, DATA_SHARE, "data")
     if not evidence:
         return None
-    label, share = _worst(evidence)
-    words = f"Workers wait for data {share:.0%} of a step ({label}; threshold {DATA_SHARE:.0%})."
+    label, share = _first(evidence)
+    words = f"Workers wait for data {share:.0%} of a step ({case.where(label)}; threshold {DATA_SHARE:.0%})."
     remedy = "Give data as tensors that fit the device, or leave more cores free for loader processes (4 a worker)."
     return _verdict("data", words, remedy, DATA_SHARE, evidence)
 
 
-def allreduce(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def allreduce(case: Case) -> Verdict | None:
     """With several workers, exposed gradient synchronisation takes more than 15 % of a step."""
-    several = [row for row in rows if row["params"]["num_gpus"] > 1]
-    evidence = _above({row["label"]: phase_share(row, "gradient_sync") for row in several}, SYNC_SHARE)
+    several = [row for row in case.places if row["params"]["num_gpus"] > 1]
+    shares = {row["label"]: phase_share(row, "gradient_sync") for row in several}
+    evidence = case.above(shares, SYNC_SHARE, "gradient_sync")
     if not evidence:
         return None
-    label, share = _worst(evidence)
-    words = f"Summing gradients over the workers takes {share:.0%} of a step ({label}; threshold {SYNC_SHARE:.0%})."
+    label, share = _first(evidence)
+    words = (
+        f"Summing gradients over the workers takes {share:.0%} of a step ({case.where(label)}; threshold "
+        f"{SYNC_SHARE:.0%})."
+    )
 
     def little_sync(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
         return law.sync_share(num_gpus, batch_size) <= SYNC_SHARE
 
-    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), little_sync, efficiency)
-    remedy = larger or "Use a larger batch, so that there are fewer steps an epoch, or fewer workers."
+    remedy = case.larger_batch(label, little_sync) or (
+        "Sum less or faster (train.gradient_sync), or raise the batch where the target allows it."
+    )
     return _verdict("allreduce", words, remedy, SYNC_SHARE, evidence)
 
 
-def small_batch_per_worker(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
+def small_batch_per_worker(case: Case) -> Verdict | None:
     """Seconds per example at m = B/K exceed 1.25 × those at the largest m of the same other settings."""
-    known = [row for row in rows if present(row["seconds_per_example"]) and row["seconds_per_example"]["value"] > 0]
     largest: dict[str, Row] = {}
-    for row in sorted(known, key=lambda row: row["per_worker_batch"]):
-        largest[_alike(row)] = row
-    ratios = {
-        row["label"]: row["seconds_per_example"]["value"] / largest[_alike(row)]["seconds_per_example"]["value"]
-        for row in known
-        if row["per_worker_batch"] < largest[_alike(row)]["per_worker_batch"]
+    for row in sorted(_sound(case.rows) or case.rows, key=lambda row: row["per_worker_batch"]):
+        if _seconds_per_example(row):
+            largest[_alike(row)] = row
+    compared = {
+        row["label"]: most
+        for row in case.places
+        if _seconds_per_example(row)
+        and (most := largest.get(_alike(row))) is not None
+        and row["per_worker_batch"] < most["per_worker_batch"]
     }
-    evidence = _above(ratios, SMALL_BATCH_RATIO)
+    ratios: dict[str, float | None] = {
+        label: _seconds_per_example(case.row(label)) / _seconds_per_example(most) for label, most in compared.items()
+    }
+    evidence = case.above(ratios, SMALL_BATCH_RATIO, "forward_backward", compared)
     if not evidence:
         return None
-    label, ratio = _worst(evidence)
-    share, most = (row["per_worker_batch"] for row in (_row(rows, label), largest[_alike(_row(rows, label))]))
+    label, ratio = _first(evidence)
+    share, most = case.row(label)["per_worker_batch"], compared[label]["per_worker_batch"]
     words = (
-        f"Small batch per worker: an example costs {ratio:.2f}× as much at {share:g} examples a worker ({label}) as at "
-        f"{most:g} (threshold {SMALL_BATCH_RATIO}×)."
+        f"Small batch per worker: an example costs {ratio:.2f}× as much at {share:g} examples a worker "
+        f"({case.where(label)}) as at {most:g} (threshold {SMALL_BATCH_RATIO}×)."
     )
 
     def cheap_examples(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
@@ -190,35 +282,35 @@ def small_batch_per_worker(
         here, least = (float(law.constants.gradient_seconds(share)) / share for share in shares)
         return here <= SMALL_BATCH_RATIO * least
 
-    larger = raise_batch(RowLaw.of(throughput, _row(rows, label)), _row(rows, label), cheap_examples, efficiency)
-    remedy = larger or f"Raise the batch towards {most:g} examples a worker."
+    remedy = case.larger_batch(label, cheap_examples) or (
+        "More examples a worker cost less each: a larger batch, where the target allows it, or fewer workers."
+    )
     return _verdict("small_batch_per_worker", words, remedy, SMALL_BATCH_RATIO, evidence)
 
 
-def fixed_cost(
-    rows: Sequence[Row], throughput: Figure | None = None, efficiency: Figure | None = None
-) -> Verdict | None:
-    """alpha_c exceeds 50 % of T_grad, if the law of a step's time knows alpha_c."""
-    laws = {row["label"]: RowLaw.of(throughput, row) for row in rows}
-    shares = {
-        row["label"]: law.fixed_share(row["per_worker_batch"])
-        for row in rows
-        if (law := laws[row["label"]]) is not None and law.fixed_cost_known
-    }
-    evidence = _above(shares, FIXED_SHARE)
+def fixed_cost(case: Case) -> Verdict | None:
+    """alpha_c exceeds 50 % of T_grad, and by its interval half of that, if the law of a step's time knows alpha_c."""
+    evidence = {}
+    for row in case.places:
+        law = RowLaw.of(case.throughput, row)
+        if law is not None and law.least_fixed is not None:
+            share = law.fixed_share(row["per_worker_batch"])
+            if share > FIXED_SHARE and share * law.least_fixed / law.constants.alpha_c > FIXED_SHARE / 2:
+                evidence[row["label"]] = share
     if not evidence:
         return None
-    label, share = _worst(evidence)
+    label, share = _first(evidence)
     words = (
-        f"{share:.0%} of computing a step is a fixed cost, whatever its examples ({label}; threshold "
+        f"{share:.0%} of computing a step is a fixed cost, whatever its examples ({case.where(label)}; threshold "
         f"{FIXED_SHARE:.0%}): launching kernels, Python; the model is small."
     )
 
     def little_fixed(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
         return law.fixed_share(batch_size / num_gpus) <= FIXED_SHARE
 
-    larger = raise_batch(laws[label], _row(rows, label), little_fixed, efficiency)
-    remedy = larger or "Use more examples a worker, or train.compile, so that fewer kernels are launched."
+    remedy = case.larger_batch(label, little_fixed) or (
+        "Use train.compile, so that fewer kernels are launched, or more examples a worker where the target allows it."
+    )
     return _verdict("fixed_cost", words, remedy, FIXED_SHARE, evidence)
 
 
@@ -230,16 +322,23 @@ def phase_share(row: Row, phase: str) -> float | None:
     return row["step_seconds"][phase] / total if total > 0 else None
 
 
+def _sound(rows: Sequence[Row]) -> list[Row]:
+    """The rows that no flag puts in doubt."""
+    return [row for row in rows if not DOUBTFUL & set(row["flags"])]
+
+
+def _seconds_per_example(row: Row) -> float:
+    """0 if it was not measured."""
+    return float(row["seconds_per_example"]["value"] or 0.0)
+
+
 def _alike(row: Row) -> str:
     """What rows share that differ only in a worker's part of the batch."""
     return key_of(row["params"], ("num_gpus", "batch_size"))
 
 
-def _row(rows: Sequence[Row], label: str) -> Row:
-    return next(row for row in rows if row["label"] == label)
-
-
 def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evidence: dict[str, float]) -> Verdict:
+    """evidence: by label; the words name the first."""
     return {
         "cause": cause,
         "words": words,
@@ -250,13 +349,12 @@ def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evide
     }
 
 
-def _worst(evidence: Mapping[str, float]) -> tuple[str, float]:
-    """The first of the cells with the largest value. It is the one that a verdict's words name."""
-    return max(evidence.items(), key=lambda item: item[1])
+def _first(evidence: Mapping[str, float]) -> tuple[str, float]:
+    return next(iter(evidence.items()))
 
 
-def _above(values: Mapping[str, float | None], threshold: float) -> dict[str, float]:
-    return {label: value for label, value in values.items() if value is not None and value > threshold}
+def _largest_first(evidence: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(evidence.items(), key=lambda item: -item[1]))
 
 
 DOUBTS: tuple[Rule, ...] = (oversubscribed, disturbed, unsteady, not_sharded)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, Fit, NoLawError, Parameter, fit
+from scalestudy.experiments.analysis.laws.least_squares import Estimate, Fit, NoLawError, Parameter, fit
 
 Regime = Literal["perfect scaling", "diminishing returns", "flat"]
 
@@ -55,7 +55,7 @@ def regime_of(batch_size: float, b_crit: float) -> Regime:
     return "flat" if batch_size >= b_crit * REGIME_LIMIT else "diminishing returns"
 
 
-def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LEVEL) -> BatchLaw:
+def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike) -> BatchLaw:
     """The law through the steps that each batch size took, one figure for each.
 
     Seeds are not figures of their own. A batch size misses the law mainly by its tuning, which affects all its seeds.
@@ -64,7 +64,6 @@ def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LE
     Args:
         batch_sizes: (n,), examples, different ones, above zero.
         steps: (n,), to the target, means over seeds, above zero.
-        level: nominal coverage of the intervals.
 
     Raises:
         NoLawError: fewer than three batch sizes.
@@ -76,7 +75,7 @@ def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike, *, level: float = LE
     if len(sizes) < LEAST_SIZES:
         raise NoLawError(f"{len(sizes)} batch sizes make no law of batch sizes; measure {LEAST_SIZES} or more")
     parameters = (_parameter("S_min", taken), _parameter("E_min", sizes * taken))
-    fitted = fit(lambda values: values[0] + values[1] / sizes, list(taken), parameters, level=level)
+    fitted = fit(lambda values: values[0] + values[1] / sizes, list(taken), parameters)
     s_min, e_min = (_above_zero(fitted.estimate(name), name) for name in ("S_min", "E_min"))
     if s_min.low or not fitted.values[1]:
         b_crit = fitted.predict(lambda values: float(values[1] / values[0]), "B_crit")

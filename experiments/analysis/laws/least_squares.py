@@ -1,9 +1,9 @@
 """Fits of positive laws to positive measurements, with intervals and what they identify.
 
-Measured times and rates scatter in proportion to their size, so residuals are taken between logarithms. A parameter
-that can't be zero is fitted by its logarithm. Intervals are t intervals from the Jacobian, on the logarithms of the
-parameters (docs/formulas.md §4), so they can't cross zero. They have the coverage that they promise
-(`tests.bench.laws`); bootstraps of a few repeats cover too little.
+Measured times and rates scatter in proportion to their size, so residuals are taken between logarithms, and fits step
+in the logarithms of the parameters. Intervals are t intervals from the covariance (docs/formulas.md §4). They have the
+coverage that they promise (`tests.bench.laws`); bootstraps of a few repeats cover too little. One measurement that is
+far off hardly moves a fit (`outliers`).
 
 Shapes: n places measured, p parameters.
 """
@@ -15,7 +15,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
+
+from scalestudy.experiments.analysis.laws.outliers import ENOUGH_REPEATS, clipped, without_outliers
 
 Vector = NDArray[np.float64]
 Model = Callable[[Vector], Vector]
@@ -28,18 +30,22 @@ WIDEST_RATIO = 10.0
 NEGLIGIBLE = 0.1
 """A parameter that may be zero is known well enough if half its interval changes no prediction by more than this
 share. It is then too small to matter."""
-MISFIT_LEVEL = 0.99
-"""Quantile of F above which places differ from the law by more than their repeats explain."""
 UNBOUNDED = 1.0
 """If half an interval changes some prediction by more than this share, it is beyond what a slope can tell."""
-STEP = 1e-5
-"""Slopes are taken over differences of this share of a parameter."""
-AT_BOUND = 1e-3
-"""A parameter this near to a bound, as a share of it, is at it."""
-TOLERANCE = 1e-12
-"""The solver's tolerance. It meets published fits to their last printed digit."""
-NEXT_TO_ZERO = 1e-9
-"""A parameter below this share of its scale is zero."""
+MISFIT_LEVEL = 0.99
+"""Quantile of F above which places differ from the law by more than their repeats explain."""
+LEAST_NOISE = 1e-4
+"""Standard deviation of repeats, as a share of their value, below which a law is not held against them."""
+MOST_ROUNDS = 10
+SETTLED = 0.05
+"""Measurements are clipped anew until none moves by this share of their scatter."""
+TOLERANCE = 1e-10
+UNSEEN = 1e-8
+"""Singular values below this can't be told from errors of differences."""
+STEP = 1e-6
+"""Slopes are taken over differences of this share of a parameter, or of its start if it has almost vanished."""
+NEXT_TO_ZERO = 1e-6
+"""A parameter below this share of its start is zero."""
 
 
 class NoLawError(ValueError):
@@ -79,28 +85,26 @@ class Estimate:
 class Fit:
     """A law fitted to measurements.
 
-    values: (p,). covariance: (p, p), of the parameters. noise: standard deviation of one measurement around the law, of
-    its logarithm if the fit is relative; NaN without spare measurements. spare: degrees of freedom of the noise.
-    misfit: places differ from the law by more than their repeats explain; noise and spare are then those of the places.
-    condition: of the Jacobian with columns of length 1. leverage: (p,), the largest relative change of any place's
-    prediction by one unit of a parameter. residuals: (n,), measured minus fitted, mean of the place's repeats.
+    values: (p,). covariance: (p, p), of the parameters. noise: standard
+    deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
+    measurements. spare: degrees of freedom of the noise. misfit: places differ from the law by more than their repeats
+    explain; noise and spare are then those of the places. leverage: (p,), the largest relative change of any place's
+    prediction by one unit of a parameter. means: (n,), of the measurements, on the scale of the residuals, clipped.
     """
 
     parameters: tuple[Parameter, ...]
     values: Vector
     covariance: Vector
+    means: Vector
     noise: float
     spare: int
     misfit: bool
-    condition: float
     leverage: Vector
-    residuals: Vector
-    level: float
 
     def estimate(self, name: str) -> Estimate:
-        """A parameter's value and t interval. Raises KeyError for a name that the law does not have."""
-        parameter, index = self.parameters[self._index(name)], self._index(name)
-        value = float(self.values[index])
+        """A parameter's value and t interval."""
+        index = [parameter.name for parameter in self.parameters].index(name)
+        parameter, value = self.parameters[index], float(self.values[index])
         if self.spare < 1:
             return unknown(value, f"no measurements to spare: {len(self.parameters)} parameters take them all")
         half = self.quantile * math.sqrt(self.covariance[index, index])
@@ -117,32 +121,23 @@ class Fit:
         value = float(function(self.values))
         if self.spare < 1:
             return unknown(value, "no measurements to spare")
-        steps = _steps(self.parameters, self.values)
-        slopes = jacobian(lambda theta: np.array([function(theta)]), self.values, steps, self.parameters)[0]
-        error = math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0))
-        return with_interval(value, self.quantile * error, name)
-
-    @property
-    def bound(self) -> NDArray[np.bool_]:
-        """Whether a parameter is at a bound (p,)."""
-        low, high = (np.array([getattr(each, side) for each in self.parameters]) for side in ("low", "high"))
-        return (self.values <= low * (1 + AT_BOUND)) | (self.values >= high * (1 - AT_BOUND))
+        slopes = optimize.approx_fprime(self.values, function, _steps(self.parameters, self.values))
+        return with_interval(value, self.quantile * standard_error(slopes, self.covariance), name)
 
     @cached_property
     def quantile(self) -> float:
         """Student's t by which a standard error becomes half an interval."""
-        return float(stats.t.ppf((1 + self.level) / 2, self.spare))
-
-    def _index(self, name: str) -> int:
-        names = [parameter.name for parameter in self.parameters]
-        if name not in names:
-            raise KeyError(f"no parameter {name!r}; the law has {', '.join(names)}")
-        return names.index(name)
+        return float(stats.t.ppf((1 + LEVEL) / 2, self.spare))
 
 
 def unknown(value: float, why: str) -> Estimate:
     """A figure without an interval."""
     return Estimate(value=value, low=None, high=None, identified=False, why=why)
+
+
+def standard_error(slopes: Vector, covariance: Vector) -> float:
+    """Of a figure with these slopes (p,) over the parameters."""
+    return math.sqrt(max(float(slopes @ covariance @ slopes), 0.0))
 
 
 def with_interval(value: float, half: float, name: str, *, low: float = 0.0, high: float = math.inf) -> Estimate:
@@ -175,17 +170,15 @@ def fit(
     measured: Sequence[ArrayLike],
     parameters: Sequence[Parameter],
     *,
-    level: float = LEVEL,
     relative: bool = True,
 ) -> Fit:
-    """The parameters whose predictions are nearest to the measurements, by least squares.
+    """The parameters whose predictions are nearest to the measurements.
 
     Args:
         model: the law at the places measured.
         measured: for each place its value, or the values of its repeats; above zero.
         parameters: of the law, in the model's order. Fits begin at the first start of each, at the second of each, and
             so on. The best fit is kept.
-        level: nominal coverage of the intervals.
         relative: residuals are taken between logarithms. Else between values, as published fits often do.
 
     Raises:
@@ -198,89 +191,82 @@ def fit(
     if len(repeats) < len(parameters):
         raise NoLawError(f"{len(repeats)} places can't fix {len(parameters)} parameters; measure more")
     scale = np.log if relative else np.asarray
-    scaled = [scale(each) for each in repeats]
-    means, weights = np.array([each.mean() for each in scaled]), np.sqrt([len(each) for each in scaled])
+    scaled = without_outliers([scale(each) for each in repeats])
+    counts = np.array([len(each) for each in scaled])
+    place = np.repeat(np.arange(len(scaled)), counts)
+    told = np.concatenate(scaled)
+    lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law tells whether it is far off
 
     def scaled_model(values: Vector) -> Vector:
         return scale(model(values))
 
-    values = _minimise(lambda values: (scaled_model(values) - means) * weights, tuple(parameters))
-    residuals = means - scaled_model(values)
-    slopes = jacobian(scaled_model, values, _steps(parameters, values), parameters)
-    condition, inverse = _inverse(slopes * weights[:, None])
-    within = sum(float(((each - each.mean()) ** 2).sum()) for each in scaled)
-    variance, spare, misfit = _noise(residuals * weights, within, sum(map(len, scaled)), len(parameters))
+    kept, starts = told, list(zip(*(each.starts for each in parameters), strict=True))
+    for _ in range(MOST_ROUNDS):
+        means = np.bincount(place, kept) / counts
+        values = _nearest(scaled_model, means, np.sqrt(counts), parameters, starts)
+        fitted = scaled_model(values)
+        before, kept = kept, np.where(lone, fitted[place] + clipped(told - fitted[place], len(parameters)), told)
+        if np.allclose(kept, before, rtol=0, atol=SETTLED * float(np.std(told - fitted[place]))):
+            break
+
+    slopes = optimize.approx_fprime(values, scaled_model, _steps(parameters, values))
+    means = np.bincount(place, kept) / counts
+    between, within = float(counts @ (means - fitted) ** 2), float(((kept - means[place]) ** 2).sum())
+    least = LEAST_NOISE * (1.0 if relative else float(np.abs(means).mean()))
+    variance, spare, misfit = _noise(between, within, len(repeats) - len(parameters), len(told) - len(repeats), least)
     return Fit(
         parameters=tuple(parameters),
         values=values,
-        covariance=inverse * variance,
+        covariance=_inverse(slopes * np.sqrt(counts)[:, None]) * variance,
+        means=means,
         noise=math.sqrt(variance) if spare else math.nan,
         spare=spare,
         misfit=misfit,
-        condition=condition,
         leverage=np.abs(slopes if relative else slopes / model(values)[:, None]).max(axis=0),
-        residuals=residuals,
-        level=level,
     )
 
 
-def _minimise(residuals: Callable[[Vector], Vector], parameters: tuple[Parameter, ...]) -> Vector:
-    """Bounded least squares from every start.
-
-    A parameter that can't be zero is stepped in its logarithm. One that may be zero is stepped in shares of its start.
-    """
-    logs = np.array([not each.may_vanish for each in parameters])
-    unit = np.array([1.0 if log else each.starts[0] for each, log in zip(parameters, logs, strict=True)])
-
-    def inner(values: Vector) -> Vector:
-        return np.where(logs, np.log(np.where(logs, values, 1.0)), values / unit)
+def _nearest(
+    model: Model, means: Vector, weights: Vector, parameters: Sequence[Parameter], starts: Sequence[tuple[float, ...]]
+) -> Vector:
+    """Least squares from every start, in log(value − low), less log(high − value) with an upper bound."""
+    low, high = (np.array([getattr(each, side) for each in parameters]) for side in ("low", "high"))
+    bounded = np.isfinite(high)
+    width = np.where(bounded, high - low, 1.0)
 
     def outer(steps: Vector) -> Vector:
-        return np.where(logs, np.exp(np.where(logs, steps, 0.0)), steps * unit)
+        return low + width * np.where(bounded, special.expit(steps), np.exp(np.clip(steps, -300, 300)))
 
-    low, high = (inner(np.array([getattr(each, side) for each in parameters])) for side in ("low", "high"))
-    starts = [inner(np.array(start)) for start in zip(*(each.starts for each in parameters), strict=True)]
+    def residuals(steps: Vector) -> Vector:
+        return np.nan_to_num((model(outer(steps)) - means) * weights, nan=1e9)
 
-    def inner_residuals(steps: Vector) -> Vector:
-        return residuals(outer(steps))
-
-    margin = np.minimum(1e-6, (high - low) / 4)  # the solver wants starts strictly between the bounds
-    solutions = [
-        optimize.least_squares(
-            inner_residuals,
-            np.clip(start, low + margin, high - margin),
-            jac="3-point",
-            bounds=(low, high),
-            ftol=TOLERANCE,
-            xtol=TOLERANCE,
-            gtol=TOLERANCE,
-        )
-        for start in starts
-    ]
-    steps = min(solutions, key=lambda each: float(each.cost)).x
-    return np.where(~logs & (steps < NEXT_TO_ZERO), 0.0, outer(steps))
+    solutions = []
+    for start in starts:
+        share = np.maximum(np.array(start) - low, 1e-3 * np.minimum(width, np.abs(start))) / width
+        inner = np.where(bounded, special.logit(np.clip(share, 1e-9, 1 - 1e-6)), np.log(share))
+        solutions.append(optimize.leastsq(residuals, inner, ftol=TOLERANCE, xtol=TOLERANCE, full_output=True)[0])
+    values = outer(min(solutions, key=lambda steps: float((residuals(steps) ** 2).sum())))
+    return np.where((low == 0) & (values < NEXT_TO_ZERO * np.array(starts[0])), 0.0, values)
 
 
-def _noise(residuals: Vector, within: float, count: int, parameters: int) -> tuple[float, int, bool]:
+def _noise(between: float, within: float, places: int, repeats: int, least: float) -> tuple[float, int, bool]:
     """Variance of one measurement, its degrees of freedom, and whether the law misfits.
 
-    residuals: (n,) of the places, weighted by the root of their repeats. within: sum of squares of repeats around their
-    place. If places scatter more than their repeats explain, the law is not quite true, and repeats of one place miss
-    it together. Then only the places tell how far off it is.
+    between, within: sums of squares of places around the law, and of repeats around their place, with so many degrees
+    of freedom. least: standard deviation that repeats have at least. If places scatter more than their repeats explain,
+    the law is not quite true, and repeats of one place miss it together. Then only the places tell how far off it is.
     """
-    between = float(residuals @ residuals)
-    places, repeats = len(residuals) - parameters, count - len(residuals)
     if places + repeats < 1:
         return 0.0, 0, False
     if places > 0 and repeats > 0:
-        ratio = (between / places) / max(within / repeats, np.finfo(float).tiny)
+        ratio = (between / places) / max(within / repeats, least**2)
         if ratio > stats.f.ppf(MISFIT_LEVEL, places, repeats):
             return between / places, places, True
     return (between + within) / (places + repeats), places + repeats, False
 
 
-def _inverse(slopes: Vector) -> tuple[float, Vector]:
-    """Condition number of J with columns of length 1, and (JᵀJ)⁻¹, by its singular values.
+def _inverse(slopes: Vector) -> Vector:
+    """(JᵀJ)⁻¹ by the singular values of J, with columns of length 1.
 
     Directions that no measurement depends on get a very large inverse, so that figures along them have endless
     intervals. Other directions are not affected.
@@ -288,23 +274,10 @@ def _inverse(slopes: Vector) -> tuple[float, Vector]:
     lengths = np.linalg.norm(slopes, axis=0)
     lengths = np.where(lengths > 0, lengths, np.finfo(float).tiny ** 0.25)
     _, singular, rotation = np.linalg.svd(slopes / lengths, full_matrices=False)
-    least = max(float(singular[-1]), np.finfo(float).eps)
-    half = rotation / np.maximum(singular, np.finfo(float).eps)[:, None] / lengths
-    return float(singular[0]) / least, half.T @ half
+    half = rotation / np.maximum(singular, UNSEEN)[:, None] / lengths
+    return np.asarray(half.T @ half)
 
 
 def _steps(parameters: Sequence[Parameter], values: Vector) -> Vector:
-    """Steps of differences (p,): a share of the parameter, or of its start if it has almost vanished."""
     starts = np.array([each.starts[0] if each.may_vanish else 0.0 for each in parameters])
     return STEP * np.maximum(values, starts)
-
-
-def jacobian(model: Model, values: Vector, steps: Vector, parameters: Sequence[Parameter]) -> Vector:
-    """∂ model / ∂ parameter (n, p), by differences of ± steps (p,), central if the bounds leave room."""
-    columns = []
-    for index, parameter in enumerate(parameters):
-        ahead, behind = values.copy(), values.copy()
-        ahead[index] = min(values[index] + steps[index], parameter.high)
-        behind[index] = max(values[index] - steps[index], parameter.low)
-        columns.append((model(ahead) - model(behind)) / (ahead[index] - behind[index]))
-    return np.stack(columns, axis=1)

@@ -38,7 +38,7 @@ class PowerLaw:
         return self.factor * x**self.exponent.value
 
 
-def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike, *, level: float = LEVEL) -> PowerLaw:
+def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike) -> PowerLaw:
     """The straight line through log y over log x, by least squares.
 
     Values read off a grid may lie on a straight line by chance, and then scatter does not say how well the slope is
@@ -51,7 +51,6 @@ def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike, *, level: float = L
         x: (n,), above zero, not all the same.
         y: (n,), above zero: the middles of the ranges.
         widths: (n,), upper over lower end of each range as a difference of logarithms; 0 for values known exactly.
-        level: nominal coverage of the interval.
 
     Raises:
         NoLawError: fewer than three values, or x all the same.
@@ -70,11 +69,11 @@ def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike, *, level: float = L
     slope = float(centred @ along) / spread
     residuals = along - along.mean() - slope * centred
     spare = len(across) - 2
-    by_scatter = stats.t.ppf((1 + level) / 2, spare) * math.sqrt(float(residuals @ residuals) / spare / spread)
+    by_scatter = stats.t.ppf((1 + LEVEL) / 2, spare) * math.sqrt(float(residuals @ residuals) / spare / spread)
     shifts = np.abs(centred) / spread * np.asarray(widths, dtype=float)  # of the slope, over the range of each value
     by_range = shifts.sum() / 2
     if len(across) > LEAST_POINTS:
-        by_range = stats.norm.ppf((1 + level) / 2) * math.sqrt(float(shifts @ shifts) / 12)
+        by_range = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(float(shifts @ shifts) / 12)
     return PowerLaw(
         exponent=_estimate(slope, float(max(by_scatter, by_range))),
         factor=math.exp(float(along.mean()) - slope * float(across.mean())),
@@ -90,7 +89,7 @@ def _estimate(slope: float, half: float) -> Estimate:
     return Estimate(value=slope, low=low, high=high, identified=False, why=why)
 
 
-def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: float = LEVEL) -> Estimate | None:
+def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike) -> Estimate | None:
     """mean(a)/mean(b) with Fieller's interval (Fieller 1954): ratios R for which mean(a − R·b) may be 0.
 
     With t the quantile for n − 1 degrees of freedom and s the covariances of a mean, these R solve
@@ -98,7 +97,6 @@ def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: flo
 
     Args:
         numerators, denominators: (n,), independent pairs.
-        level: nominal coverage of the interval.
 
     Returns:
         None if a mean is not above zero. For one pair, and if the mean denominator may be zero, the ends are None and
@@ -111,7 +109,7 @@ def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike, *, level: flo
     if len(above) < LEAST_PAIRS:
         return Estimate(value=value, low=None, high=None, identified=False, why="one measurement has no scatter")
     covariance = np.cov(above / above.mean(), below / below.mean()) / len(above)
-    squared = float(stats.t.ppf((1 + level) / 2, len(above) - 1)) ** 2
+    squared = float(stats.t.ppf((1 + LEVEL) / 2, len(above) - 1)) ** 2
     # of R/value, by means of 1: (1 − t²s_bb) R² − 2 (1 − t²s_ab) R + (1 − t²s_aa) ≤ 0
     second, first, last = 1 - squared * covariance[[1, 0, 0], [1, 1, 0]]
     if second <= 0:

@@ -11,14 +11,13 @@ between throughputs, not between their logarithms; `relative=False` does the sam
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from scalestudy.experiments.analysis.laws.least_squares import (
-    LEVEL,
     Estimate,
     Fit,
     NoLawError,
@@ -32,8 +31,12 @@ LEAST_SERIAL_SIZES = 3
 """A serial part is fitted to so many numbers of workers: a curve of two constants through two points shows nothing."""
 LEAST_USL_SIZES = 4
 """The law has three constants, so fewer numbers of workers are reported, not fitted."""
+FURTHEST = 4
+"""How many times the workers timed a law is followed: beyond, laws that fit the timings alike say anything."""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
+MEASURE = "time more numbers of workers, and larger ones"
+"""What would identify the law."""
 STARTS = ((0.02, 0.3), (1e-3, 1e-5))
 """Starts of sigma and of kappa, a pair for each fit."""
 
@@ -50,18 +53,18 @@ def gustafson(serial: float, num_workers: ArrayLike) -> Vector:
     return count - serial * (count - 1)
 
 
-def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
+def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Estimate:
     """The serial part of a fixed problem; the throughput of one worker is fitted with it.
 
     throughputs: for each number of workers a value, or its repeats. Raises NoLawError below three numbers.
     """
-    return _fit_serial(amdahl, np.inf, num_workers, throughputs, level)
+    return _fit_serial(amdahl, np.inf, num_workers, throughputs)
 
 
-def fit_gustafson(num_workers: Sequence[float], throughputs: Sequence[ArrayLike], *, level: float = LEVEL) -> Estimate:
+def fit_gustafson(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Estimate:
     """The serial part of a problem that grows with the workers; otherwise as `fit_amdahl`."""
     most = max(max(num_workers), 2.0)
-    return _fit_serial(gustafson, most / (most - 1) * (1 - 1e-6), num_workers, throughputs, level)
+    return _fit_serial(gustafson, most / (most - 1) * (1 - 1e-6), num_workers, throughputs)
 
 
 def _fit_serial(
@@ -69,7 +72,6 @@ def _fit_serial(
     most: float,
     num_workers: Sequence[float],
     throughputs: Sequence[ArrayLike],
-    level: float,
 ) -> Estimate:
     sizes = np.asarray(num_workers, dtype=float)
     if (count := len(set(sizes.tolist()))) < LEAST_SERIAL_SIZES:
@@ -78,7 +80,7 @@ def _fit_serial(
         scale_parameter(num_workers, throughputs),
         Parameter(name="the serial part", low=0.0, high=most, starts=(0.05, 0.5)),
     ]
-    fitted = fit(lambda values: values[0] * law(values[1], sizes), throughputs, parameters, level=level)
+    fitted = fit(lambda values: values[0] * law(values[1], sizes), throughputs, parameters)
     return fitted.estimate("the serial part")
 
 
@@ -131,7 +133,10 @@ def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Usl:
-    """A fitted law. scale: throughput of one worker. peak: workers of highest throughput; infinite if kappa is 0."""
+    """A fitted law. scale: throughput of one worker.
+
+    peak: workers of highest throughput; infinite if kappa is 0. Its why, if not identified, ends with what to time.
+    """
 
     scale: Estimate
     sigma: Estimate
@@ -159,7 +164,6 @@ def fit_usl(
     num_workers: Sequence[float],
     throughputs: Sequence[ArrayLike],
     *,
-    level: float = LEVEL,
     relative: bool = True,
 ) -> Usl:
     """The law of throughputs. They are a value for each number of workers, or the values of its repeats.
@@ -176,18 +180,43 @@ def fit_usl(
         Parameter(name="sigma", low=0.0, high=1.0, starts=STARTS[0]),
         Parameter(name="kappa", low=0.0, high=np.inf, starts=STARTS[1]),
     ]
-    fitted = fit(lambda values: usl_throughput(sizes, *values), throughputs, parameters, level=level, relative=relative)
+    fitted = fit(lambda values: usl_throughput(sizes, *values), throughputs, parameters, relative=relative)
     scale, sigma, kappa = (fitted.estimate(parameter.name) for parameter in parameters)
-    return Usl(scale=scale, sigma=sigma, kappa=kappa, peak=_peak(fitted, kappa), fit=fitted)
+    misfit = _misfit(sizes, throughputs, fitted.values) if fitted.misfit else None
+    peak = unknown(peak_workers(*fitted.values[1:]), misfit) if misfit else _peak(fitted, kappa, float(sizes.max()))
+    return Usl(scale=scale, sigma=sigma, kappa=kappa, peak=peak, fit=fitted)
 
 
-def _peak(fitted: Fit, kappa: Estimate) -> Estimate:
-    """N* with its interval. If kappa may be 0, throughput may rise for ever, and only a lower limit is known."""
+def _misfit(sizes: Vector, throughputs: Sequence[ArrayLike], values: Vector) -> str:
+    """The words on the number of workers that is farthest from its law."""
+    shares = np.array([float(np.median(np.asarray(rates))) for rates in throughputs]) / usl_throughput(sizes, *values)
+    worst = int(np.abs(np.log(shares)).argmax())
+    off = float(shares[worst]) - 1
+    return (
+        f"the throughput of {sizes[worst]:g} workers is {abs(off):.0%} {'above' if off > 0 else 'below'} the nearest "
+        f"law, which repeats do not explain; time {sizes[worst]:g} workers again, and numbers beside it"
+    )
+
+
+def _peak(fitted: Fit, kappa: Estimate, most: float) -> Estimate:
+    """N* with its interval. most: workers timed.
+
+    Only a lower limit is known if kappa may be 0, for throughput then may rise for ever, and if the peak is beyond what
+    the law is followed to.
+    """
     _, sigma, value = fitted.values.tolist()
     peak = peak_workers(sigma, value)
     if kappa.high is None:
-        return unknown(peak, kappa.why)
+        return unknown(peak, f"{kappa.why}; {MEASURE}")
     if not kappa.low:
-        why = f"kappa is at most {kappa.high:.3g}, and may be 0: throughput may go on rising"
+        why = f"kappa is at most {kappa.high:.3g}, and may be 0: throughput may go on rising; {MEASURE}"
         return Estimate(value=peak, low=peak_workers(sigma, kappa.high), high=None, identified=False, why=why)
-    return fitted.predict(lambda values: peak_workers(values[1], values[2]), "the peak")
+    found = fitted.predict(lambda values: peak_workers(values[1], values[2]), "the peak")
+    if peak > FURTHEST * most:
+        why = (
+            f"the law has its peak at {peak:.3g} workers, more than {FURTHEST} times the {most:g} timed; time "
+            f"{math.ceil(peak / FURTHEST)} workers or more"
+        )
+        low = min(found.low or 1.0, FURTHEST * most)
+        return Estimate(value=peak, low=low, high=None, identified=False, why=why)
+    return found if found.identified else replace(found, why=f"{found.why}; {MEASURE}")

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
@@ -17,6 +18,7 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, positive, present, spread
 from scalestudy.experiments.analysis.measures.records import (
     COUNTED,
+    CUT,
     PHASES,
     STATUSES,
     TIMED,
@@ -24,14 +26,15 @@ from scalestudy.experiments.analysis.measures.records import (
     Trial,
     best_value,
     curve,
-    epoch_phases,
     epochs_of,
     final_value,
     samples_per_second,
+    steps_of,
     timed_epochs,
+    timed_phases,
     timings_by_step,
     undisturbed_phase_seconds,
-    undisturbed_rate,
+    undisturbed_rates,
     undisturbed_repeats,
     undisturbed_step_seconds,
     usable,
@@ -61,21 +64,21 @@ class Cell:
     """The trials of one cell.
 
     params: without the seed. planned: how many trials the plan has for it. metric: what the study compares its trials
-    by. timing: the run that timed its steps undisturbed; None if its trials were not disturbed, or there was no such
-    run. inferred: it has no trials of its own. Its trials are then the same trainings with another num_gpus: their
-    epochs count, their times do not (docs/formulas.md §7). not_lent: for an inferred cell, how many of those trainings
-    ran out of memory, which says nothing about more workers.
+    by. timings: the runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such
+    run ended well. inferred: it has no trials of its own. Its trials are then the same trainings with another num_gpus:
+    their epochs count, their times do not (docs/formulas.md §7). not_lent: for an inferred cell, how many of those
+    trainings ran out of memory, which says nothing about more workers.
     """
 
     params: Mapping[str, Any]
     planned: int
     trials: tuple[Trial, ...]
     metric: StudyMetric
-    timing: Trial | None = None
+    timings: tuple[Trial, ...] = ()
     inferred: bool = False
     not_lent: int = 0
 
-    @property
+    @cached_property
     def label(self) -> str:
         """`gpus=2 batch=256 lr=0.2`."""
         return label(self.params)
@@ -89,6 +92,11 @@ class Cell:
     def batch_size(self) -> int:
         """Examples a step, all workers together."""
         return int(self.params["batch_size"])
+
+    @property
+    def learning_rate(self) -> float:
+        """Nominal learning rate."""
+        return float(self.params["learning_rate"])
 
     def with_status(self, statuses: Sequence[str]) -> list[Trial]:
         """The trials that ended in one of these statuses."""
@@ -116,23 +124,44 @@ class Cell:
 
     @property
     def flags(self) -> list[str]:
-        """Every flag of some trial, sorted. Flags of timings are those of the timing run if there is one."""
+        """Every flag of some trial, sorted. Flags of timings are those of the timing runs if there are any."""
         flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
-        if self.timing is not None:
-            flags = (flags - OF_TIMINGS) | set(self.timing.get("flags") or ())
+        if self.timings:
+            flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.get("flags") or ()}
         return sorted(flags)
 
     @property
     def undisturbed_epoch_seconds(self) -> float | None:
-        """Seconds an epoch: those of a step in the timing run, times the steps of an epoch. None without such a run."""
-        seconds = undisturbed_step_seconds(self.timing) if self.timing is not None else None
-        return None if seconds is None or self.steps is None else seconds * self.steps
+        """Seconds an epoch: the median step of the timing runs, times the steps of an epoch. None without such runs."""
+        seconds = undisturbed_step_seconds(self.timings)
+        return None if not seconds or self.steps is None else statistics.median(seconds) * self.steps
 
-    @property
+    @cached_property
     def steps(self) -> float | None:
         """Steps of a whole epoch, or None if none was recorded."""
         epochs = [epoch for trial in self.trials for epoch in epochs_of(trial)]
-        return max((count for epoch in epochs if (count := positive(epoch.get("steps")))), default=None)
+        return max((count for epoch in epochs if (count := steps_of(epoch, self.batch_size))), default=None)
+
+    @cached_property
+    def seconds_of_steps(self) -> list[float]:
+        """Mean seconds a step of each run: of its timing runs if there are any, else of its trials."""
+        if self.timings:
+            return undisturbed_step_seconds(self.timings)
+        if self.inferred or self.steps is None:
+            return []
+        return [seconds / self.steps for trial in self.timed if (seconds := epoch_seconds(trial)) is not None]
+
+    @cached_property
+    def warm_up_seconds(self) -> list[float]:
+        """By how much the first epoch of each run took longer than its median one. None is told of timing runs."""
+        if self.timings or self.inferred:
+            return []
+        first = [(epochs_of(trial)[0], epoch_seconds(trial)) for trial in self.timed if epochs_of(trial)]
+        return [
+            float(epoch["train_seconds"]) - usual
+            for epoch, usual in first
+            if usual is not None and positive(epoch.get("train_seconds"))
+        ]
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
         """`records.curve` of one of its trials, with the undisturbed seconds an epoch if they are known."""
@@ -145,7 +174,7 @@ def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
 
 
 def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
-    """The cells of a study, in the plan's order, each with its timing run if one ended well.
+    """The cells of a study, in the plan's order, each with its timing runs that ended well.
 
     Trials that the plan lacks make cells of their own, last. A factorised study gets all cells of its grid: inferred
     from the trainings, or as measured if they were held out. Only usable trials count (`records.usable`).
@@ -162,7 +191,9 @@ def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cel
     cells = []
     for key, cell in params.items():
         own = tuple(members.get(key, ()))
-        made = Cell(params=cell, planned=planned[key], trials=own, metric=metric, timing=timings.get(step_key(cell)))
+        made = Cell(
+            params=cell, planned=planned[key], trials=own, metric=metric, timings=timings.get(step_key(cell), ())
+        )
         cells.append(_factorised(made, plan.factorised, members) if plan.factorised else made)
     return cells
 
@@ -174,7 +205,7 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
     if not cell.counted:
         return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
     disturbed = any(DISTURBED in (trial.get("flags") or ()) for trial in cell.trials)
-    return cell if disturbed else replace(cell, timing=None)  # what was measured stands
+    return cell if disturbed else replace(cell, timings=())  # what was measured stands
 
 
 def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
@@ -190,15 +221,20 @@ def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
     return replace(cell, planned=0, trials=tuple(lent), inferred=True, not_lent=len(trainings) - len(lent))
 
 
+def learnt_label(params: Mapping[str, Any]) -> str:
+    """`batch=256 lr=0.2`: a cell's label without num_gpus, for what does not depend on them."""
+    return label({key: value for key, value in params.items() if key != "num_gpus"})
+
+
 def cell_row(cell: Cell) -> dict[str, Any]:
     """The cell's own figures: medians over seeds, with their range, of metric, seconds an epoch, samples/s and phases.
 
     test_accuracy (or test_ with another metric's name) is the metric after the last epoch, as in the book.
-    best_test_accuracy is the best after any epoch. Both are over finished and stopped trials. epoch_seconds is a median
-    over a trial's epochs, without evaluation. timed_apart says whether times are those of a timing run. kind is
+    best_test_accuracy is the best after any epoch. Both are over trials that did not fail. epoch_seconds is a median
+    over a trial's epochs, without evaluation. timed_apart says whether times are those of timing runs. kind is
     factorised if the cell is inferred. details holds what training picked by itself, if it picked anything.
-    stopped_after lists the epochs of each stopped trial, whose last metric is not that of a whole training. repeats has
-    epoch_seconds and samples_per_second over single epochs.
+    stopped_after lists the epochs of each trial that was cut, early or at its target: its last metric is not that of a
+    whole training. repeats has epoch_seconds and samples_per_second over single epochs.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -216,22 +252,22 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         **_times(cell),
         **worker_device(cell.trials),
         "flags": cell.flags,
-        "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(("stopped",))),
+        "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),
     }
 
 
 def _times(cell: Cell) -> dict[str, Any]:
-    """Seconds an epoch, samples/s and seconds a step: of the timing run if there is one, else of the cell's trials."""
-    timing = cell.timing if cell.timed else None
-    if timing is not None:
-        untimed = why_no_time(cell)
+    """Seconds an epoch, samples/s and seconds a step: of the timing runs if there are any, else of its trials."""
+    if cell.timings and cell.timed:
+        untimed, steps = why_no_time(cell), cell.steps
+        seconds = [] if steps is None else [each * steps for each in undisturbed_step_seconds(cell.timings)]
         return {
-            "epoch_seconds": spread([cell.undisturbed_epoch_seconds], untimed),
-            "samples_per_second": spread([undisturbed_rate(timing)], untimed),
-            "step_seconds": undisturbed_phase_seconds(timing),
+            "epoch_seconds": spread(seconds, untimed),
+            "samples_per_second": spread(undisturbed_rates(cell.timings), untimed),
+            "step_seconds": undisturbed_phase_seconds(cell.timings),
             "timed_apart": True,
-            "repeats": _repeats(undisturbed_repeats(timing, cell.steps)),
+            "repeats": _repeats(undisturbed_repeats(cell.timings, steps)),
         }
     timed, untimed = cell.timed if cell.is_timed else [], why_no_time(cell)
     if timed and not any(timed_epochs(trial) for trial in timed):
@@ -288,7 +324,7 @@ def throughput(trial: Trial) -> float | None:
 
 def step_seconds(trials: Sequence[Trial]) -> Figure:
     """Median seconds a step of each phase, over all epochs of the trials. gradient_sync is its exposed part."""
-    measured = [phases for trial in trials for epoch in timed_epochs(trial) if (phases := epoch_phases(epoch))]
+    measured = [phases for trial in trials for phases in timed_phases(trial) if phases]
     if not measured:
         return missing("phases were not measured")
     return {name: statistics.median(phases[name] for phases in measured) for name in PHASES}

@@ -5,7 +5,8 @@ figures differ if their intervals are disjoint (docs/formulas.md §6).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
-from scalestudy.experiments.analysis.measures.parts import finite
+from scalestudy.experiments.analysis.measures.parts import finite, missing, positive
 
 ENOUGH_SEEDS = 5
 """From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
@@ -22,6 +23,10 @@ SHOWN_TIES = 20
 """A choice lists at most so many of them, and says how many there are."""
 LEAST_SEEDS = 2
 """One seed has no interval. Whether it differs is then not known, which is no tie."""
+LEAST_RUNS = 2
+"""Runs of a place from which on they scatter."""
+MEDIAN_ERROR = math.pi / 2
+"""Variance of a median of normal values over that of their mean. Of two values both are the same."""
 Interval = Mapping[str, Any]
 """kind (range, t or order), low and high; a null end is infinite."""
 
@@ -68,17 +73,47 @@ def order_rank(count: int, level: float = LEVEL) -> int:
     return max(ranks, default=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """How far runs of a place scatter, pooled over all places.
+
+    deviation: standard deviation of logarithms. freedom: of its variance.
+    """
+
+    deviation: float
+    freedom: int
+
+    @classmethod
+    def pooled(cls, places: Iterable[Mapping[str, Any]]) -> "Scatter | None":
+        """None if no place has two runs. places: from `scatter`."""
+        several = [(place["value"], place["n"] - 1) for place in places if place["n"] >= LEAST_RUNS]
+        freedom = sum(each for _, each in several)
+        if not freedom:
+            return None
+        squares = math.fsum(each * value**2 for value, each in several)
+        return cls(deviation=math.sqrt(squares / freedom), freedom=freedom)
+
+    def half(self, *runs: int, level: float = LEVEL) -> float:
+        """Half the t interval of the logarithm of one place's median, or of the ratio of two. runs: of each place."""
+        errors = math.fsum((MEDIAN_ERROR if count > LEAST_RUNS else 1) / count for count in runs)
+        return _quantile(level, self.freedom) * self.deviation * math.sqrt(errors)
+
+    def least(self, level: float = LEVEL) -> float:
+        """The lower end of the deviation's interval."""
+        return self.deviation * math.sqrt(self.freedom / float(stats.chi2.ppf((1 + level) / 2, self.freedom)))
+
+
+def scatter(values: Iterable[float | None]) -> dict[str, Any]:
+    """The standard deviation of the logarithms of what runs of a place measured: value, n. Null below two runs."""
+    logs = [math.log(known) for value in values if (known := positive(value)) is not None]
+    if len(logs) < LEAST_RUNS:
+        return {**missing("fewer than two runs measured it"), "n": len(logs)}
+    return {"value": statistics.stdev(logs), "n": len(logs)}
+
+
 def disjoint(one: Interval, other: Interval) -> bool:
     """Whether two intervals have no value in common."""
     return _end(one["high"]) < _end(other["low"]) or _end(other["high"]) < _end(one["low"])
-
-
-def scaled(interval: Interval | None, factor: float) -> dict[str, Any] | None:
-    """The interval of a figure times a positive factor."""
-    if interval is None:
-        return None
-    ends = {end: None if interval[end] is None else interval[end] * factor for end in ("low", "high")}
-    return {**interval, **ends}
 
 
 def holding(interval: Interval | None, value: float | None) -> dict[str, Any] | None:
@@ -98,25 +133,24 @@ def _end(end: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """An option with the figures that are compared, less being better, and the interval over seeds of each."""
+    """An option with the figure that is compared, less being better, and its interval over seeds."""
 
     label: str
-    figures: tuple[float, ...]
-    intervals: tuple[Interval | None, ...]
+    figure: float
+    interval: Interval | None
     n_seeds: int
+
+    def overlaps(self, other: "Contender") -> bool:
+        """Whether the two intervals have a value in common."""
+        if min(self.n_seeds, other.n_seeds) < LEAST_SEEDS or self.interval is None or other.interval is None:
+            return False
+        return not disjoint(self.interval, other.interval)
 
 
 def indistinguishable(chosen: Contender, others: Sequence[Contender]) -> list[str]:
-    """Labels of the others whose intervals overlap the chosen one's in every figure, sorted by their figures."""
-    alike = [other for other in others if other.label != chosen.label and _overlap(chosen, other)]
-    return [other.label for other in sorted(alike, key=lambda other: other.figures)]
-
-
-def _overlap(one: Contender, other: Contender) -> bool:
-    if min(one.n_seeds, other.n_seeds) < LEAST_SEEDS:
-        return False
-    pairs = zip(one.intervals, other.intervals, strict=True)
-    return all(first is not None and second is not None and not disjoint(first, second) for first, second in pairs)
+    """Labels of the others whose intervals overlap the chosen one's, sorted by their figures."""
+    alike = [other for other in others if other.label != chosen.label and chosen.overlaps(other)]
+    return [other.label for other in sorted(alike, key=lambda other: other.figure)]
 
 
 def tie_sentence(labels: Sequence[str]) -> str | None:
@@ -125,4 +159,4 @@ def tie_sentence(labels: Sequence[str]) -> str | None:
         return None
     others = len(labels) - 1
     more = "" if not others else " and 1 other" if others == 1 else f" and {others} others"
-    return f"Not told apart from {labels[0]}{more}: their intervals overlap."
+    return f"Not told apart from {labels[0]}{more}."

@@ -1,9 +1,10 @@
 """The study's target metric: its names in records, tables and text, and which way is better."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.experiments.spec.sections import Workload
 
 MANY = 1_000_000.0
@@ -75,9 +76,9 @@ class StudyMetric:
         """Whether a value beats another. An equal one does not."""
         return self.order(value) < self.order(other)
 
-    def reached(self, value: float, target: float) -> bool:
-        """Whether a value meets a target."""
-        return not self.better(target, value)
+    def arrival(self, values: Sequence[float], target: float, in_a_row: int = 2) -> int | None:
+        """Position of the first of two consecutive values that meet a target, or None: see `reaching.arrival`."""
+        return arrival(values, target, self.mode, in_a_row)
 
     def best(self, values: Iterable[float]) -> float | None:
         """The best of the values, or None if there are none."""

@@ -15,6 +15,8 @@ Figure = dict[str, Any]
 """A part of the summary: a figure, or `{"value": null, "why": "…"}` where there is none."""
 Summary = Mapping[str, Any]
 """The content of `summary.json`."""
+SUMMARY_VERSION = 2
+"""Of the summaries that are written now. One of another version is made anew by `report`."""
 Row = Mapping[str, Any]
 """A row of one of the summary's tables."""
 NOTHING = "–"
@@ -37,9 +39,9 @@ def present(figure: Mapping[str, Any] | None) -> bool:
 
 def finite(value: Any) -> float | None:
     """The value as a finite float. None if it is absent, infinite, NaN or no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int | float)):
         return None
-    return float(value)
+    return float(value) if abs(value) < BEYOND_MEASURE else None
 
 
 def positive(value: Any) -> float | None:

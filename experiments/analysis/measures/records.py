@@ -9,28 +9,42 @@ over its steps: such runs are short, and epochs of different lengths have no use
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, finite, missing, positive
-from scalestudy.experiments.plan.timing_runs import step_key
+from scalestudy.experiments.analysis.measures.parts import Figure, finite, median, missing, positive
+from scalestudy.experiments.plan.timing_runs import TIMED, step_key
 
 Trial = Mapping[str, Any]
-STATUSES = ("finished", "stopped", "diverged", "out_of_memory", "failed", "skipped")
-TIMED = ("finished", "stopped")
-"""Statuses of trials whose epochs were all timed to their end."""
-COUNTED = ("finished", "stopped", "diverged", "out_of_memory")
+STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
+"""How trials end. A scheduler has stopped those that are `stopped`; those `at_target` had reached the study's hardest
+target, with which `targets.stop` ends a training."""
+CUT = ("at_target", "stopped")
+"""Statuses of trainings that ended before their last epoch, so that their last metric is not that of a whole one."""
+COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 EPOCHS_WITHOUT_FIRST = 3
 """A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
 WITHOUT_FIRST = "without_first_epoch"
-"""Key that `usable` adds to a stopped trial whose first epoch is left out, however few epochs it has."""
+"""Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
 
 
 class Epochs(list[Mapping[str, Any]]):
-    """Epochs that `epochs_of` has put in order already."""
+    """Epochs that `epochs_of` has put in order already. What is asked of them often is worked out once."""
+
+    @cached_property
+    def with_time(self) -> list[int]:
+        """The places of those that have a time."""
+        return [place for place, epoch in enumerate(self) if positive(epoch.get("train_seconds"))]
+
+    @cached_property
+    def phases(self) -> list[dict[str, float] | None]:
+        """`epoch_phases` of each."""
+        return [epoch_phases(epoch) for epoch in self]
 
 
 class Usable(list[Trial]):
@@ -40,19 +54,17 @@ class Usable(list[Trial]):
 def usable(trials: Sequence[Trial]) -> Usable:
     """The lines with an id, a known status and whole parameters. Their epochs are in order.
 
-    A stopped training is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have the
-    same steps, whatever their rate and seed. A training stopped early has too few epochs to leave out the first, slow
-    one by itself, so its timings could not be compared with theirs.
+    A training that was cut is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have
+    the same steps, whatever their rate and seed. A training that was cut has too few epochs to leave out the first,
+    slow one by itself, so its timings could not be compared with theirs.
     """
     if isinstance(trials, Usable):
         return trials
     complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
     trainings = [trial for trial in without_timing_runs(complete) if trial["status"] in TIMED]
-    warmed = {step_key(each["params"]) for each in trainings if len(_with_time(each)) >= EPOCHS_WITHOUT_FIRST}
+    warmed = {step_key(each["params"]) for each in trainings if len(epochs_of(each).with_time) >= EPOCHS_WITHOUT_FIRST}
     return Usable(
-        {**trial, WITHOUT_FIRST: True}
-        if trial["status"] == "stopped" and step_key(trial["params"]) in warmed
-        else trial
+        {**trial, WITHOUT_FIRST: True} if trial["status"] in CUT and step_key(trial["params"]) in warmed else trial
         for trial in complete
     )
 
@@ -98,15 +110,21 @@ def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
 
     A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings.
     """
-    timed = _with_time(trial)
+    epochs = epochs_of(trial)
+    return [epochs[place] for place in _timed_places(trial, epochs)]
+
+
+def timed_phases(trial: Trial) -> list[dict[str, float] | None]:
+    """`epoch_phases` of the epochs that timings are taken from."""
+    epochs = epochs_of(trial)
+    return [epochs.phases[place] for place in _timed_places(trial, epochs)]
+
+
+def _timed_places(trial: Trial, epochs: Epochs) -> list[int]:
+    timed = epochs.with_time
     if len(timed) >= EPOCHS_WITHOUT_FIRST:
         return timed[1:]
-    first = epochs_of(trial)[0] if trial.get(WITHOUT_FIRST) and timed else None
-    return [epoch for epoch in timed if first is None or epoch["epoch"] != first["epoch"]]
-
-
-def _with_time(trial: Trial) -> list[Mapping[str, Any]]:
-    return [epoch for epoch in epochs_of(trial) if positive(epoch.get("train_seconds"))]
+    return [place for place in timed if place or not trial.get(WITHOUT_FIRST)]
 
 
 def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
@@ -144,26 +162,32 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
     return points
 
 
-def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:
-    """Training seconds until the metric first meets the target; infinity if it never does. points: from `curve`.
+def time_to_target(
+    points: Sequence[tuple[float, float]], target: float, metric: StudyMetric, in_a_row: int = 2
+) -> float:
+    """Training seconds until the target is reached (`StudyMetric.arrival`); infinity if it never is.
 
-    The time is interpolated between the epochs on both sides. If the first epoch meets the target, its end is an upper
-    bound and stands for the time (docs/formulas.md §6).
+    points: from `curve`. The time is interpolated between the evaluation that reaches it and the one before. The first
+    evaluation's time is an upper bound and stands for the time (docs/formulas.md §6).
     """
-    before: tuple[float, float] | None = None
-    for seconds, value in points:
-        if metric.reached(value, target):
-            if before is None:
-                return seconds
-            share = (target - before[1]) / (value - before[1])
-            return before[0] + share * (seconds - before[0])
-        before = (seconds, value)
-    return math.inf
+    place = metric.arrival([value for _, value in points], target, in_a_row)
+    if place is None:
+        return math.inf
+    seconds, value = points[place]
+    if place == 0:
+        return seconds
+    seconds_before, value_before = points[place - 1]
+    return seconds_before + (target - value_before) / (value - value_before) * (seconds - seconds_before)
+
+
+def reached_at_once(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> bool:
+    """Whether the first evaluation reaches the target, so that `time_to_target` is an upper bound."""
+    return metric.arrival([value for _, value in points], target) == 0
 
 
 def censored(status: str, cost: float) -> bool:
-    """Whether a trial was stopped before a target, so that it says nothing. cost: to the target, infinity if missed."""
-    return status == "stopped" and not math.isfinite(cost)
+    """Whether a trial ended before a target on purpose, so that it says nothing. cost: to it, infinity if missed."""
+    return status in CUT and not math.isfinite(cost)
 
 
 def train_seconds(trial: Trial) -> float:
@@ -172,6 +196,14 @@ def train_seconds(trial: Trial) -> float:
     if total is not None and total >= 0:
         return total
     return sum(positive(epoch.get("train_seconds")) or 0.0 for epoch in epochs_of(trial))
+
+
+def steps_of(epoch: Mapping[str, Any], batch_size: int) -> float | None:
+    """Steps of an epoch: as recorded, else from its examples. None if neither is known."""
+    steps, samples = positive(epoch.get("steps")), positive(epoch.get("samples"))
+    if steps is not None and steps >= 1:
+        return steps
+    return None if samples is None else float(math.ceil(samples / batch_size))
 
 
 def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
@@ -206,10 +238,14 @@ def without_timing_runs(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for trial in trials if not is_timing(trial)]
 
 
-def timings_by_step(trials: Sequence[Trial]) -> dict[str, Trial]:
-    """The timing runs that ended well, by the step that they timed (`step_key`). The last of several stands."""
-    good = [trial for trial in trials if is_timing(trial) and trial["status"] in TIMED]
-    return {step_key(trial["params"]): trial for trial in good if undisturbed_step_seconds(trial) is not None}
+def timings_by_step(trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
+    """The timing runs that ended well, in their order, by the step that they timed (`step_key`)."""
+    runs: dict[str, tuple[Trial, ...]] = {}
+    for trial in trials:
+        if is_timing(trial) and trial["status"] in TIMED and _rated(trial):
+            key = step_key(trial["params"])
+            runs[key] = (*runs.get(key, ()), trial)
+    return runs
 
 
 def _rated(timing: Trial) -> list[tuple[float, float, float]]:
@@ -222,32 +258,34 @@ def _rated(timing: Trial) -> list[tuple[float, float, float]]:
     return rated
 
 
-def undisturbed_rate(timing: Trial) -> float | None:
-    """Samples/s over all workers."""
-    rated = _rated(timing)
-    return sum(samples for samples, _, _ in rated) / sum(seconds for _, _, seconds in rated) if rated else None
+def undisturbed_rates(timings: Iterable[Trial]) -> list[float]:
+    """Samples/s over all workers, of each run."""
+    runs = [_rated(timing) for timing in timings]
+    return [sum(samples for samples, _, _ in run) / sum(seconds for _, _, seconds in run) for run in runs if run]
 
 
-def undisturbed_step_seconds(timing: Trial) -> float | None:
-    """Seconds a step."""
-    rated = _rated(timing)
-    return sum(seconds for _, _, seconds in rated) / sum(steps for _, steps, _ in rated) if rated else None
+def undisturbed_step_seconds(timings: Iterable[Trial]) -> list[float]:
+    """Seconds a step, of each run."""
+    runs = [_rated(timing) for timing in timings]
+    return [sum(seconds for _, _, seconds in run) / sum(steps for _, steps, _ in run) for run in runs if run]
 
 
-def undisturbed_repeats(timing: Trial, steps: float | None) -> list[tuple[float | None, float | None]]:
-    """(seconds an epoch of so many steps, samples/s) for each epoch of the run."""
+def undisturbed_repeats(timings: Iterable[Trial], steps: float | None) -> list[tuple[float | None, float | None]]:
+    """(seconds an epoch of so many steps, samples/s) for each epoch of each run."""
     return [
         (None if steps is None else seconds / made * steps, samples / seconds)
+        for timing in timings
         for samples, made, seconds in _rated(timing)
     ]
 
 
-def undisturbed_phase_seconds(timing: Trial) -> Figure:
+def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
     """Seconds a step of each phase: the undisturbed step, divided as the steps that were profiled."""
-    epochs = [(phases, epoch["steps"]) for epoch in timed_epochs(timing) if (phases := epoch_phases(epoch))]
+    timed = [each for timing in timings for each in zip(timed_phases(timing), timed_epochs(timing), strict=True)]
+    epochs = [(phases, epoch["steps"]) for phases, epoch in timed if phases]
     sums: Mapping[str, float] = {name: math.fsum(phases[name] * steps for phases, steps in epochs) for name in PHASES}
-    whole, seconds = math.fsum(sums.values()), undisturbed_step_seconds(timing)
-    if not whole or seconds is None:
+    whole, seconds = math.fsum(sums.values()), median(undisturbed_step_seconds(timings))
+    if not whole or not seconds:
         return missing("phases were not measured")
     return {name: value / whole * seconds for name, value in sums.items()}
 
@@ -255,7 +293,7 @@ def undisturbed_phase_seconds(timing: Trial) -> Figure:
 def timing_counts(trials: Sequence[Trial]) -> dict[str, int]:
     """How many timing runs there were, and how many of them gave figures."""
     runs = [trial for trial in trials if is_timing(trial)]
-    return {"runs": len(runs), "used": len(timings_by_step(runs))}
+    return {"runs": len(runs), "used": sum(map(len, timings_by_step(runs).values()))}
 
 
 def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
@@ -270,16 +308,19 @@ def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None
     )
 
 
-def stopped_caveat(trials: Sequence[Trial]) -> str | None:
-    """A sentence about the trainings that a scheduler stopped, or None."""
-    count = sum(trial["status"] == "stopped" for trial in without_timing_runs(trials))
-    if not count:
-        return None
-    was = "1 training was" if count == 1 else f"{count} trainings were"
-    return (
-        f"{was} stopped early. Whether one that had not met a target would have met it is not known: it is left out of "
-        "that target's seeds, not counted as a miss."
-    )
+def cut_caveats(trials: Sequence[Trial]) -> list[str]:
+    """Sentences about the trainings that ended before their last epoch."""
+    counts = Counter(trial["status"] for trial in without_timing_runs(trials))
+    words = {
+        "stopped": "stopped early. Whether one that had not met a target would have met it is not known: the time to "
+        "the target counts it as under way up to its end, the steps to the target leave it out, neither as a miss.",
+        "at_target": "stopped at the target. The last metric of one is not that of a whole training.",
+    }
+    return [
+        f"{'1 training was' if counts[status] == 1 else f'{counts[status]} trainings were'} {said}"
+        for status, said in words.items()
+        if counts[status]
+    ]
 
 
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:

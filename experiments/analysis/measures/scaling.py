@@ -1,20 +1,24 @@
 """Speed-up and efficiency against one GPU: strong scaling, weak scaling, or neither (docs/formulas.md §5)."""
 
-import statistics
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.analysis.laws.speedup import SAME_SPEED, karp_flatt
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.speedup import karp_flatt
 from scalestudy.experiments.analysis.measures.cells import Cell, epoch_seconds, key_of, step_seconds, worker_device
+from scalestudy.experiments.analysis.measures.intervals import Scatter, scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
 from scalestudy.experiments.analysis.measures.records import (
     Trial,
     epochs_of,
+    is_timing,
     spans_nodes,
     timed_epochs,
     undisturbed_phase_seconds,
+    undisturbed_step_seconds,
 )
 from scalestudy.experiments.plan.plan import label
 
@@ -116,7 +120,8 @@ def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figu
     """Cells pooled over the learning rate, which does not change the time of a step.
 
     A row for each (num_gpus, batch_size) and other swept key has seconds an epoch, seconds a step by phase, speed-up
-    and efficiency, steps and examples an epoch, whether its workers were on several nodes, and `unsteadiness`.
+    and efficiency, steps and examples an epoch, whether its workers were on several nodes, and the `scatter` of its
+    runs (`run_scatter`).
     """
     pools: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -130,24 +135,24 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) 
     params = {key: value for key, value in pool[0].params.items() if key != "learning_rate"}
     figures = [epoch_seconds_by_label[cell.label] for cell in pool]
     trials = [trial for cell in pool if not cell.inferred for trial in cell.timed]
-    timing = next((cell.timing for cell in pool if cell.timing and cell.timed), None)
-    phases = step_seconds(trials) if timing is None else undisturbed_phase_seconds(timing)
+    timings = next((cell.timings for cell in pool if cell.timings and cell.timed), ())
+    phases = undisturbed_phase_seconds(timings) if timings else step_seconds(trials)
     return {
         "label": label(params),
         "params": params,
         "cells": [cell.label for cell in pool],
         "epoch_seconds": spread((figure["value"] for figure in figures), "no trial of this size finished"),
         "step_seconds": phases,
-        "timed_apart": timing is not None,
+        "timed_apart": bool(timings),
         "per_worker_batch": params["batch_size"] / params["num_gpus"],
         "seconds_per_example": seconds_per_example(phases, params),
         "steps": steps_an_epoch(trials),
         "examples": examples_an_epoch(pool),
-        "across_nodes": any(spans_nodes(trial) for trial in ([timing] if timing else trials)),
-        "straggler_ratio": straggler_ratio([timing] if timing else trials),
-        "unsteadiness": unsteadiness(trials) if timing is None else missing("timed once, apart from its trials"),
+        "across_nodes": any(spans_nodes(trial) for trial in timings or trials),
+        "straggler_ratio": straggler_ratio(timings or trials),
+        "scatter": run_scatter(timings or trials),
         "flags": sorted({flag for cell in pool for flag in cell.flags}),
-        **worker_device(trials or ([timing] if timing else [])),
+        **worker_device(trials or timings),
     }
 
 
@@ -176,18 +181,24 @@ def straggler_ratio(trials: Sequence[Trial]) -> float | None:
     return median([ratio for ratio in ratios if ratio is not None])
 
 
-def unsteadiness(trials: Sequence[Trial]) -> Figure:
-    """By how much repeated timings differ, as a share of their median: value, n.
+def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
+    """How far the runs of a place scatter (`intervals.scatter`).
 
-    The fastest and the slowest fifth are left out. One bad repeat of five does not move their median, and many repeats
-    differ by more than few.
+    In seconds (a step), forward_backward (its seconds), data and gradient_sync (shares of a step) and straggler_ratio.
     """
-    seconds = sorted(value for trial in trials if (value := epoch_seconds(trial)) is not None)
-    if len(seconds) < 2:
-        return missing("there are no repeats")
-    outer = len(seconds) // 5
-    inner = seconds[outer : len(seconds) - outer]
-    return {"value": (inner[-1] - inner[0]) / statistics.median(seconds), "n": len(seconds)}
+    measured = [undisturbed_phase_seconds([run]) if is_timing(run) else step_seconds([run]) for run in runs]
+    phases = [each for each in measured if present(each)]
+    shares = {
+        name: scatter(each[name] / sum(each.values()) for each in phases if any(each.values()))
+        for name in ("data", "gradient_sync")
+    }
+    timed = [run for run in runs if is_timing(run)]
+    return {
+        "seconds": scatter(undisturbed_step_seconds(timed) if timed else map(epoch_seconds, runs)),
+        "forward_backward": scatter(each["forward_backward"] for each in phases),
+        **shares,
+        "straggler_ratio": scatter(straggler_ratio([run]) for run in runs),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,29 +233,43 @@ class ScalingAnswer:
 
 
 def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
-    """Were more workers faster than one at the same batch? None if the study has no such pair. rows: timing rows."""
+    """Were more workers faster than one at the same batch? None if the study has no such pair. rows: timing rows.
+
+    Faster and slower are said only where the interval of the ratio (90 %, over all batch sizes at once, from the
+    scatter of runs over all places) excludes 1.
+    """
     strong = [row for row in rows if row["scaling"] == STRONG and row["speedup"] is not None]
     if not strong:
         return None
     workers = min(row["params"]["num_gpus"] for row in strong)
     pairs = sorted((row for row in strong if row["params"]["num_gpus"] == workers), key=lambda row: row["speedup"])
     worst, best = pairs[0], pairs[-1]
-    if best["speedup"] <= 1 - SAME_SPEED:
-        verdict = "slower than one"
-    elif worst["speedup"] >= 1 + SAME_SPEED:
-        verdict = "faster than one"
-    elif len(pairs) == 1 or best["speedup"] < 1 + SAME_SPEED:
-        verdict = "about as fast as one"
+    pooled = Scatter.pooled(row["scatter"]["seconds"] for row in rows)
+    runs = {row["label"]: row["scatter"]["seconds"]["n"] for row in rows}
+    level = 1 - (1 - LEVEL) / len(pairs)
+
+    def ends(row: Row) -> tuple[float, float]:
+        half = pooled.half(runs[row["label"]], runs[row["base"]], level=level) if pooled is not None else math.inf
+        return row["speedup"] * math.exp(-half), row["speedup"] * math.exp(half)
+
+    faster, slower = (sum(told) for told in zip(*((ends(row)[0] > 1, ends(row)[1] < 1) for row in pairs), strict=True))
+    if faster and slower:
+        verdict = "not always faster than one at the same batch"
+    elif faster or slower:
+        verdict = f"{'faster' if faster else 'slower'} than one at the same batch"
+        verdict += ", but not everywhere told apart" if faster + slower < len(pairs) else ""
     else:
-        verdict = "not always faster than one"
+        verdict = "not told apart from one at the same batch"
     by_batch = best["params"]["batch_size"] != worst["params"]["batch_size"] or len(pairs) == 1
 
     def gain(row: Row) -> str:
         place = f"batch {row['params']['batch_size']}" if by_batch else row["label"]
-        return f"{row['speedup']:.2f}× at {place}"
+        between = " ({:.2f} to {:.2f})".format(*ends(row)) if pooled is not None else ""
+        return f"{row['speedup']:.2f}×{between} at {place}"
 
     text = f"{gain(best)}, efficiency {best['efficiency']:.2f}"
     text += f"; {gain(worst)}." if len(pairs) > 1 else "."
+    text += " Each was timed once: a second run would tell more." if pooled is None else ""
     most = max(strong, key=lambda row: float(row["speedup"]))
     further = most["params"]["num_gpus"] > workers
     if further:
@@ -255,6 +280,6 @@ def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
         best=best,
         worst=worst,
         most=most if further else None,
-        topic=f"{count} workers were {verdict} at the same batch",
+        topic=f"{count} workers were {verdict}",
         text=text,
     )

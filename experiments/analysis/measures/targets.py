@@ -7,66 +7,81 @@ from datetime import datetime
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import Cell, why_no_time
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, holding, over_seeds
-from scalestudy.experiments.analysis.measures.parts import finite, median
-from scalestudy.experiments.analysis.measures.records import Trial, censored, time_to_target, train_seconds
+from scalestudy.experiments.analysis.measures.parts import finite
+from scalestudy.experiments.analysis.measures.records import (
+    CUT,
+    Trial,
+    reached_at_once,
+    time_to_target,
+    train_seconds,
+)
+from scalestudy.experiments.analysis.measures.units import plural
 
 SECONDS_PER_HOUR = 3600.0
+NEVER = ("diverged", "out_of_memory")
+"""Statuses of trials that would not have met a target later."""
+ROUNDING = 1e-9
 SAME_TIME_SECONDS = 0.1
 """Two trials that overlap by less ran one after the other."""
 
 
-def target_row(cell: Cell, target: float, price_per_gpu_hour: float | None = None) -> dict[str, Any]:
-    """Time to one target in one cell: seconds, gpu_seconds, cost, n_seeds, reached, upper_bound, interval, why.
+def target_row(cell: Cell, target: float) -> dict[str, Any]:
+    """Time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound, why.
 
-    seconds: training only, undisturbed if the cell has a timing run. interval: from `intervals.over_seeds`; high is
-    null if it reaches to seeds that missed. n_seeds: seeds that had the chance (finished, diverged, out of memory, or
-    stopped after they had met the target). reached: how many of them met it. stopped: seeds that were stopped before
-    they met it; whether they would have is unknown, so they are not among n_seeds. upper_bound: whether a seed met the
-    target within its first epoch, whose end then stands for the time.
+    seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_time`). n_seeds:
+    seeds that ended in a way that says something of the target. reached: how many of them met it. censored: how many
+    ended before it with no sign that they would have missed it. cut: how many of these were stopped before their last
+    epoch. upper_bound: whether a seed met the target at its
+    first evaluation, which then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
     curves = [(trial["status"], cell.curve(trial)) for trial in counted]
-    ended = [(status, time_to_target(points, target, cell.metric)) for status, points in curves]
-    times = sorted(time for status, time in ended if not censored(status, time))
-    stopped = len(ended) - len(times)
-    seconds = typical_time(times)
-    gpu_seconds = None if seconds is None else seconds * cell.num_gpus
-    reached = sum(math.isfinite(time) for time in times)
+    times: list[tuple[float, bool]] = []
+    for status, points in curves:
+        time = time_to_target(points, target, cell.metric)
+        ended = math.inf if status in NEVER or not points else points[-1][0]
+        times.append((time, True) if math.isfinite(time) else (ended, not math.isfinite(ended)))
+    seconds = finite(median_time(times))
+    reached = sum(known and math.isfinite(time) for time, known in times)
+    within = max((time for time, known in times if not known), default=None)
     why = None
-    if not times and stopped:
-        was = "its one seed was" if stopped == 1 else f"all of its {stopped} seeds were"
-        why = f"{was} stopped before reaching {target:g}"
-    elif not times:
+    if not times:
         why = why_no_time(cell)
     elif seconds is None:
-        why = f"{len(times) - reached} of {len(times)} seeds did not reach {target:g}"
+        longest = "" if within is None else f" within {within:.3g} s"
+        why = f"{len(times) - reached} of {plural(len(times), 'seed')} did not reach {target:g}{longest}"
     return {
         "label": cell.label,
         "params": dict(cell.params),
         "target": target,
         "seconds": seconds,
-        "gpu_seconds": gpu_seconds,
-        "cost": cost_of(gpu_seconds, price_per_gpu_hour),
         "n_seeds": len(times),
         "reached": reached,
-        "stopped": stopped,
-        "upper_bound": any(points and cell.metric.reached(points[0][1], target) for _, points in curves),
-        "interval": holding(over_seeds(times), seconds),
+        "censored": sum(not known for _, known in times),
+        "cut": sum(not known and status in CUT for (status, _), (_, known) in zip(curves, times, strict=True)),
+        "upper_bound": any(reached_at_once(points, target, cell.metric) for _, points in curves),
         "why": why,
     }
 
 
-def typical_time(times: Sequence[float]) -> float | None:
-    """One time for several seeds, or None if they do not support one. A seed that missed counts as infinity.
+def median_time(times: Sequence[tuple[float, bool]]) -> float:
+    """Kaplan and Meier's median of times to an event; infinity if it lies beyond what was observed.
 
-    Five seeds or more: the mean without the fastest and the slowest, so two misses make the cell invalid (MLPerf).
-    Fewer: the median, which is infinite, hence None, if half of the seeds or more missed.
+    times: (time, whether the event came then). If it did not, the observation ended at that time. An infinite time with
+    the event is one that never comes. With every event known it is the ordinary median.
     """
-    if len(times) >= ENOUGH_SEEDS:
-        inner = sorted(times)[1:-1]
-        return finite(sum(inner) / len(inner))
-    return finite(median(times))
+    left, surviving = len(times), 1.0
+    half: float | None = None  # the time at which exactly half survive; the median is the middle of it and the next
+    for time, known in sorted(times, key=lambda each: (each[0], not each[1])):
+        if known and half is not None:
+            return (half + time) / 2
+        if known:
+            surviving *= 1 - 1 / left
+            if surviving < 0.5 - ROUNDING:
+                return time
+            half = time if surviving < 0.5 + ROUNDING else None
+        left -= 1
+    return math.inf
 
 
 def study_cost(

@@ -21,10 +21,12 @@ from scalestudy.experiments.analysis.measures.records import (
     censored,
     epochs_of,
     final_value,
+    reached_at_once,
+    steps_of,
     time_to_target,
 )
 
-TUNED = ("finished", "stopped", "diverged")
+TUNED = (*TIMED, "diverged")
 """Statuses that say something about a batch size and a rate. Too little memory concerns num_gpus instead."""
 Costs = Mapping[float, Mapping[int, float]]
 """Rate to seed to cost. A cost is what should be small, such as steps to a target; infinity for a seed that missed."""
@@ -132,10 +134,11 @@ def trainings_of(cells: Iterable[Cell]) -> list[Training]:
 
 def _training(cell: Cell, trial: Trial) -> Training:
     epochs = epochs_of(trial)
+    steps_of_each = [steps_of(epoch, cell.batch_size) for epoch in epochs]
     curve: list[tuple[float, float]] = []  # up to the first epoch whose steps are unknown
     made = 0.0
-    for epoch in epochs:
-        steps, value = _steps(epoch), finite(epoch.get(cell.metric.key))
+    for epoch, steps in zip(epochs, steps_of_each, strict=True):
+        value = finite(epoch.get(cell.metric.key))
         if steps is None:
             break
         made += steps
@@ -143,15 +146,15 @@ def _training(cell: Cell, trial: Trial) -> Training:
             curve.append((made, value))
 
     examples_per_step = float(cell.batch_size)
-    counts = [(positive(epoch.get("samples")), _steps(epoch)) for epoch in epochs]
-    known = [(samples, steps) for samples, steps in counts if samples and steps]
+    counts = [positive(epoch.get("samples")) for epoch in epochs]
+    known = [(samples, steps) for samples, steps in zip(counts, steps_of_each, strict=True) if samples and steps]
     if known:
         mean = math.fsum(samples for samples, _ in known) / math.fsum(steps for _, steps in known)
         examples_per_step = min(max(mean, 1.0), float(cell.batch_size))
 
     noises = [
-        (squared, trace, _steps(epoch) or 0.0)
-        for epoch in (epochs if trial["status"] in TIMED else ())
+        (squared, trace, steps or 0.0)
+        for epoch, steps in (zip(epochs, steps_of_each, strict=True) if trial["status"] in TIMED else ())
         if (squared := finite(epoch.get("grad_sq_norm"))) is not None
         and (trace := finite(epoch.get("grad_trace_cov"))) is not None
     ]
@@ -167,14 +170,8 @@ def _training(cell: Cell, trial: Trial) -> Training:
         noise=(statistics.fmean(squares), statistics.fmean(traces)) if noises else None,
         noise_steps=int(sum(noise_steps)),
         status=trial["status"],
-        epoch_examples=max((count for epoch in epochs if (count := positive(epoch.get("samples")))), default=None),
+        epoch_examples=max((count for count in counts if count), default=None),
     )
-
-
-def _steps(epoch: Trial) -> float | None:
-    """Steps of an epoch, or None if the record can't be a count."""
-    steps = positive(epoch.get("steps"))
-    return steps if steps is not None and steps >= 1 else None
 
 
 def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetric) -> list[BatchPoint]:
@@ -191,7 +188,7 @@ def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetr
                 batch_size=batch_size,
                 examples_per_step=statistics.median(training.examples_per_step for training in members),
                 best=best,
-                upper_bound=any(training.curve and metric.reached(training.curve[0][1], target) for training in chosen),
+                upper_bound=any(reached_at_once(training.curve, target, metric) for training in chosen),
                 stopped=sum(not found for rate in rates for found in seeds[batch_size, rate].values()),
             )
         )
@@ -201,11 +198,15 @@ def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetr
 def final_rates(trainings: Sequence[Training], metric: StudyMetric) -> dict[int, BestRate | None]:
     """The rate of the best metric after the last epoch, by batch size.
 
-    Trainings that failed have missed it. Those that were stopped are left out.
+    Trainings that failed have missed it. Those that were stopped are left out. None for a batch size of which a
+    training stopped at the target: how far it would have come is not known.
     """
     orders = [math.inf if training.final is None else metric.order(training.final) for training in trainings]
     costs = _pooled(list(zip(trainings, orders, strict=True)))
-    return {batch_size: best_rate(costs[batch_size]) for batch_size in _by_batch(trainings)}
+    return {
+        batch_size: None if any(each.status == "at_target" for each in members) else best_rate(costs[batch_size])
+        for batch_size, members in _by_batch(trainings).items()
+    }
 
 
 def _by_batch(trainings: Sequence[Training]) -> dict[int, list[Training]]:

@@ -29,6 +29,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def limit_words(max_gpus: int | None) -> str:
+    """`with at most 2 workers `, to follow a noun; empty without a limit."""
+    return "" if max_gpus is None else f"with at most {plural(max_gpus, 'worker')} "
+
+
 def seconds_text(seconds: float | None) -> str:
     """Seconds to three digits; minutes or hours if that reads better."""
     if seconds is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Row, Summary, present
+from scalestudy.experiments.analysis.measures.records import STATUSES
 from scalestudy.experiments.analysis.measures.scaling import NEITHER, WEAK
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
@@ -16,7 +17,7 @@ from scalestudy.experiments.analysis.measures.units import (
     plural,
     three_digits,
 )
-from scalestudy.experiments.analysis.text.answer import NAMED_CELLS, Line, beyond_line, cell_words, chosen_lines
+from scalestudy.experiments.analysis.text.answer import NAMED_CELLS, beyond_line, chosen_lines
 from scalestudy.experiments.plan.plan import short_name
 
 INDENT = "  "
@@ -25,30 +26,26 @@ MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor w
 
 
 def recommendation_lines(recommendation: Figure) -> list[str]:
-    """A recommendation (`recommend`) as text: target, fastest, cheapest and knee, each with evidence and caveats.
+    """A recommendation (`recommend`) as text: recommended, fastest and cheapest, each with evidence and caveats.
 
     Caveats that hold for every choice stand at the end, then what more workers would bring if there are `predictions`.
-    With these there must be `study` (num_gpus, device) and `max_gpus` (null: any number), as `commands.folder`
-    adds them.
+    With these there must be `study` (num_gpus, device), as `commands.folder` adds it.
     """
-    fastest, cheapest, knee = (recommendation[role] for role in ("fastest", "cheapest", "knee"))
+    chosen, fastest, cheapest = (recommendation[role] for role in ("recommended", "fastest", "cheapest"))
     lines_told = chosen_lines(recommendation)
-    about: list[list[Figure]]  # the choices that each line is about; none for a line that says why there is none
-    if not present(fastest):
-        best = recommendation[metric_of(recommendation).choice_key]
-        about = [[], [best]] if present(best) else [[]]
+    if present(fastest):
+        others = {each["label"]: each for each in (fastest, cheapest) if each["label"] != chosen["label"]}
+        about = [chosen, *others.values()]
     else:
-        about = [[fastest, cheapest]] if fastest["label"] == cheapest["label"] else [[fastest], [cheapest]]
-    if present(knee):
-        lines_told.append(Line("Knee between the two", f"{cell_words(knee)}."))
-        about.append([knee])
-    shared = shared_caveats([caveats_of(choices) for choices in about if choices])
+        best = chosen if present(chosen) else recommendation[metric_of(recommendation).choice_key]
+        about = [None, *([best] if present(best) else [])]
+    shared = shared_caveats([caveats_of([choice]) for choice in about if choice])
     lines: list[str] = []
-    for line, choices in zip(lines_told, about, strict=True):
-        own = [each for each in caveats_of(choices) if each not in shared]
-        lines += [str(line), *(f"{INDENT}{words}" for words in (*_evidence_lines(choices), *own))]
+    for line, choice in zip(lines_told, about, strict=True):
+        own = [each for each in caveats_of([choice]) if each not in shared] if choice else []
+        lines += [str(line), *(f"{INDENT}{words}" for words in (*_evidence_lines([choice] if choice else []), *own))]
     lines += shared
-    told = any(choice["n_seeds"] < ENOUGH_SEEDS and choice.get("caveats") for choices in about for choice in choices)
+    told = any(choice["n_seeds"] < ENOUGH_SEEDS and choice.get("caveats") for choice in about if choice)
     if recommendation["provisional"] and not told:
         lines.append("Provisional: fewer than five seeds a cell.")
     if "predictions" in recommendation:
@@ -85,7 +82,7 @@ def evidence_words(choice: Mapping[str, Any]) -> str:
 
 def caveats_of(choices: Sequence[Mapping[str, Any]]) -> list[str]:
     """The caveats of choices that are one cell, each once."""
-    return list(dict.fromkeys(str(each) for choice in choices for each in choice.get("caveats") or ()))
+    return list(dict.fromkeys(str(each["words"]) for choice in choices for each in choice.get("caveats") or ()))
 
 
 def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
@@ -140,12 +137,12 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 def _row_notes(row: Row) -> list[str]:
     """What marks a cell: no strong scaling, inferred figures, trials that did not finish, flags.
 
-    A stopped trial counts as one that did not finish, since it ends before the last epoch.
+    A trial that was cut counts as one that did not finish, since it ends before the last epoch.
     """
     ended = [
-        f"{row['trials'][status]} {status.replace('_', ' ')}"
-        for status in ("stopped", "diverged", "out_of_memory", "failed", "skipped")
-        if row["trials"][status]
+        f"{count} {'stopped at the target' if status == 'at_target' else status.replace('_', ' ')}"
+        for status in STATUSES
+        if status != "finished" and (count := row["trials"].get(status))
     ]
     kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS and row["speedup"] is not None else []
     inferred = ["inferred"] if row.get("kind") == "factorised" else []
@@ -156,7 +153,7 @@ def best_rows(summary: Summary, count: int) -> list[int]:
     """Positions of the best cells, in their order: the recommended, then the soonest, then those of the best metric."""
     metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
     target = recommendation["target"]
-    chosen = [recommendation[role] for role in ("fastest", "cheapest", "knee", metric.choice_key)]
+    chosen = [recommendation[role] for role in ("recommended", "fastest", "cheapest", metric.choice_key)]
     recommended = {choice["label"] for choice in chosen if present(choice)}
     seconds = {row["label"]: row["seconds"] for row in summary["time_to_target"] if row["target"] == target}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.cells import flag_caveats, seed_caveat
+from scalestudy.experiments.analysis.measures.cells import seed_caveat
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, Summary, part_of, present, why_of
 from scalestudy.experiments.analysis.measures.scaling import scaling_answer
 from scalestudy.experiments.analysis.measures.units import (
@@ -13,11 +13,13 @@ from scalestudy.experiments.analysis.measures.units import (
     MOST_LINES,
     clipped,
     flag_verdict_words,
+    limit_words,
     marked_seconds,
     metric_of,
     money_text,
     other_parameters,
     plain_text,
+    plural,
     range_text,
     seconds_text,
     three_digits,
@@ -67,24 +69,53 @@ def answer(summary: Summary) -> list[Line]:
 
 
 def chosen_lines(recommendation: Figure) -> list[Line]:
-    """Fastest and cheapest, in one line if they are the same. If no target was reached: why, and the best cell."""
-    fastest, cheapest, metric = recommendation["fastest"], recommendation["cheapest"], metric_of(recommendation)
+    """What is recommended, and what the fastest and the cheapest bring beside it. Without a time: why, and the best."""
+    chosen, fastest, cheapest = (recommendation[role] for role in ("recommended", "fastest", "cheapest"))
+    metric = metric_of(recommendation)
     if not present(fastest):
-        why, best = fastest["why"], recommendation[metric.choice_key]
+        why, best = fastest["why"], chosen if present(chosen) else recommendation[metric.choice_key]
         lines = [Line("", f"{why[:1].upper()}{why[1:]}.")]
         if present(best):
             value = metric.text(best[metric.key]["value"])
-            lines.append(Line(f"Best {metric.title}", f"{best['label']}, {value} {measured_when(best)}."))
+            cheapest = best is chosen and best["ties"]
+            topic = "Cheapest that is as good as the best" if cheapest else f"Best {metric.title}"
+            named = best["label"] if cheapest else best["named"]
+            lines.append(Line(topic, f"{named}, {value} {measured_when(best)}."))
         return lines
     missed = recommendation["missed_targets"]
-    also = f" No cell reached {missed[0]:g}." if missed else ""
-    target = f"{recommendation['target']:g}"
-    if fastest["label"] == cheapest["label"]:
-        return [Line(f"Fastest and cheapest to {target} {metric.title}", f"{cell_words(fastest)}.{also}")]
-    return [
-        Line(f"Fastest to {target} {metric.title}", f"{cell_words(fastest)}.{also}"),
-        Line(f"Cheapest to {target}", f"{cell_words(cheapest)}."),
+    also = f" No cell {limit_words(recommendation['max_gpus'])}reached {missed[0]:g}." if missed else ""
+    same = chosen["label"] == fastest["label"]
+    names = [
+        "Recommended",
+        *(["fastest"] if same else []),
+        *(["cheapest"] if chosen["label"] == cheapest["label"] else []),
     ]
+    named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    alone = ""
+    if same and cheapest["label"] != chosen["label"]:
+        alone = f"; no cheaper cell is surely within {100 * recommendation['tolerance']:g}% of its time"
+    lines = [Line(f"{named} to {recommendation['target']:g} {metric.title}", f"{cell_words(chosen)}{alone}.{also}")]
+    if not same:
+        lines.append(Line("Fastest", f"{cell_words(fastest)}: {_beside(chosen, fastest)}."))
+    if cheapest["label"] != chosen["label"]:
+        lines.append(Line("Cheapest", f"{cell_words(cheapest)}: {_beside(chosen, cheapest)}."))
+    if settle := recommendation["settle"]:
+        lines[0] = replace(lines[0], text=f"{lines[0].text} {_settle_words(settle, chosen)}")
+    return lines
+
+
+def _beside(chosen: Figure, other: Figure) -> str:
+    """What another cell takes, over what the recommended one takes."""
+    time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "gpu_seconds"))
+    return f"{time:.2f}× the time for {cost:.2f}× the cost"
+
+
+def _settle_words(settle: Figure, chosen: Figure) -> str:
+    unit = "worker-seconds" if chosen["device"] == "cpu" else "GPU-seconds"
+    return (
+        f"{settle['label']} is cheaper and may be near enough: some {plural(settle['seeds'], 'more seed')} of it and "
+        f"of the fastest would tell, for {three_digits(settle['gpu_seconds'])} {unit}."
+    )
 
 
 def cell_words(choice: Figure) -> str:
@@ -137,7 +168,7 @@ def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
         if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
             return str(verdict["words"])
         return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
-    named = max(evidence, key=lambda label: float(evidence[label]))
+    named = next(iter(evidence))
     return _marked(verdict["words"], [row for row in summary["timings"] if row["label"] == named])
 
 
@@ -162,16 +193,11 @@ def beyond_line(summary: Summary) -> Line | None:
     ends = f" The prediction ends at {broken['num_gpus']}: {why_of(broken)}." if broken else ""
     if not any(row["beyond"] and row["valid"] for row in part["rows"]):
         return Line("", f"Beyond the {measured} nothing can be predicted.{ends}")
-    other = ""
-    if part["target"] != recommendation["target"]:
-        wanted = f"{recommendation['target']:g}"
-        other = f" That is not the {wanted} above: too few batch sizes tell the steps to it."
-    if doubt := steps_doubt(part):
-        other += f" {doubt}"
+    doubt = f" {doubt}" if (doubt := steps_doubt(part)) else ""
     if best is None or not present(best) or not best["beyond"]:
         none = f"Beyond the {measured} no time to {part['target']:g} is predicted to be shorter."
-        return Line("", f"{none}{other}{ends}")
-    return Line(f"Beyond the {measured}", f"{_prediction(best, part, work_unit(summary))}.{other}{ends}")
+        return Line("", f"{none}{doubt}{ends}")
+    return Line(f"Beyond the {measured}", f"{_prediction(best, part, work_unit(summary))}.{doubt}{ends}")
 
 
 def steps_doubt(part: Mapping[str, Any]) -> str:
@@ -205,35 +231,50 @@ def _prediction(best: Figure, part: Figure, unit: str) -> str:
 
 def _sure_line(summary: Summary) -> Line | None:
     """Overhead and caveats. The caveat on seeds is shortened; the one on a flag that a verdict has told is left out."""
-    cells, metric, ratio = summary["cells"], metric_of(summary["study"]), summary["cost"]["overhead_ratio"]
-    of_flags = flag_caveats(cells)
-    told = [of_flags.get(FLAG_OF_VERDICT[verdict["cause"]]) for verdict in _doubts(summary)[:1]]
-    brief = {seed_caveat(cells, metric): seed_caveat(cells, metric, brief=True)}
+    ratio, doubts = summary["cost"]["overhead_ratio"], _doubts(summary)[:1]
+    told = {FLAG_OF_VERDICT[verdict["cause"]] for verdict in doubts}
     sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
-    sentences += [brief.get(caveat) or caveat for caveat in summary["caveats"] if caveat not in told]
+    for caveat in summary["caveats"]:
+        if caveat["kind"] == "seeds":
+            sentences.append(seed_caveat(summary["cells"], metric_of(summary["study"]), brief=True) or caveat["words"])
+        elif caveat["kind"] not in told:
+            sentences.append(caveat["words"])
     return Line("", " ".join(sentences)) if sentences else None
 
 
 def headline(summary: Summary) -> str:
     """The answer in one short sentence."""
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    fastest, best = recommendation["fastest"], recommendation[metric.choice_key]
+    chosen, fastest, best = (recommendation[role] for role in ("recommended", "fastest", metric.choice_key))
     if present(fastest):
-        took, target = marked_seconds(fastest), metric.named(f"{recommendation['target']:g}")
-        return f"{_configuration(fastest, summary)} reached {target} soonest, in {took}."
+        took, target = marked_seconds(chosen), metric.named(f"{recommendation['target']:g}")
+        reached = f"{_configuration(chosen, summary)} reached {target} in {took}"
+        if chosen["label"] == fastest["label"]:
+            return f"{reached}, {'soonest of all' if not chosen['ties'] else 'as soon as any'}."
+        alike, other = (_settings(choice, summary) for choice in (chosen, fastest))
+        differs = ", ".join(setting for setting, same in zip(other, alike, strict=True) if setting != same)
+        return f"{reached}, with {differs} it took {marked_seconds(fastest)}."
     if present(best):
-        missed = (
-            f"No cell reached {recommendation['missed_targets'][0]:g}; " if recommendation["missed_targets"] else ""
-        )
+        missed = [f"no cell reached {target:g}; " for target in recommendation["missed_targets"][:1]]
         value = metric.text(best[metric.key]["value"])
-        return f"{missed}{_configuration(best, summary)} came furthest, to {value} {metric.title}."
-    return "No answer: no trial finished."
+        alike = best["named"] != best["label"]  # with any num_gpus
+        furthest = f"{_configuration(best, summary, alike=alike)} came furthest, to {value} {metric.title}."
+        text = "".join([*missed, furthest])
+        return f"{text[:1].upper()}{text[1:]}"
+    why = fastest["why"]
+    return f"No answer: {why}."
 
 
-def _configuration(choice: Figure, summary: Summary) -> str:
-    others = "".join(f", {short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary))
-    usual = f"batch {choice['batch_size']}, rate {choice['learning_rate']:g}"
-    return f"{_workers(choice['num_gpus'], summary)}, {usual}{others}"
+def _configuration(choice: Figure, summary: Summary, *, alike: bool = False) -> str:
+    """alike: whether num_gpus does not matter to what is said."""
+    return ", ".join(_settings(choice, summary)[1 if alike else 0 :])
+
+
+def _settings(choice: Figure, summary: Summary) -> list[str]:
+    """Workers, batch, rate and other swept parameters of a choice, as words."""
+    others = [f"{short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary)]
+    usual = [f"batch {choice['batch_size']}", f"rate {choice['learning_rate']:g}"]
+    return [_workers(choice["num_gpus"], summary), *usual, *others]
 
 
 def _workers(count: int, summary: Summary) -> str:

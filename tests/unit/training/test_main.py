@@ -51,6 +51,7 @@ def run(*command: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path) -> None:
     """Losses are sums in another order; accuracies of 360 examples may differ by one."""
     alone = run("-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))

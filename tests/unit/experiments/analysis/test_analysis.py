@@ -15,13 +15,15 @@ from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.analysis.measures.records import stopped_caveat
+from scalestudy.experiments.analysis.measures.records import cut_caveats
+from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.analysis.text.answer import measured_when
 from scalestudy.experiments.report import draw, write_report
+from scalestudy.experiments.report.curves import AT_TARGET
 from tests.support.batch_summaries import study
 from tests.support.factorised import stopped_after
 from tests.support.report_pages import check, page_of
-from tests.support.synthetic_studies import folder_of, study_of
+from tests.support.synthetic_studies import folder_of, study_of, words_of
 from tests.support.trials import Law
 
 TEXT = """
@@ -69,7 +71,7 @@ def test_records_without_a_key_have_a_summary_and_a_page(key):
     assert null_parts(summary) == []
     assert summary["trials"] == summarise(spec, plan, older()[2])["trials"]
     assert answer_lines(summary)
-    assert recommendation_lines(recommend(plan, trials, targets=spec.targets.accuracy))
+    assert recommendation_lines(recommend(spec, plan, trials))
     summary["study"]["study_id"] = "x"
     page_of(summary)
 
@@ -160,7 +162,8 @@ def test_their_first_epoch_is_left_out_of_timings_as_their_siblings_is():
     found = summarise(spec, plan, slow_first(trials))
     assert [row["epoch_seconds"] for row in found["timings"]] == [row["epoch_seconds"] for row in truth["timings"]]
     assert [row["speedup"] for row in found["timings"]] == [row["speedup"] for row in truth["timings"]]
-    assert all(row["unsteadiness"]["value"] == pytest.approx(0) for row in found["timings"])
+    scatters = [row["scatter"]["seconds"]["value"] for row in found["timings"]]
+    assert all(value is None or value == pytest.approx(0) for value in scatters)
     assert not [verdict for verdict in found["verdicts"] if verdict["cause"] == "disturbed"]
     assert "stopped within their first epoch" in rows_of(found)["gpus=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
 
@@ -181,27 +184,28 @@ def test_without_longer_siblings_the_first_epoch_is_all_there_is():
     assert all(row["epoch_seconds"]["n"] == 3 for row in found["cells"])
 
 
-def test_those_that_had_not_met_the_target_are_left_out_of_its_seeds():
+def test_of_those_that_had_not_met_the_target_it_is_known_how_long_they_had_not():
     rows = rows_of(summarise(*stopped_study(Law(learning=90))), "time_to_target")
     # 0.985 - 0.885 exp(-90 * 0.4 / 64 e) is 0.487 after one epoch and 0.698 after two
     left = rows["gpus=1 batch=64 lr=0.4"]
-    assert (left["n_seeds"], left["reached"], left["stopped"]) == (1, 1, 2)
-    assert left["seconds"] is not None
+    assert (left["n_seeds"], left["reached"], left["censored"], left["cut"]) == (3, 1, 2, 2)
+    assert left["seconds"] == pytest.approx(left["measured_seconds"], rel=0.1), "the seed that went on is the median"
     none = rows["gpus=1 batch=64 lr=0.1"]
-    assert (none["n_seeds"], none["reached"], none["stopped"], none["seconds"]) == (0, 0, 3, None)
-    assert none["why"] == "all of its 3 seeds were stopped before reaching 0.5"
+    assert (none["n_seeds"], none["reached"], none["censored"], none["seconds"]) == (3, 0, 3, None)
+    assert none["why"] == f"3 of 3 seeds did not reach 0.5 within {Law().epoch_seconds(1, 64):.3g} s"
 
 
 def test_a_seed_that_had_met_the_target_counts():
     spec, plan, trials = study_of(STOPPED, Law(learning=900))
-    rows = rows_of(summarise(spec, plan, [stopped(trial) for trial in trials]), "time_to_target")
-    assert (rows["gpus=1 batch=64 lr=0.4"]["n_seeds"], rows["gpus=1 batch=64 lr=0.4"]["stopped"]) == (3, 0)
+    for epochs, counted in ((1, (0, 3)), (2, (3, 0))):  # one evaluation that meets it does not yet reach it
+        rows = rows_of(summarise(spec, plan, [stopped_after(trial, epochs) for trial in trials]), "time_to_target")
+        assert (rows["gpus=1 batch=64 lr=0.4"]["reached"], rows["gpus=1 batch=64 lr=0.4"]["censored"]) == counted
 
 
 def test_one_that_diverged_still_missed():
     spec, plan, trials = study_of(STOPPED, Law(learning=90), endings={"gpus=1 batch=64 lr=0.4 seed=1": "diverged"})
     row = rows_of(summarise(spec, plan, trials), "time_to_target")["gpus=1 batch=64 lr=0.4"]
-    assert (row["n_seeds"], row["reached"], row["stopped"]) == (3, 2, 0)
+    assert (row["n_seeds"], row["reached"], row["censored"]) == (3, 2, 0)
 
 
 def test_the_best_rate_is_that_of_the_seeds_that_went_on():
@@ -210,7 +214,9 @@ def test_the_best_rate_is_that_of_the_seeds_that_went_on():
     assert (point["learning_rate"], point["edge"], point["n"], point["stopped"]) == (0.4, "highest", 1, 2)
     assert point["rates"] == 3  # 0.1 was tried, though none of its seeds went on
     assert summary["recommendation"]["fastest"]["learning_rate"] == 0.4
-    assert any("2 more seeds were stopped" in words for words in summary["recommendation"]["fastest"]["caveats"])
+    assert "2 of 3 seeds did not reach the target, 2 of which were stopped before the last epoch." in words_of(
+        summary["recommendation"]["fastest"]
+    )
 
 
 def test_a_rate_that_was_given_up_is_a_rate_that_was_tried():
@@ -224,8 +230,32 @@ def test_rows_and_caveats_say_how_many_and_after_how_many_epochs():
     summary = summarise(*stopped_study(Law()))
     assert rows_of(summary)["gpus=1 batch=64 lr=0.4"]["stopped_after"] == [1, 1]
     assert rows_of(summary)["gpus=1 batch=64 lr=0.2"]["stopped_after"] == []
-    assert any(words.startswith("10 trainings were stopped early") for words in summary["caveats"])
-    assert stopped_caveat([]) is None
+    (words,) = [words for words in words_of(summary) if words.startswith("10 trainings were stopped early")]
+    assert "the time to the target counts it as under way up to its end" in words
+    assert cut_caveats([]) == []
+
+
+def test_trainings_that_stopped_at_the_target_say_so_and_are_compared_by_their_times_alone():
+    spec, plan, trials = study_of(STOPPED.replace("scheduler: asha", "method: grid"), Law(learning=90))
+    # 0.985 - 0.885 exp(-90 * 0.4 / 64 e) is 0.487, 0.698, 0.821: the third epoch confirms that 0.5 is reached
+    ends = [
+        {**stopped_after(trial, 3), "status": "at_target"} if trial["params"]["learning_rate"] == 0.4 else trial
+        for trial in trials
+    ]
+    whole, cut = (summarise(spec, plan, each) for each in (trials, ends))
+    label = "gpus=1 batch=64 lr=0.4"
+    row, same = rows_of(cut, "time_to_target")[label], rows_of(whole, "time_to_target")[label]
+    assert (row["measured_seconds"], row["reached"], row["censored"]) == (same["measured_seconds"], 3, 0)
+    assert (rows_of(cut)[label]["trials"]["at_target"], rows_of(cut)[label]["stopped_after"]) == (3, [3, 3, 3])
+    assert any(words.startswith("6 trainings were stopped at the target") for words in words_of(cut))
+    assert not any("stopped early" in words for words in words_of(cut))
+    assert cut["recommendation"]["best_accuracy"]["why"].startswith("trainings stopped at the target")
+    assert not cut["failures"]
+    captions = {drawn.name: drawn.caption for drawn in draw(gather(plan, ends, ACCURACY), cut)}
+    assert all(AT_TARGET in captions[name] for name in ("accuracy_epochs", "accuracy_seconds"))
+    assert "does not tell which rate is the best" in captions["learning_rate"]
+    harder = target_row(gather(plan, ends, ACCURACY)[2], 0.9)
+    assert (harder["reached"], harder["censored"]) == (0, 3), "whether they would have got there is not known"
 
 
 def test_the_best_metric_says_where_it_was_measured():
@@ -248,7 +278,7 @@ SMALL = {"batches": "[64, 128, 256]", "rates": "[0.05, 0.1, 0.2, 0.4, 0.8]", "se
 def check_parts(spec, plan, trials):
     """Strict JSON, and a why beside all that is missing."""
     metric = StudyMetric.of(spec.workload)
-    recommendation = recommend(plan, trials, metric=metric, targets=spec.targets.accuracy)
+    recommendation = recommend(spec, plan, trials)
     found = tunings(spec, gather(plan, trials, metric), recommendation)
     parts = {
         "statistical_efficiency": statistical_efficiency(spec, found),
@@ -267,7 +297,7 @@ def check_parts(spec, plan, trials):
         for key in keys:
             assert part[key]["value"] is not None or part[key]["why"]
             assert part[key].get("identified", True) or part[key]["why"]
-    for row in ("fastest", "cheapest", "knee", metric.choice_key):
+    for row in ("recommended", "fastest", "cheapest", metric.choice_key):
         assert recommendation[row].get("why") or isinstance(recommendation[row]["caveats"], list)
     law_lines(compared_laws({"a": parts, "b": parts}))
     return parts

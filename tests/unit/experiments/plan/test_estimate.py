@@ -81,7 +81,8 @@ def test_the_estimate_counts_trainings_held_out_cells_and_timing_runs():
     plan = make_plan(spec_of(SMALL))
     cost = estimate(plan, [])
     # 8 trainings and 2 cells × 2 seeds, 4 epochs each; those with 2 workers count twice
-    assert (cost.trials, cost.epochs, cost.worker_epochs, cost.timings) == (12, 48, 8 * 4 + 4 * 4 * 2, 4)
+    assert (cost.trials, cost.epochs, cost.worker_epochs, cost.timings) == (12, 48, 8 * 4 + 4 * 4 * 2, 8)
+    assert estimate(plan, [], timing_runs=1).timings == 4
     assert (cost.grid.trials, cost.grid.worker_epochs) == (16, 8 * 4 + 8 * 4 * 2)
     assert (cost.seconds, cost.grid.seconds) == (None, None)
     assert "no earlier timing" in cost.why
@@ -91,9 +92,9 @@ def test_the_estimate_counts_trainings_held_out_cells_and_timing_runs():
 def test_the_estimate_in_seconds():
     plan, grid = make_plan(spec_of(SMALL)), grid_of(SMALL)
     cost = estimate(plan, records_of_epochs(grid, make_trials(grid, Law()), {1: 2.0, 2: 1.5}))
-    # trainings 8 × 4 × 2 s; held out 4 × 4 × 1.5 s; timings 65 steps of 0.2 s and of 0.15 s, two batch sizes
-    assert cost.seconds == pytest.approx(64 + 24 + 2 * 65 * (0.2 + 0.15))
-    assert cost.gpu_seconds == pytest.approx(64 + 48 + 2 * 65 * (0.2 + 0.3))
+    # trainings 8 × 4 × 2 s; held out 4 × 4 × 1.5 s; timings 65 steps of 0.2 s and of 0.15 s, two batch sizes, twice
+    assert cost.seconds == pytest.approx(64 + 24 + 4 * 65 * (0.2 + 0.15))
+    assert cost.gpu_seconds == pytest.approx(64 + 48 + 4 * 65 * (0.2 + 0.3))
     assert cost.grid.gpu_seconds == pytest.approx(64 + 8 * 4 * 1.5 * 2)
     trained = records_of_epochs(plan, make_trials(plan, Law()), {1: 2.0})
     assert estimate(plan, trained).seconds is None, "nobody knows what two workers take"

@@ -202,7 +202,7 @@ def test_every_training_once_every_step_timed_and_what_is_held_out_is_apart(gpus
     assert set(apart.values()) <= {len(seeds)}, "each with all its seeds"
     assert min(gpus) not in {trial["params"]["num_gpus"] for trial in study.held_out}
     timed = [(trial["params"]["num_gpus"], trial["params"]["batch_size"]) for trial in study.timings]
-    assert sorted(timed) == sorted((gpu, batch) for gpu in gpus for batch in batches)
+    assert sorted(timed) == sorted(2 * [(gpu, batch) for gpu in gpus for batch in batches])
     ids = [trial["trial_id"] for trial in study.trials]
     assert len(set(ids)) == len(ids)
     grid = grid_of(study.spec.to_yaml())

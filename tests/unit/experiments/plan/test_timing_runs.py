@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
 from scalestudy.experiments.report import write_report
 from tests.support.factorised import METHOD, SMALL, grid_of, records_of
-from tests.support.synthetic_studies import folder_of, spec_of, study_of
+from tests.support.synthetic_studies import folder_of, spec_of, study_of, words_of
 from tests.support.trials import Law, make_timings
 
 TEXT = (
@@ -30,21 +32,36 @@ def timings_of(text: str = TEXT, **keywords: Any) -> list[TrialPlan]:
 # --- the plan -------------------------------------------------------------------------------------------------------
 
 
-def test_each_kind_of_step_is_timed_once_the_most_workers_first():
+def test_each_kind_of_step_is_timed_twice_with_others_between_the_most_workers_first():
+    """Back from where the first round ended: its last group is at hand. Each group is exchanged once a round."""
     timings = timings_of()
     assert [trial.run_name for trial in timings] == [
         "timing gpus=2 batch=32",
         "timing gpus=2 batch=128",
         "timing gpus=1 batch=32",
         "timing gpus=1 batch=128",
+        "timing gpus=1 batch=32",
+        "timing gpus=1 batch=128",
+        "timing gpus=2 batch=32",
+        "timing gpus=2 batch=128",
     ]
     trained = make_plan(spec_of(TEXT)).trials
     ids = {trial.trial_id for trial in timings}
-    assert len(ids) == 4
+    assert len(ids) == 8
     assert ids.isdisjoint(trial.trial_id for trial in trained)
     assert {trial.kind for trial in timings} == {"timing"}
     assert timings == timings_of(), "the same in every run"
     assert all((trial.learning_rate, trial.seed) == (0.1, 0) for trial in timings), "those of the first trial"
+
+
+KNOWN_IDS = ["9edd50ee2c1c", "90ee5a8ebe69", "b7b00fec1333", "4b303e8bc29f"]
+"""Of version 0.1."""
+
+
+def test_a_study_of_version_1_times_each_kind_once_by_the_run_that_now_comes_first():
+    once = timings_of(f"version: 1\n{TEXT}")
+    assert [trial.trial_id for trial in once] == [trial.trial_id for trial in timings_of()[:4]]
+    assert [trial.trial_id for trial in once] == KNOWN_IDS
 
 
 def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
@@ -63,7 +80,7 @@ def test_what_was_not_disturbed_is_not_timed_again():
     assert timings_of(flags={}) == []
     assert timings_of(flags={"*": ["oversubscribed", "resumed"]}) == []
     one = timings_of(flags={"gpus=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
-    assert [trial.run_name for trial in one] == ["timing gpus=2 batch=32"]
+    assert [trial.run_name for trial in one] == ["timing gpus=2 batch=32"] * 2
 
 
 @pytest.mark.parametrize("ending", ["diverged", "failed", "out_of_memory", "skipped"])
@@ -75,15 +92,15 @@ def test_what_no_trial_finished_is_not_timed(ending):
 
 def test_the_rate_and_the_seed_are_of_the_first_trial_that_finished():
     first = "gpus=1 batch=32 lr=0.1 seed=0"
-    (trial,) = (each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing gpus=1 batch=32")
-    assert (trial.learning_rate, trial.seed) == (0.1, 1)
+    found = [each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing gpus=1 batch=32"]
+    assert [(trial.learning_rate, trial.seed) for trial in found] == [(0.1, 1)] * 2
 
 
 def test_parameters_that_change_no_step_make_no_more_timings():
     sweep = "sweep: {num_gpus: [1], batch_size: [32], train.epochs: [3, 4], train.schedule: [constant, cosine]}"
-    assert len(timings_of(f"name: x\n{sweep}")) == 1
+    assert len(timings_of(f"name: x\n{sweep}")) == 2
     sweep = "sweep: {num_gpus: [1], batch_size: [32], train.gradient_sync: [ddp, naive], train.precision: [fp32, bf16]}"
-    assert len(timings_of(f"name: x\n{sweep}")) == 4
+    assert len(timings_of(f"name: x\n{sweep}")) == 8
 
 
 def test_an_extended_study_knows_its_timings_again():
@@ -142,8 +159,8 @@ def test_the_mark_goes_from_what_is_undisturbed_now(study):
     assert all(row["flags"] == [] and row["timed_apart"] for row in (*after["cells"], *after["timings"]))
     assert "disturbed" in {verdict["cause"] for verdict in before["verdicts"]}
     assert "disturbed" not in {verdict["cause"] for verdict in after["verdicts"]}
-    assert any("with the node to themselves" in caveat for caveat in after["caveats"])
-    assert not any("shared_node" in caveat for caveat in after["caveats"])
+    assert any("with the node to themselves" in caveat for caveat in words_of(after))
+    assert not any("shared_node" in caveat for caveat in words_of(after))
 
 
 def test_time_to_a_target_is_its_epochs_times_an_undisturbed_epoch(study):
@@ -154,10 +171,10 @@ def test_time_to_a_target_is_its_epochs_times_an_undisturbed_epoch(study):
         factor = step_of(QUIET, workers, batch) / step_of(DISTURBED, workers, batch)
         assert rescaled["seconds"] == pytest.approx(measured["seconds"] * factor)
         assert rescaled["reached"] == measured["reached"] == 2
-    chosen = recommend(plan, [*trials, *timings], targets=[0.2])
+    chosen = recommend(spec, plan, [*trials, *timings], accuracy=0.2)
     assert chosen["fastest"]["num_gpus"] == 2
     assert chosen["fastest"]["seconds"] == after["recommendation"]["fastest"]["seconds"]
-    assert recommend(plan, trials, targets=[0.2])["fastest"]["num_gpus"] == 1, "what the packed timings would say"
+    assert recommend(spec, plan, trials, accuracy=0.2)["fastest"]["num_gpus"] == 1, "what the packed timings would say"
 
 
 def test_timing_runs_are_counted_apart(study):
@@ -165,23 +182,47 @@ def test_timing_runs_are_counted_apart(study):
     before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, *timings])
     assert after["trials"] == before["trials"]
     assert (after["trials"]["planned"], after["trials"]["finished"], after["trials"]["not_run"]) == (16, 16, 0)
-    assert (before["timing_runs"], after["timing_runs"]) == ({"runs": 0, "used": 0}, {"runs": 4, "used": 4})
+    assert (before["timing_runs"], after["timing_runs"]) == ({"runs": 0, "used": 0}, {"runs": 8, "used": 8})
     assert [row["label"] for row in after["cells"]] == [row["label"] for row in before["cells"]]
     assert [row["trials"] for row in after["cells"]] == [row["trials"] for row in before["cells"]]
     assert after["cost"]["gpu_seconds"] > before["cost"]["gpu_seconds"], "they cost something all the same"
 
 
-def test_a_timing_run_that_failed_leaves_things_as_they_were(study):
+def failed(timing):
+    return {**timing, "status": "failed", "epochs": [], "error": {"kind": "exception", "message": "broke", "rank": 0}}
+
+
+def test_of_several_runs_the_middle_counts_and_a_failed_one_takes_nothing_from_the_others(study):
     spec, plan, trials, timings = study
-    error = {"kind": "exception", "message": "it broke", "rank": 0}
-    failed = {**timings[0], "status": "failed", "epochs": [], "error": error}
-    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, failed, *timings[1:]])
+    slow = make_timings(timings_of()[4:], Law(fixed=0.004))
+    assert [timing["trial_id"] for timing in slow] == [timing["trial_id"] for timing in timings[4:]]
+    whole, broken = (
+        row_of(summarise(spec, plan, [*trials, *timings[:4], *again])["cells"], num_gpus=2, batch_size=128)
+        for again in (slow, [failed(timing) for timing in slow])
+    )
+    # 0.0101 s a step in one run and 0.0121 in the other, 12 steps an epoch
+    found = whole["epoch_seconds"]
+    assert [found[key] for key in ("value", "low", "high")] == pytest.approx([12 * 0.0111, 12 * 0.0101, 12 * 0.0121])
+    assert found["n"] == 2
+    assert sum(whole["step_seconds"].values()) == pytest.approx(0.0111)
+    assert broken["epoch_seconds"]["value"] == pytest.approx(12 * 0.0101)
+    cells = gather(plan, [*trials, *timings[:4], *slow], ACCURACY)
+    assert {len(cell.timings) for cell in cells} == {2}
+
+
+def test_a_kind_of_step_whose_timing_runs_failed_is_left_as_it_was(study):
+    spec, plan, trials, timings = study
+    some = [
+        failed(each) if each["params"]["num_gpus"] == 2 and each["params"]["batch_size"] == 32 else each
+        for each in timings
+    ]
+    before, after = summarise(spec, plan, trials), summarise(spec, plan, [*trials, *some])
     params = {"num_gpus": 2, "batch_size": 32}
     assert row_of(after["timings"], **params)["step_seconds"] == row_of(before["timings"], **params)["step_seconds"]
     assert row_of(after["cells"], **params)["flags"] == ["shared_node"]
     assert row_of(after["cells"], num_gpus=2, batch_size=128)["flags"] == []
-    assert (after["trials"]["failed"], after["timing_runs"]) == (0, {"runs": 4, "used": 3})
-    assert after["failures"][0]["trials"] == ["timing gpus=2 batch=32"]
+    assert (after["trials"]["failed"], after["timing_runs"]) == (0, {"runs": 8, "used": 6})
+    assert after["failures"][0]["trials"] == ["timing gpus=2 batch=32"] * 2
 
 
 def test_a_cell_that_only_diverged_gets_no_timings(study):
@@ -212,7 +253,7 @@ def test_other_keys_that_change_a_step_are_timed_with_every_num_gpus():
     plan = make_plan(spec)
     names = [trial.run_name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
     assert names == [
-        f"timing gpus={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1) for sync in ("ddp", "ring")
+        f"timing gpus={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1, 1, 2) for sync in ("ddp", "ring")
     ]
 
 

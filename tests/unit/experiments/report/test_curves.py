@@ -1,8 +1,15 @@
-"""The axis of a share, and labels that keep apart."""
+"""The lines of the metric, the axis of a share, and labels that keep apart."""
+
+import itertools
 
 import pytest
 
-from scalestudy.experiments.report.curves import apart, share_limits
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.report.curves import _by_epoch, _by_seconds, apart, share_limits
+from tests.support.factorised import stopped_after
+from tests.support.synthetic_studies import study_of
+from tests.support.trials import Law
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,18 @@ from scalestudy.experiments.report.curves import apart, share_limits
 )
 def test_the_axis_of_a_share(values, limits):
     assert share_limits(values) == pytest.approx(limits)
+
+
+@pytest.mark.parametrize(("status", "ends"), [("at_target", 5), ("stopped", 8)])
+def test_where_trainings_stop_at_the_target_a_line_ends_with_half_of_its_seeds(status, ends):
+    _, plan, trials = study_of("name: x\ntrain: {epochs: 8}\nsweep: {seed: [0, 1, 2]}", Law(learning=40))
+    slow = [{**epoch, "test_accuracy": epoch["test_accuracy"] / 2} for epoch in trials[2]["epochs"]]
+    cut = [{**stopped_after(trials[place], count), "status": status} for place, count in enumerate((4, 5))]
+    (cell,) = gather(plan, [*cut, {**trials[2], "epochs": slow}], ACCURACY)
+    for points in (_by_epoch(cell), _by_seconds(cell)):
+        assert [len(values) for values in points] == [ends, ends]
+        falls = [after < before for before, after in itertools.pairwise(points[1])]
+        assert any(falls) == (status == "stopped")
 
 
 def test_labels_keep_apart():

@@ -11,11 +11,14 @@ from scalestudy.experiments.report import draw
 from scalestudy.experiments.report import page as page_module
 from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
 from scalestudy.experiments.report.curves import metric_over_seconds
+from scalestudy.experiments.report.page import no_verdict
 from scalestudy.experiments.report.speedup_figures import speedup_figure
 from scalestudy.experiments.report.styles import Styles
 from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
 from tests.support.report_pages import number, page_of
 from tests.support.rich_study import PARTS, TARGET, estimate, rich_cells, rich_summary
+from tests.support.synthetic_studies import summary_of
+from tests.support.trials import Law
 
 FIGURES = [
     "speedup",
@@ -72,9 +75,9 @@ def test_the_same_summary_gives_the_same_figures(summary, figures):
 
 def test_the_page_answers_first_and_then_says_why(page):
     order = [
-        "Fastest to 0.85",
+        "Recommended and fastest to 0.85",
         "Beyond the 8 GPUs measured",
-        "Knee between the two",
+        "measured: 5 seeds",
         "The best cells",
         "Why",
         "Figures",
@@ -92,7 +95,7 @@ def test_the_page_answers_first_and_then_says_why(page):
 def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary, page):
     chosen = summary["recommendation"]
     _, cards, _ = page.said.split("The study took")  # the answer ends with these words, and the line below the cards
-    for role in ("fastest", "cheapest", "knee"):
+    for role in ("recommended", "fastest", "cheapest"):
         assert chosen[role]["label"] in cards
         low, high = (f"{chosen[role]['interval'][end]:.1f} s" for end in ("low", "high"))
         assert f"{low} to {high} at 90%" in cards
@@ -101,13 +104,38 @@ def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary,
 
 
 def test_caveats_stand_with_their_choice_and_shared_ones_once():
-    summary, own, shared = rich_summary(), "The rate lies at the edge.", "Provisional: one seed."
-    for role in ("fastest", "cheapest", "knee"):
+    summary = rich_summary()
+    own, shared = ({"kind": "x", "words": words} for words in ("The rate lies at the edge.", "Provisional: one seed."))
+    for role in ("recommended", "fastest", "cheapest"):
         summary["recommendation"][role]["caveats"] = [shared]
-    summary["recommendation"]["fastest"]["caveats"] = [own, shared]
+    summary["recommendation"]["recommended"]["caveats"] = [own, shared]
     said = page_of(summary).said
-    assert said.count(own) == said.count(shared) == 1
-    assert said.index(own) < said.index("Knee between the two") < said.index(shared)
+    assert said.count(own["words"]) == said.count(shared["words"]) == 1
+    assert said.index(own["words"]) < said.rindex("Cheapest") < said.index(shared["words"])
+
+
+def test_the_most_accurate_is_marked_for_every_num_gpus_that_learns_alike():
+    text = "name: x\ntargets: {accuracy: [0.999]}\nsweep: {num_gpus: [1, 2], batch_size: [32, 64]}"
+
+    def marked(train):
+        summary = summary_of(f"{text}\n{train}", Law(noise=0))
+        summary["study"]["study_id"] = "x-20260131T101500Z"
+        (table,) = [rows for name, rows in page_of(summary).tables.items() if name == "Table of cells"]
+        return [row[:2] for row in table if "most accurate" in row[-1]]
+
+    assert marked("") == [["1", "32"], ["2", "32"]]
+    assert marked("train: {gradient_sync: local_sgd}") == [["1", "32"]]
+
+
+def test_where_nothing_is_found_the_page_says_where_it_was_looked_for():
+    text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32, 256]}"
+    law = Law(data=0.0, fixed=0.0, per_example=0.001, sync=0.0005, optimizer=0.0001)
+    summary = summary_of(text, law)
+    assert no_verdict(summary).startswith(
+        f"Where {summary['recommendation']['choice']['label']} was timed no threshold"
+    )
+    none = {**summary, "recommendation": {"choice": {"value": None, "why": "-"}}}
+    assert no_verdict(none) == "No cell is recommended, so that no cause was looked for."
 
 
 def test_the_predictions_are_the_summarys(summary, page):
@@ -200,10 +228,12 @@ def test_the_time_map_shows_the_soonest_of_each_size(summary, figures):
         if row["target"] == TARGET and row["seconds"] is not None:
             size = row["params"]["num_gpus"], row["params"]["batch_size"]
             sizes[size] = min(sizes.get(size, 1e9), row["seconds"])
-    assert len(drawn) == len(sizes) == 20
-    assert sorted(number(each) for each in drawn) == [near(value) for value in sorted(sizes.values())]
-    for role in ("fastest", "cheapest", "knee"):
-        assert f">{role}<" in figures["time_to_target"].svg
+    assert len(drawn) == 20
+    assert sorted(number(each) for each in drawn if each != "not reached") == [
+        near(value) for value in sorted(sizes.values())
+    ]
+    for role in ("recommended", "fastest", "cheapest"):
+        assert re.search(rf">[^<]*{role}[^<]*<", figures["time_to_target"].svg)
 
 
 def test_the_rate_map_shows_medians_and_what_diverged(figures):
@@ -225,20 +255,20 @@ def test_flagged_timings_are_marked_wherever_they_are_touched(summary, page, fig
         assert all(text.endswith("†") == bool(cell["flags"]) for text in timings)
     for row, cell in zip(page.tables["Table of ranges over seeds"][1:], summary["cells"], strict=True):
         assert row[0].endswith(" †") == bool(cell["flags"])
-    assert "soonest, in 10.7 s." in page.said
+    assert "in 10.7 s, soonest of all." in page.said
     assert "after 10.7 s of training." in figures["accuracy_seconds"].caption
     touched = rich_summary()
-    for role in ("fastest", "cheapest"):
+    for role in ("recommended", "fastest", "cheapest"):
         touched["recommendation"][role]["flags"] = ["shared_node"]
     said = page_of(touched).said
-    assert headline(touched).endswith(" soonest, in 10.7 s†.")
+    assert headline(touched).endswith(" in 10.7 s†, soonest of all.")
     assert headline(touched) in said
     cheapest = touched["recommendation"]["cheapest"]
     assert f"{seconds_text(cheapest['seconds'])}†" in said
     styles = Styles.of(touched)
     assert "after 10.7 s† of training." in metric_over_seconds(rich_cells()[:1], touched, styles).caption
     caption = pareto_figure(touched, styles).caption
-    assert f"(10.7 s† against {seconds_text(cheapest['seconds'])}†) and uses" in caption
+    assert f"(10.7 s† against {seconds_text(cheapest['seconds'])}†) and 2.32× the" in caption
     labels = {touched["recommendation"]["fastest"]["label"]}
     for cell in touched["cells"]:
         cell["flags"] = ["shared_node"] if cell["label"] in labels else []
@@ -337,4 +367,4 @@ def test_a_table_that_is_too_long_has_the_best_cells(summary, monkeypatch):
     shown = page.tables["Table of every cell"]
     assert 20 < len(shown) < 80
     assert f"The {len(shown) - 1} best of 80 cells (the rest is in summary.json); above are the 40 best" in page.said
-    assert {"fastest", "cheapest", "knee"} <= {word for row in shown for word in row[-1].split()}
+    assert {"recommended", "fastest", "cheapest"} <= {word for row in shown for word in row[-1].split()}

@@ -233,7 +233,7 @@ FALLING = TEXT.replace("[0.3, 0.5]", "[0.5, 0.2]") + "\nworkload: {metric: mse, 
 
 
 def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
-    folder = folder_of(tmp_path / "x", FALLING, Law(learning=130))
+    folder = folder_of(tmp_path / "x", FALLING, Law(learning=200))
     text = write_report(folder).read_text("utf-8")
     page = "".join(Page(text).text)
     said, _, spec_yaml = page.partition("The study's spec")

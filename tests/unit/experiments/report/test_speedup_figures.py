@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from scalestudy.experiments.report.batch_figures import steps_figure
-from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_law
+from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_times
 from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds, unidentified
 
 
@@ -76,9 +77,11 @@ def timed(batch_size, workers, flags=(), **settings):
 
 def test_the_curve_of_the_step_time_law_is_the_laws():
     summary = rich_summary()
-    law = step_law(summary["throughput_model"])
+    law = step_times(summary["throughput_model"]).constants
     for workers, batch in ((1, 128), (2, 128), (8, 2048)):
-        assert law(workers, batch / workers) == pytest.approx(step_seconds(workers, batch / workers))
+        assert law.step_seconds(workers, batch / workers) + DATA == pytest.approx(
+            step_seconds(workers, batch / workers)
+        )
     curve = law_of(rich_summary(("usl",)), timed(512, (1, 2, 4, 8)))
     assert curve.kind == "step time"
     assert list(curve.x) == [1, 2, 3, 4, 5, 6, 7, 8]  # whole workers: between one and two there is no such step
@@ -87,33 +90,34 @@ def test_the_curve_of_the_step_time_law_is_the_laws():
 
 
 def test_the_curve_of_the_step_time_law_has_the_band_of_its_constants():
-    """Without overlap T(1) = α_c + β_c B + T_data, T(4) = α_c + β_c B/4 + α_r + 2 β_r + T_data, and ln S has the slope
-    1/T(1) - 1/T(4) in α_c, -1/T(4) in α_r.
+    """Without overlap T(1) = α_c + β_c B + T_data, T(4) = α_c + β_c B/4 + launch + 3 linear + T_data, and ln S has the
+    slope 1/T(1) - 1/T(4) in α_c, -1/T(4) in launch.
     """
     summary = rich_summary(("usl",))
-    model, rows = {**summary["throughput_model"], "gamma": unidentified(1.0, "x")}, timed(512, (1, 2, 4))
-    errors = {"names": ["alpha_c", "alpha_r"], "matrix": [[4e-6, 1e-6], [1e-6, 9e-6]], "t": 2.0}
-    curve = law_of({**summary, "throughput_model": {**model, "covariance": errors}}, rows)
+    model, rows = summary["throughput_model"], timed(512, (1, 2, 4))
+    covariance = np.zeros((5, 5))  # of alpha_c, beta_c, launch, linear and gamma
+    covariance[np.ix_([0, 2], [0, 2])] = [[4e-6, 1e-6], [1e-6, 9e-6]]
+    constants = {**model["law"]["constants"], "gamma": 1.0}
+    law = {**model["law"], "constants": constants, "covariance": covariance.tolist()}
+    curve = law_of({**summary, "throughput_model": {**model, "law": law}}, rows)
     one, four = (ALPHA_C + BETA_C * 512 + DATA, ALPHA_C + BETA_C * 128 + ALPHA_R + 2 * BETA_R + DATA)
-    by_alpha_c, by_alpha_r = 1 / one - 1 / four, -1 / four
-    variance = 4e-6 * by_alpha_c**2 + 2 * 1e-6 * by_alpha_c * by_alpha_r + 9e-6 * by_alpha_r**2
+    by_alpha_c, by_launch = 1 / one - 1 / four, -1 / four
+    variance = 4e-6 * by_alpha_c**2 + 2 * 1e-6 * by_alpha_c * by_launch + 9e-6 * by_launch**2
     assert curve.y[-1] == pytest.approx(one / four)
     assert curve.high[-1] == pytest.approx(one / four * math.exp(2 * math.sqrt(variance)))
     assert curve.low[-1] == pytest.approx(one / four / math.exp(2 * math.sqrt(variance)))
     assert (curve.low[0], curve.high[0]) == (1, 1)
-    figure = speedup_figure({**summary, "throughput_model": {**model, "covariance": errors}})
+    figure = speedup_figure({**summary, "throughput_model": {**model, "law": law}})
     assert "its 90% band" in figure.svg
-    wide = {**errors, "matrix": [[1.0, 0.0], [0.0, 1.0]]}  # seconds squared: any speed-up at all
-    for unknown in (None, {**errors, "t": None}, wide):
-        curve = law_of({**summary, "throughput_model": {**model, "covariance": unknown}}, rows)
-        assert (curve.low, curve.high) == (None, None)
+    wide = law_of({**summary, "throughput_model": model}, rows)  # any speed-up at all
+    assert (wide.low, wide.high) == (None, None)
 
 
 def test_the_step_time_law_needs_three_numbers_of_workers_and_one_node():
     model = rich_summary()["throughput_model"]
     two = {**model, "points": [point for point in model["points"] if point["num_gpus"] < 4]}
-    assert step_law(two) is None
-    assert step_law({**model, "alpha_n": {"value": 0.1, "low": None, "high": None}}) is None
+    assert step_times(two) is None
+    assert step_times({**model, "alpha_n": {"value": 0.1, "low": None, "high": None}}) is None
     assert law_of(rich_summary(("usl",)), timed(512, (1, 8))) is None
 
 

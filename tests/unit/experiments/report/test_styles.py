@@ -11,7 +11,7 @@ def test_of_many_cells_the_recommended_have_colours_and_are_drawn():
     drawn = styles.most_important(cells)
     assert len(drawn) == MOST_CELLS < len(cells)
     labels = {cell.label for cell in drawn}
-    for role in ("fastest", "cheapest", "knee", "best_accuracy"):
+    for role in ("recommended", "fastest", "cheapest", "best_accuracy"):
         choice = summary["recommendation"][role]
         assert choice["label"] in labels
         assert not styles.is_grey(choice["params"])

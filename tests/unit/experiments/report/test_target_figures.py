@@ -2,9 +2,11 @@
 
 import pytest
 
-from scalestudy.experiments.report.target_figures import predictions_figure
+from scalestudy.experiments.report.target_figures import predictions_figure, time_map_figure
 from tests.support.report_pages import page_of
 from tests.support.rich_study import rich_summary
+from tests.support.synthetic_studies import summary_of
+from tests.support.trials import Law
 
 PREDICTIONS = "Table of predictions"
 
@@ -43,3 +45,13 @@ def test_what_predictions_stand_in_doubt_for_is_said_beside_them(summary):
     for sound in (predictions_figure(summary).caption, page_of(summary).said):
         assert "Of the steps to" not in sound
         assert "used all the same" not in sound
+
+
+def test_seeds_that_missed_the_target_are_counted_as_seeds():
+    text = "name: x\ntrain: {epochs: 4}\ntargets: {accuracy: [0.7]}\nsweep: {num_gpus: [1, 2], batch_size: [32, 128], seed: [0, 1, 2]}"  # noqa: E501
+    # 0.985 − 0.885 · exp(−60 · 0.1/B · 4): 0.567 at 32, 0.252 at 128
+    summary = summary_of(text, Law(noise=0, learning=150))
+    told = {(row["params"]["batch_size"], row["reached"], row["n_seeds"]) for row in summary["time_to_target"]}
+    assert told == {(32, 3, 3), (128, 0, 3)}
+    figure = time_map_figure(summary)
+    assert "6 of 12 seeds at these rates never got there." in figure.caption

@@ -73,6 +73,13 @@ BAD = [
         "give one, such as targets: {accuracy: [0.9]}",
     ),
     ("search: {objective: time_to_target}\ntargets: {accuracy: [0.9]}", "search.objective", "only tpe looks for it"),
+    ("targets: {stop: true}", "targets.stop", "has no target to stop at; give one"),
+    ("targets: {stop: maybe}", "targets.stop", "choose auto, true or false"),
+    (
+        TPE + "sweep: {num_gpus: [1, 2]}\ntargets: {accuracy: [0.9], stop: true}",
+        "targets.stop",
+        "would hide the best metric, which search.objective looks for; set search.objective: time_to_target",
+    ),
     (
         "search: {method: random, samples: 5001}\nsweep: {seed: [1, 2], learning_rate: {uniform: [0.1, 1]}}",
         "search.samples",

@@ -297,6 +297,49 @@ def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
         train_config(trial, "data").weights(trial.num_gpus)
 
 
+TIMED = "search: {method: tpe, objective: cost_to_target}\ntargets: {accuracy: [0.9]"
+FACTORISED = "search: {method: factorised}\ntargets: {accuracy: [0.9]"
+PLAIN = "targets: {accuracy: [0.9]"
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "stops"),
+    [
+        (f"{FACTORISED}}}", 2, True),
+        (f"{TIMED}}}", 2, True),
+        (f"{PLAIN}}}", 2, False),
+        ("search: {method: factorised}", 2, False),  # nothing to stop at
+        (f"{FACTORISED}, stop: false}}", 2, False),
+        (f"{PLAIN}, stop: true}}", 2, True),
+        (f"{FACTORISED}}}", 1, False),
+        (f"{TIMED}}}", 1, False),
+        (f"{PLAIN}, stop: true}}", 1, True),
+    ],
+)
+def test_trainings_stop_at_the_target_where_only_the_time_to_it_is_asked_for(text, version, stops):
+    spec = spec_of(f"version: {version}\nname: x\nsweep: {{num_gpus: [1, 2]}}\n{text}")
+    assert spec.stops_at_target is stops
+    assert spec_of(spec.to_yaml()).stops_at_target is stops
+
+
+def test_the_tolerance_is_a_tenth_unless_said_otherwise_and_changes_no_id():
+    texts = [f"name: x\n{PLAIN}}}", f"name: x\n{PLAIN}, tolerance: 0}}", f"name: x\n{PLAIN}, tolerance: 0.25}}"]
+    specs = [spec_of(text) for text in texts]
+    assert [spec.targets.tolerance for spec in specs] == [0.1, 0.0, 0.25]
+    assert len({tuple(trial.trial_id for trial in make_plan(spec).trials) for spec in specs}) == 1
+
+
+@pytest.mark.parametrize("value", ["-0.1", ".inf", "a tenth"])
+def test_a_tolerance_that_is_no_share_is_one_clear_mistake(value):
+    (problem,) = problems_of(f"name: x\n{PLAIN}, tolerance: {value}}}")
+    assert problem.field == "targets.tolerance"
+
+
+def test_a_training_that_stops_is_the_beginning_of_the_whole_one_and_has_its_id():
+    plans = [make_plan(spec_of(f"name: x\n{PLAIN}, stop: {stop}}}")) for stop in ("auto", "true", "false")]
+    assert plans[0] == plans[1] == plans[2]
+
+
 KNOWN_IDS = {
     "": ["83584a54b4a4"],
     "sweep: {num_gpus: [2], train.shards: [even, [3, 1]], train.optimizer.momentum: [0, 0.9]}": [

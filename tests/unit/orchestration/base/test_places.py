@@ -34,6 +34,7 @@ def test_a_folder_without_modules_may_have_any_name(tmp_path):
     check_not_hidden(REPOSITORY)
 
 
+@pytest.mark.slow
 def test_a_user_may_have_modules_named_like_our_folders(tmp_path):
     (tmp_path / "training.py").write_text(MODEL)
     (tmp_path / "experiments").mkdir()

@@ -35,6 +35,7 @@ def benched(tmp_path_factory):
     return place, process("bench", "parallel", "--quick", "--device", "cpu", "--json", cwd=place)
 
 
+@pytest.mark.slow
 def test_the_output_is_json(benched):
     _, done = benched
     assert (done.returncode, done.stderr) == (0, "")

@@ -21,6 +21,14 @@ def test_validate_prints_the_whole_spec(tmp_path):
     assert scalestudy("validate", "d2l-lenet", cwd=tmp_path).returncode == 0
 
 
+def test_schema_prints_what_an_editor_reads(tmp_path):
+    from scalestudy.experiments.spec.schema import json_schema
+
+    done = process("schema", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json_schema()
+
+
 def test_plan_shows_every_trial_and_runs_nothing(tmp_path):
     done = scalestudy("plan", "digits-quick", cwd=tmp_path)
     assert done.returncode == 0
@@ -29,6 +37,7 @@ def test_plan_shows_every_trial_and_runs_nothing(tmp_path):
     assert len(json.loads(scalestudy("plan", "digits-quick", "--json", cwd=tmp_path).stdout)["trials"]) == 16
 
 
+@pytest.mark.slow
 def test_doctor_finds_what_is_broken(tmp_path):
     spec = write_spec(tmp_path, workload={"model": "lenet", "data": "mnist"}, tracking={"uri": "http://127.0.0.1:9"})
     done = scalestudy("doctor", spec, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "none"))
@@ -54,6 +63,7 @@ def test_two_studies_may_begin_in_one_second(tmp_path, monkeypatch):
     assert len(names) == 3
 
 
+@pytest.mark.slow
 def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
     port = free_port()
     process = subprocess.Popen(
@@ -224,6 +234,7 @@ def silent_port():
         yield server.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_tracking_server_that_never_answers(tmp_path, silent_port):
     spec = write_spec(tmp_path, sweep=SWEEP, tracking={"uri": f"http://127.0.0.1:{silent_port}"})
     done = scalestudy("run", spec, cwd=tmp_path)

@@ -27,6 +27,7 @@ def test_a_wrong_spec_is_an_error_as_everywhere():
         doctor.examine("no-such-study", None)
 
 
+@pytest.mark.slow
 def test_a_sick_machine(tmp_path):
     """One real run: no interface, no server, no cluster, no folder, too many threads; each with a remedy."""
     (tmp_path / "runs").write_text("is a file, not a folder")

@@ -148,6 +148,7 @@ def test_a_name_that_stands_for_nothing():
     assert doctor_checks._address_of("localhost") in ("127.0.0.1", "::1")
 
 
+@pytest.mark.slow
 def test_two_processes_that_can_not_meet(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
     finding = doctor_checks.meeting("gloo")

@@ -5,33 +5,39 @@ import json
 import pytest
 
 from scalestudy.experiments.analysis import answer_lines, summarise
-from scalestudy.experiments.spec.reading import SpecError
+from scalestudy.experiments.spec.reading import STUDIES, SpecError, catalogue
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.folder import advise, write_new_spec
+from scalestudy.orchestration.commands.folder import (
+    advise,
+    compare_studies,
+    rebuild_report,
+    status_of,
+    write_new_spec,
+)
 from scalestudy.orchestration.study.folders import read_spec
 from tests.support.in_process import scalestudy
+from tests.support.old_studies import OLD_SUMMARY, unpack
 from tests.support.studies import left_behind
-from tests.support.synthetic_studies import folder_of, spec_of
+from tests.support.synthetic_studies import TINY, folder_of, spec_of
 from tests.support.trials import Law
 
-SPEC = """
-name: tiny
-workload: {model: lenet, data: digits}
-train: {epochs: 8}
-sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
-targets: {accuracy: [0.8]}
-"""
-WISHES = {"accuracy": None, "max_gpus": None, "price": None, "by": None}
+WISHES = {"accuracy": None, "max_gpus": None, "price": None, "tolerance": None, "by": None}
+
+
+def advised(path, **wishes):
+    """What `recommend` says, as data and in words."""
+    advice = advise(path, **wishes)
+    return advice.data, advice.lines
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return folder_of(tmp_path / "tiny", SPEC).path
+    return folder_of(tmp_path / "tiny", TINY).path
 
 
 def test_advice_from_a_folder(folder):
-    advice, lines = advise(folder, **{**WISHES, "by": "time", "max_gpus": 1})
+    advice, lines = advised(folder, **{**WISHES, "by": "time", "max_gpus": 1})
     assert lines[0].startswith("Choose ")
     assert "least time" in lines[0]
     assert advice["choice"]["num_gpus"] == 1
@@ -54,7 +60,7 @@ def scaled(tmp_path_factory):
 def test_it_tells_what_more_workers_would_bring_as_the_summary_does(scaled):
     folder = StudyFolder(scaled)
     summary = summarise(spec_of(SCALED), folder.read_plan(), folder.read_trials())
-    advice, lines = advise(scaled, **WISHES)
+    advice, lines = advised(scaled, **WISHES)
     assert advice["predictions"] == summary["predictions"]
     assert [row["num_gpus"] for row in advice["predictions"]["rows"]][:4] == [1, 2, 4, 8]
     (told,) = [line for line in answer_lines(summary) if "8 workers measured" in line]
@@ -64,20 +70,34 @@ def test_it_tells_what_more_workers_would_bring_as_the_summary_does(scaled):
 
 
 def test_predictions_are_for_the_target_and_the_workers_that_are_asked_for(scaled):
-    advice, lines = advise(scaled, **{**WISHES, "accuracy": 0.3, "max_gpus": 2})
+    advice, lines = advised(scaled, **{**WISHES, "accuracy": 0.3, "max_gpus": 2})
     assert advice["predictions"]["target"] == advice["target"] == 0.3
     assert [row["num_gpus"] for row in advice["predictions"]["rows"]] == [1, 2]
     assert not any("measured would" in line or line.startswith("Beyond") for line in lines)
     assert json.loads(json.dumps(advice, allow_nan=False)) == json.loads(json.dumps(advice))
 
 
+def test_a_folder_with_a_summary_of_version_1_opens(tmp_path):
+    study = unpack("finished", tmp_path / "finished")
+    study.write_text(study.summary_file, OLD_SUMMARY.read_text("utf-8"))
+    assert status_of(study.path).state == "finished"
+    advice, lines = advised(study.path, **WISHES)
+    assert advice["recommended"]["label"] in lines[0]
+    assert len(compare_studies([study.path, unpack("timed", tmp_path / "timed").path])["studies"]) == 2
+    rebuild_report(study.path)
+    assert json.loads(study.summary_file.read_text("utf-8"))["version"] == 2
+
+
 @pytest.mark.parametrize("by", ["time", "cost"])
 def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
-    advice, lines = advise(folder, **{**WISHES, "accuracy": 0.999, "by": by})
+    advice, lines = advised(folder, **{**WISHES, "accuracy": 0.999, "by": by})
     assert advice["target"] is None
     assert advice["choice"]["label"]  # the most accurate
-    assert lines[0] == "No cell reached a test accuracy of 0.999."
+    assert lines[0].startswith("No cell reached a test accuracy of 0.999: the best, gpus=1 batch=32 lr=0.2, came to")
     assert not any(line.startswith("Choose ") or "least" in line for line in lines)
+    advice, lines = advised(folder, **{**WISHES, "accuracy": 0.11, "by": by})
+    assert (advice["target"], advice["choice"]) == (0.11, advice["best_accuracy"])
+    assert lines[0].startswith("Every cell met 0.11 at its first evaluation")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +106,8 @@ def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
         ("accuracy", 0.0),
         ("accuracy", 95),
         ("max_gpus", 0),
+        ("tolerance", -0.1),
+        ("tolerance", float("inf")),
         ("price", -1.0),
         ("price", float("nan")),
         ("by", "luck"),
@@ -95,27 +117,27 @@ def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
 def test_a_wish_that_can_not_be_is_refused(folder, wish, value):
     option = "--" + wish.replace("_", "-")
     with pytest.raises(RequestError, match=f"{option}: {value}") as caught:
-        advise(folder, **{**WISHES, wish: value})
+        advised(folder, **{**WISHES, wish: value})
     assert caught.value.remedy
 
 
 def test_a_target_of_another_metric_is_any_number(tmp_path):
-    text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("[0.8]", "[0.5]")
+    text = TINY.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("[0.8]", "[0.5]")
     path = folder_of(tmp_path / "tiny", text).path
-    advice, lines = advise(path, **{**WISHES, "accuracy": 25.0})
+    advice, lines = advised(path, **{**WISHES, "accuracy": 25.0})
     assert advice["target"] == 25.0
-    assert "to 25 test mse" in lines[0]
-    missed, lines = advise(path, **{**WISHES, "accuracy": -3.0})
-    assert missed["fastest"]["why"] == "no cell reached a test mse of -3"
+    assert lines[0].startswith("Every cell met 25 at its first evaluation")
+    missed, lines = advised(path, **{**WISHES, "accuracy": -3.0})
+    assert missed["fastest"]["why"].startswith("no cell reached a test mse of -3: the best")
     assert any(line.startswith("Best test mse: ") for line in lines)
     with pytest.raises(RequestError, match="--accuracy: inf") as caught:
-        advise(path, **{**WISHES, "accuracy": float("inf")})
+        advised(path, **{**WISHES, "accuracy": float("inf")})
     assert "test mse" in caught.value.remedy
 
 
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(RequestError, match="is not a study's folder"):
-        advise(tmp_path, **WISHES)
+        advised(tmp_path, **WISHES)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,6 +204,33 @@ def test_a_link_that_leads_nowhere_is_left_alone(here):
     with pytest.raises(RequestError, match="is there already"):
         write_new_spec("mine")
     assert not (here / "elsewhere.yaml").exists()
+
+
+@pytest.mark.parametrize("study", catalogue())
+def test_a_study_of_the_catalogue_begins_one_of_another_name(here, study):
+    """The same study but for its name, with the comments that say what it asks."""
+    theirs, mine = (STUDIES / f"{study}.yaml").read_text("utf-8"), write_new_spec("two words/12", study)
+    assert str(mine) == "two words/12.yaml"
+    assert read_spec(mine) == read_spec(study).model_copy(update={"name": "12"})
+    kept = [line for line in theirs.splitlines() if line != f"name: {study}"]
+    assert [line for line in mine.read_text("utf-8").splitlines() if line in kept] == kept
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ("digits-quik", 'did you mean "digits-quick"? choose batch-doubled, '),
+        ("mine.yaml", "; choose "),
+        ("", "; choose "),
+    ],
+)
+def test_a_study_that_is_not_in_the_catalogue(here, study, told):
+    (here / "mine.yaml").write_text("name: mine")
+    done = scalestudy("new", "other", "--from", study, cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f'--from: "{study}" is no study of the catalogue; ')
+    assert told in done.stderr
+    assert not (here / "other.yaml").exists()
 
 
 def test_the_command_line_writes_one_and_says_what_comes_next(here):

@@ -75,6 +75,7 @@ def offered(folder):
     return ask
 
 
+@pytest.mark.slow
 def test_bash_completes(offered):
     asked = {
         "scalestudy run dig": ["digits-quick", "digits-mine.yml"],
@@ -141,11 +142,13 @@ def test_every_spec_and_every_study_s_folder_is_completed(folder, monkeypatch):
     found = parameters()
     specs = [name for name in found if name.endswith(" spec")]
     folders = [name for name in found if name.endswith((" folder", " folders", " extend"))]
-    assert (len(specs), len(folders)) == (7, 7)
+    assert (len(specs), len(folders)) == (7, 8)
     for name in specs:
         assert completions(found[name], "") == {*catalogue(), "mine.yaml", "digits-mine.yml"}, name
     for name in folders:
-        assert completions(found[name], "") == {"runs/a-1", "runs/a-2", "other"}, name
+        assert completions(found[name], "") == {"latest", "runs/a-1", "runs/a-2", "other"}, name
+        assert completions(found[name], "lat") == {"latest"}, name
+    assert completions(found["new study"], "strong") == {"strong-scaling"}
 
 
 def completions(parameter, incomplete):

@@ -11,15 +11,8 @@ from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.doctor import Finding
 from scalestudy.orchestration.study.study import StudyResult
-from tests.support.synthetic_studies import study_of, summary_of
+from tests.support.synthetic_studies import TINY, study_of, summary_of
 
-SPEC = """
-name: tiny
-workload: {model: lenet, data: digits}
-train: {epochs: 8}
-sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
-targets: {accuracy: [0.8]}
-"""
 FOLDER = Path("/runs/tiny-20260131T120000Z-with-a-name-that-is-longer-than-a-terminal-is-wide-as-some-folders-are")
 
 
@@ -33,7 +26,7 @@ def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
     return StudyResult(
         folder=FOLDER,
         address=str(FOLDER),
-        summary=summary_of(SPEC, **keywords),
+        summary=summary_of(TINY, **keywords),
         exit_code=exit_code,
         broken=broken,
         tracking_uri="sqlite:////runs/mlflow.db",
@@ -43,7 +36,7 @@ def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
 
 
 def test_a_plan():
-    spec, plan, trials = study_of(SPEC)
+    spec, plan, trials = study_of(TINY)
     text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
     lines = text.splitlines()
     assert "batch per worker" in lines[0]
@@ -58,14 +51,22 @@ def test_a_plan():
 
 
 def test_a_plan_of_a_factorised_grid():
-    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 1}")
+    spec, plan, _ = study_of(TINY + "search: {method: factorised, held_out: 1}")
     text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
-    assert "tiny: 3 trials, 24 epochs, 32 worker-epochs" in text
+    assert "tiny: at most 3 trials, 24 epochs, 32 worker-epochs" in text
     assert "factorised: 2 trainings with num_gpus 1, then, one at a time and not in the schedule, 1 trial of" in text
-    assert "held-out cells and 2 timing runs\nin place of a grid of 4 trials, 48 worker-epochs\n" in text
+    assert "held-out cells and 4 timing runs\nin place of a grid of 4 trials, 48 worker-epochs\n" in text
     assert "(no earlier timing for 2 of 2 trials)" in text
-    spec, plan, _ = study_of(SPEC + "search: {method: factorised, held_out: 0}")
-    assert "schedule, 2 timing runs" in printed(show.plan, spec, plan, estimate(plan, []), width=120)
+    spec, plan, _ = study_of(TINY + "search: {method: factorised, held_out: 0}")
+    assert "schedule, 4 timing runs" in printed(show.plan, spec, plan, estimate(plan, []), width=120)
+
+
+def test_a_plan_says_where_trainings_stop_and_what_that_saves():
+    for stop, told in (("true", True), ("auto", False)):
+        spec, plan, _ = study_of(TINY.replace("[0.8]", f"[0.95, 0.8], stop: {stop}"))
+        shown = printed(show.plan, spec, plan, estimate(plan, []), width=120)
+        assert ("a training ends once it has reached 0.95 test accuracy, which saves the epochs after" in shown) is told
+        assert ("tiny: at most 4 trials, 32 epochs" in shown) is told
 
 
 def test_a_result():

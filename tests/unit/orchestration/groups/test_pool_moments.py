@@ -230,7 +230,7 @@ def test_a_stopped_trial_keeps_the_epochs_up_to_its_rung_and_leaves_the_group_wa
     assert [worker.served for worker in study.ray.history] == [2, 2]
 
 
-@pytest.mark.parametrize("fate", ["finished", "diverged"])
+@pytest.mark.parametrize("fate", ["finished", "at_target", "diverged"])
 def test_a_trial_that_ran_on_and_ended_before_it_was_stopped_is_stopped_all_the_same(fate):
     """What is told depends on the rung alone, not on how far the training has run ahead."""
 

@@ -9,14 +9,14 @@ import torch
 
 from scalestudy.orchestration.groups.events import TrainingEnded
 from scalestudy.orchestration.groups.model import NextTrial
-from scalestudy.orchestration.groups.worker import last_post, save_if_best
+from scalestudy.orchestration.groups.worker import last_post, save_if_best, target_hook
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.records import EpochRecord
 from tests.support.synthetic_studies import study_of
 
-GIVEN = SimpleNamespace(order=SimpleNamespace(metric_mode="max"))
+GIVEN = SimpleNamespace(order=SimpleNamespace(metric_mode="max", stop_at=None))
 
 
 def result(**details):
@@ -60,6 +60,30 @@ def test_the_last_word_on_a_training(tmp_path):
         status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}
     )
     assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "epochs", "status"), [(0.5, 2, "at_target"), (0.5, 10, "finished"), (None, 2, "finished")]
+)
+def test_a_training_that_ends_before_its_last_epoch_ended_at_its_target(tmp_path, stop_at, epochs, status):
+    given = told(tmp_path, "max")
+    given = replace(given, order=replace(given.order, stop_at=stop_at))
+    assert last_post(given, trained(*[0.75] * epochs)).status == status
+    assert last_post(given, trained(0.75, status="diverged")).status == "diverged"
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
+def test_a_training_stops_once_two_evaluations_in_a_row_meet_its_target(mode, sign):
+    curve = {0.6: False, 0.4: False, math.nan: False, 0.5: False, 0.7: True}
+    hook = target_hook(0.5 * sign, mode)
+    trial = SimpleNamespace(progress=SimpleNamespace(records=[]), complete=False)
+    for value, ends in curve.items():
+        trial.progress.records.append(SimpleNamespace(test_metric=sign * value))
+        hook.epoch_ends(trial, trial.progress.records[-1])
+        assert trial.complete == ends
+    resumed = SimpleNamespace(progress=trial.progress, complete=False)
+    hook.train_starts(resumed)
+    assert resumed.complete, "resumed after its end, it makes no more steps"
 
 
 @pytest.mark.parametrize("values", [(), (1.0, math.nan), (math.inf,), (-math.inf,)])

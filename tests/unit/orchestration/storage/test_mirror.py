@@ -15,6 +15,7 @@ from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import cli
 from scalestudy.orchestration.commands.doctor import _safely, _storage
 from scalestudy.orchestration.commands.folder import earlier_trials, rebuild_report, status_of
+from scalestudy.orchestration.commands.studies import find_latest
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
@@ -22,6 +23,7 @@ from scalestudy.orchestration.study.folders import open_folder, read_spec
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
 from scalestudy.training.checkpoint.files import latest
 from tests.support.groups import wait_until
+from tests.support.in_process import scalestudy
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.ports import free_port
 from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
@@ -149,6 +151,55 @@ def test_a_plan_learns_from_the_studies_of_a_bucket(opened):
     assert len(earlier_trials(opened.spec)) == 1
 
 
+def test_the_studies_of_a_bucket_are_listed_by_a_glimpse_of_each(bucket, opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.01)
+    storage = bucket.uri(tmp_path.name)
+    done = scalestudy("list", "--storage", storage, "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (plain,) = json.loads(done.stdout)
+    assert (plain["folder"], plain["state"]) == (opened.folder.address, "interrupted")
+    assert (plain["ended"], plain["planned"]) == (0, 2), "the bucket has no trials.jsonl yet"
+    (copy,) = (tmp_path / "home" / "seen").iterdir()
+    assert left_behind(copy) == ["journal", "journal/00000001.json", "journal/00000003.json", "plan.json", "spec.yaml"]
+    with lock_of(opened.folder):
+        assert "running" in scalestudy("list", "--storage", storage, cwd=tmp_path).stdout.splitlines()[1].split()
+
+
+def test_the_latest_study_of_a_bucket(bucket, opened, tmp_path):
+    uri = bucket.uri(f"{tmp_path.name}/latest")
+    done = scalestudy("status", uri, "--json", cwd=tmp_path)
+    assert done.stderr == f"latest: {opened.folder.address}\n"
+    assert json.loads(done.stdout)["folder"] == opened.folder.address
+    StudyFolder(tmp_path / "x", ArrowByteStore(uri)).write_bytes(tmp_path / "x" / "plan.json", b"{}")
+    assert find_latest(uri) is None, "a study that is called so"
+
+
+def test_places_of_a_bucket_that_have_no_study(bucket, refused, tmp_path):
+    code, said = refused("report", bucket.uri("nothing/latest"))
+    assert code == 2
+    assert said.startswith(
+        f"DIR: {bucket.uri('nothing/latest')}: there is no study in {bucket.uri('nothing')}; run one"
+    )
+    assert scalestudy("list", "--storage", bucket.uri("nothing"), "--json", cwd=tmp_path).stdout == "[]\n"
+    for arguments in (("list", "--storage", bucket.uri("runs", "gone")), ("open", bucket.uri("runs/latest", "gone"))):
+        code, said = refused(*arguments)
+        assert code == 3
+        assert "can't be read (no such bucket)" in said
+    code, said = refused("list", "--storage", "s3://KEYID:s3/cr3t@studies/runs")
+    assert code == 2
+    assert said.startswith("--storage: ")
+    assert "cr3t" not in said
+
+
+def test_a_report_of_a_bucket_is_opened_as_the_copy_on_this_machine(opened, refused, tmp_path):
+    code, said = refused("open", opened.folder.address)
+    assert code == 2
+    assert f"DIR: {opened.folder.address}: has no report.html; " in said
+    report = rebuild_report(opened.folder.address)
+    done = scalestudy("open", opened.folder.address, cwd=tmp_path, BROWSER="true")
+    assert (done.returncode, done.stdout) == (0, f"{report}\n")
+
+
 def test_one_process_holds_the_lock_of_a_bucket(opened, monkeypatch):
     monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.01)
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
@@ -261,6 +312,7 @@ def test_what_is_no_study_in_a_bucket(bucket, refused, tmp_path):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer(refused, tmp_path):
     storage = f"s3://studies/runs?scheme=http&endpoint_override=127.0.0.1:{free_port()}"
     code, said = refused("run", write_spec(tmp_path, sweep=SWEEP, storage=storage))

@@ -1,6 +1,7 @@
 """A study that goes on, or grows: what is taken over from its folder, and what is refused with nothing changed."""
 
 import json
+import re
 
 import pytest
 
@@ -282,6 +283,38 @@ def test_a_factorised_study_grows(factorised, old, new, trainings):
     assert len(opened.plan.swept) == trainings
     assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
     assert len(opened.trials) == trainings + 1, "what was held out stays"
+
+
+def of_version_1(folder):
+    """Makes a study's folder one of an earlier scalestudy, whose specs had no version and no `targets.stop`."""
+    kept = [line for line in folder.spec_file.read_text().splitlines(True) if not re.match("version:| +stop:", line)]
+    folder.write_plan(folder.read_plan(), folder.study_id, "".join(kept))
+
+
+def test_a_study_of_an_earlier_version_keeps_its_rules(tmp_path):
+    text = TINY + "targets: {accuracy: [0.9]}"
+    opened = open_new(spec_of(text), tmp_path / "out")
+    opened.write()
+    assert open_resumed(opened.folder.path).spec.stops_at_target
+    of_version_1(opened.folder)
+    resumed, grown = open_resumed(opened.folder.path), open_extended(spec_of(text), opened.folder.path)
+    assert [each.spec.version for each in (resumed, grown)] == [1, 1]
+    assert not resumed.spec.stops_at_target
+    assert not grown.spec.stops_at_target
+    grown.write()
+    assert open_resumed(opened.folder.path).spec == grown.spec
+
+
+def test_a_training_that_has_stopped_at_the_target_is_not_taken_for_one_that_goes_on(tmp_path):
+    text = TINY + "targets: {accuracy: [0.3, 0.5]}"
+    opened = open_new(spec_of(text), tmp_path / "out")
+    opened.write()
+    (record, *_) = make_trials(opened.plan)
+    opened.folder.append_trial({**record, "status": "at_target"})
+    assert open_extended(spec_of(text.replace("[0.3, 0.5]", "[0.5, 0.1]")), opened.folder.path).spec.stops_at_target
+    for new in ("[0.3, 0.6]", "[0.5], stop: false", "[0.3]"):
+        with pytest.raises(RequestError, match=r"targets: 1 training of it stopped at 0.5; leave the hardest target"):
+            open_extended(spec_of(text.replace("[0.3, 0.5]", new)), opened.folder.path)
 
 
 @pytest.mark.parametrize(

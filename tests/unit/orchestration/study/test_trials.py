@@ -28,6 +28,19 @@ def test_the_order_says_which_way_is_better(tmp_path):
     assert order(plan.trials[0], tmp_path, tmp_path / "t").metric_mode == "max"
 
 
+def test_a_training_stops_at_the_hardest_target_and_a_timing_run_at_none(tmp_path):
+    text = "name: x\nworkload: {metric: mse, metric_mode: min}\ntargets: {accuracy: [0.2, 0.1, 0.3], stop: true}"
+    spec, plan, trials = study_of(text, flags={"*": ["shared_node"]})
+    assert spec.stop_target == spec.hardest_target == 0.1
+    (timing, *_) = timing_trials(spec, plan.trials, {each["trial_id"]: each for each in trials})
+    ends = [order(trial, tmp_path, tmp_path / "t", stop_at=0.1).stop_at for trial in (plan.trials[0], timing)]
+    assert ends == [0.1, None]
+    goes_on = spec_of(text.replace("true", "false"))
+    assert (goes_on.stop_target, goes_on.hardest_target) == (None, 0.1)
+    assert spec_of("name: x\ntargets: {accuracy: [0.2, 0.3]}").hardest_target == 0.3
+    assert spec_of("name: x").hardest_target is None
+
+
 STEPS = 65  # five to warm up, sixty to be timed
 
 

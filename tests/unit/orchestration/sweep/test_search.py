@@ -158,5 +158,8 @@ def test_a_trial_that_was_stopped_and_ended_is_not_ended_twice():
 
 
 def test_without_a_scheduler_no_trial_stops():
-    spec = spec_of(GRID)
-    assert search_for(spec, make_plan(spec)).asha is None
+    plan = make_plan(spec_of(GRID))
+    search = search_for(spec_of(GRID), plan)
+    for trial in plan.trials:
+        search.take(trial.trial_id, epoch_event(1, 0.1))
+        assert not search.stops(trial.trial_id, epoch_event(1, 0.1))

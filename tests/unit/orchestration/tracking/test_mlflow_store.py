@@ -27,6 +27,7 @@ from scalestudy.orchestration.tracking.mlflow_store import (
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.records import epoch_metrics, find_metric
+from tests.support.old_studies import OLD_SUMMARY
 from tests.support.recordings import SPEC, events_of, whole
 from tests.support.synthetic_studies import study_of, summary_of
 
@@ -219,6 +220,15 @@ def test_the_note_is_the_answer(store, told):
     assert "summary.json" in [file.path for file in store.client.list_artifacts(run.info.run_id)]
 
 
+def test_the_note_of_a_summary_of_version_1_leads_to_the_report(store, told):
+    study, _, entries = told
+    study.folder.write_text(study.folder.summary_file, OLD_SUMMARY.read_text("utf-8"))
+    store.write(entries)
+    run = runs_of(store)[0]["study"]
+    assert run.data.tags[NOTE] == "**A small one**\n\nThe whole answer, with figures, is the artifact `report.html`."
+    assert run.info.status == "FINISHED"
+
+
 def test_the_best_model_comes_last(store, told, monkeypatch):
     study, record, _ = told
     logged = []
@@ -247,6 +257,7 @@ def test_a_study_may_have_any_id(address, tmp_path, study_id):
     ("status", "words"),
     [
         ("finished", "FINISHED"),
+        ("at_target", "FINISHED"),
         ("stopped", "KILLED"),
         ("failed", "FAILED"),
         ("diverged", "FAILED"),
@@ -374,9 +385,9 @@ def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_pat
 
 def test_metrics_at_the_end():
     _, _, trials = study_of(SPEC)
-    found = final_metrics(trials[0], (0.3, 0.99), ACCURACY)
+    found = final_metrics(trials[0], (0.2, 0.99), ACCURACY)
     assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
-    assert "time_to_accuracy_0.3" in found
+    assert "time_to_accuracy_0.2" in found
     assert "time_to_accuracy_0.99" not in found  # not reached
     assert [find_metric(name).name for name in found]
     broken = {**trials[0], "epochs": [], "startup_seconds": None}

@@ -29,6 +29,7 @@ def found() -> Experiment:
     return run(CPU, quick=True)
 
 
+@pytest.mark.slow
 def test_every_part_is_measured(found: Experiment) -> None:
     titles = " / ".join(table.title for table in found.tables)
     for part in ("Queued and finished", "Loops over 100", "Costs", "Which calls synchronise", "collectives", "Memory"):

@@ -89,6 +89,7 @@ def rank_or_fail(worker: Worker, failing: int) -> tuple[int, int, int]:
     return worker.rank, worker.world_size, torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_a_function_runs_on_every_rank() -> None:
     assert on_ranks(2, rank_or_fail, -1) == [(0, 2, 1), (1, 2, 1)]
     with pytest.raises(LookupError, match="rank 0 has had enough"):

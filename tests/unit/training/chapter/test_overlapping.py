@@ -43,6 +43,7 @@ def test_copies_arrive(found: object) -> None:
     assert list(overlap.seconds) == list(ORDERS)
 
 
+@pytest.mark.slow
 def test_all_three_are_measured() -> None:
     found = run(CPU, quick=True)
     (table,) = found.tables

@@ -124,6 +124,7 @@ def test_the_search_ends_at_the_limit(limit: int, most: int) -> None:
     assert len(asked) == len(set(asked)) <= 2 * most.bit_length() + 1
 
 
+@pytest.mark.slow
 def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
     """At some 0.2 MB an example."""
     config = make_config(model="tests.support.training.workloads:RoomyNet", model_args={})

@@ -42,6 +42,7 @@ def stop_and_train(worker: Worker, stopped: TrainConfig, *configs: TrainConfig) 
     return run_training(worker, *configs)
 
 
+@pytest.mark.slow
 def test_a_used_process_trains_like_a_fresh_one(ranks: GlooPool) -> None:
     """To the bit, after another model, another optimizer, another strategy, dropout, a stopped and a diverged trial."""
     config = make_config(**LENET, batch_size=96, learning_rate=0.2, seed=3)
@@ -151,6 +152,22 @@ def test_epochs_before_the_divergence_are_kept() -> None:
     assert [record.epoch for record in result.records] == [1, 2]
     assert "epoch 3, step 1 of 8" in result.message
     assert result.train_seconds > sum(record.train_seconds for record in result.records)
+
+
+class _EndsAfterEpoch(Hook):
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+        trial.complete = record.epoch == self.epoch
+
+
+def test_a_training_that_a_hook_ends_is_the_beginning_of_the_whole_one() -> None:
+    config = make_config(epochs=4, schedule="cosine")
+    whole, cut = train(config, ALONE), train(config, ALONE, hooks=[_EndsAfterEpoch(2)])
+    assert (cut.status, cut.message, len(whole.records)) == ("finished", None, 4)
+    facts = [(record.train_loss, record.test_metric, record.learning_rate) for record in whole.records]
+    assert [(record.train_loss, record.test_metric, record.learning_rate) for record in cut.records] == facts[:2]
 
 
 class _BreaksInEpoch(Hook):

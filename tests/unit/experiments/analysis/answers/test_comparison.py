@@ -12,7 +12,7 @@ from scalestudy.experiments.analysis.answers.comparison import (
     comparison_table,
     law_lines,
 )
-from scalestudy.experiments.analysis.laws.step_time import Constants
+from scalestudy.experiments.analysis.laws.step_terms import Constants
 from scalestudy.experiments.analysis.measures.parts import missing
 from tests.support.factorised import factorised_study
 from tests.support.known_laws import StepLaw
@@ -64,15 +64,28 @@ def test_repeats_tell_a_difference_from_so_many_on(counts, answer):
 
 
 def test_below_five_seeds_no_difference_in_metric_or_time_to_target_is_claimed():
-    text = "targets: {accuracy: [0.5]}\n"
+    text = "targets: {accuracy: [0.4]}\n"
     fast, slow = Law(noise=0.01, learning=130), Law(noise=0.01, learning=60)
     for seeds, answers in (("[0, 1, 2, 3]", {"not known"}), (SEEDS, {"less", "more"})):
         found = compare({"a": study(fast, seeds=seeds, more=text), "b": study(slow, seeds=seeds, more=text)})
-        told = [row["measures"][heading][1] for row in found["cells"] for heading in ("test acc", "s to 0.5")]
+        told = [row["measures"][heading][1] for row in found["cells"] for heading in ("test acc", "s to 0.4")]
         assert {entry["answer"] for entry in told if entry["value"] is not None} == answers
 
 
-def test_epochs_are_the_repeats_of_a_time_also_of_one_timing_run():
+def test_the_last_metric_of_trainings_that_were_stopped_is_not_compared():
+    one, other = (study(Law(noise=0.01, learning=learning), seeds=SEEDS) for learning in (130, 60))
+    for summary, answers in ((other, {"less"}), (cut(other), {"not known"})):
+        found = compare({"a": one, "b": summary})
+        told = [row["measures"]["test acc"][1] for row in found["cells"]]
+        assert {entry["answer"] for entry in told if entry["value"] is not None} == answers
+        assert {row["measures"]["epoch s"][1]["change"] is None for row in found["cells"]} == {False}
+
+
+def cut(summary):
+    return {**summary, "cells": [{**row, "stopped_after": [3] * 5} for row in summary["cells"]]}
+
+
+def test_epochs_are_the_repeats_of_a_time_also_of_timing_runs():
     text = """
         name: f
         train: {epochs: 8}
@@ -83,7 +96,7 @@ def test_epochs_are_the_repeats_of_a_time_also_of_one_timing_run():
     one, other = Law(samples=640), Law(samples=640, per_example=3e-4)  # 65 steps: 6 epochs or more, the first left out
     found = compare({"a": factorised_study(text, one).summary(), "b": factorised_study(text, other).summary()})
     assert {row["measures"]["epoch s"][1]["answer"] for row in found["cells"]} == {"more"}
-    assert {row["measures"]["epoch s"][1]["n"] for row in found["cells"] if "gpus=1" in row["label"]} == {1}
+    assert {row["measures"]["epoch s"][1]["n"] for row in found["cells"] if "gpus=1" in row["label"]} == {2}
     assert {row["measures"]["samples/s"][1]["answer"] for row in found["cells"]} == {"less"}
 
 
@@ -285,8 +298,8 @@ SYNCED = """
 
 
 def test_studies_that_differ_in_synchronisation_alone_are_told_apart_by_it():
-    constants = Constants(alpha_c=0.004, beta_c=5e-5, alpha_r=0.003, beta_r=0.0004, gamma=1.5)
-    laws = {"fast": constants, "slow": replace(constants, alpha_r=0.012)}
+    constants = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
+    laws = {"fast": constants, "slow": replace(constants, launch=0.0116)}
     rows = compared_laws({name: summary_of(SYNCED, StepLaw(constants=law, noise=0.02)) for name, law in laws.items()})
     assert answers_of(rows, "alpha_r") == [("fast", "within noise"), ("slow", "more")]
     assert answers_of(rows, "alpha_c") == [("fast", "within noise"), ("slow", "within noise")]

@@ -6,7 +6,9 @@ import statistics
 import pytest
 from scipy import stats
 
-from scalestudy.experiments.analysis.answers.efficiency import noise_scale, statistical_efficiency
+from scalestudy.experiments.analysis.answers.efficiency import noise_scale, statistical_efficiency, tunings
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.measures.trainings import Training
 from tests.bench import batch_law
@@ -150,14 +152,27 @@ def test_below_three_batch_sizes_there_are_points_and_no_law(batches):
     assert all(each["fitted_steps"] is None for each in part["points"])
 
 
-def test_the_hardest_target_that_three_batch_sizes_reach():
+def test_the_target_is_that_of_the_recommendation():
+    # 0.95 is reached by two batch sizes, which make no law
+    part = efficiency_of(EXACT, targets="[0.45, 0.8, 0.95]", epochs=12)
+    assert part["target"] == 0.95
+    assert [each["steps"] is None for each in part["points"]] == [False, False, True, True, True]
+    assert "2 batch sizes have measured steps" in part["why"]
+
+
+def test_without_a_recommended_one_it_is_the_hardest_that_three_batch_sizes_reach():
+    def chosen(**text):
+        spec, plan, trials = study(EXACT, **text)
+        (tuned,) = tunings(spec, gather(plan, trials, ACCURACY))
+        return tuned
+
     # epochs of 20,480 examples to 0.8 (2,000, 1,200, 800, 600, 500 steps): 6.25, 7.5, 10, 15, 25; to 0.45 half of them,
     # to 0.95 0.85/0.7 = 1.21 times as many
-    part = efficiency_of(EXACT, targets="[0.45, 0.8, 0.95]", epochs=12)
-    assert part["target"] == 0.8
-    assert [each["steps"] is None for each in part["points"]] == [False, False, False, True, True]
-    assert efficiency_of(EXACT, targets="[0.45, 0.8]", epochs=9)["target"] == 0.45
-    part = efficiency_of(EXACT, batches="[256, 512, 1024]", targets="[0.8]", epochs=11)
+    found = chosen(targets="[0.45, 0.8, 0.95]", epochs=12)
+    assert found.target == 0.8
+    assert [point.best is None for point in found.points] == [False, False, False, True, True]
+    assert chosen(targets="[0.45, 0.8]", epochs=9).target == 0.45
+    part = efficiency_of(EXACT, batches="[256, 512, 1024]", targets="[0.8]", epochs=12)
     assert part["target"] == 0.8
     assert "512: the target was missed; 1024: the target was missed" in part["why"]
 

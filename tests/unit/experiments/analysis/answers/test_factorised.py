@@ -11,7 +11,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.report import write_report
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.factorised import SMALL, factorised_study, records_of, stopped_after
-from tests.support.synthetic_studies import spec_of, study_of, summary_of
+from tests.support.synthetic_studies import spec_of, study_of, summary_of, words_of
 from tests.support.trials import Law, make_trials
 
 TEXT = (
@@ -63,7 +63,7 @@ def test_inferred_cells_say_so_and_were_not_run(summary):
         counts = (row["trials"]["planned"], row["trials"]["finished"])
         assert counts == ((0, 0) if row["kind"] == "factorised" else (3, 3))
     assert (summary["trials"]["planned"], summary["trials"]["finished"]) == (12 + 6, 12 + 6)
-    assert (summary["trials"]["not_run"], summary["timing_runs"]) == (0, {"runs": 6, "used": 6})
+    assert (summary["trials"]["not_run"], summary["timing_runs"]) == (0, {"runs": 12, "used": 12})
     assert not any(row["flags"] for row in summary["cells"]), "the trainings ran side by side, and are not timed by"
 
 
@@ -82,14 +82,14 @@ def test_times_to_targets_and_the_recommendation_are_the_grid_s(summary, grid):
 
 
 def test_recommend_knows_the_inferred_cells_too(study, summary):
-    advice = recommend(study.plan, study.trials, targets=[0.2, 0.3])
+    advice = recommend(study.spec, study.plan, study.trials)
     assert advice["fastest"]["seconds"] == summary["recommendation"]["fastest"]["seconds"]
-    assert recommend(study.plan, study.trials, targets=[0.2], max_gpus=2)["fastest"]["num_gpus"] <= 2
+    assert recommend(study.spec, study.plan, study.trials, max_gpus=2)["fastest"]["num_gpus"] <= 2
 
 
 def test_held_out_cells_show_no_error(summary):
     part = summary["factorised"]
-    assert (part["cells"], part["timings"], len(part["held_out"])) == (12, 6, 2)
+    assert (part["cells"], part["timings"], len(part["held_out"])) == (12, 12, 2)
     for row in part["held_out"]:
         assert row["target"] == 0.3
         assert row["predicted_seconds"] == pytest.approx(row["measured_seconds"])
@@ -107,12 +107,12 @@ def test_what_it_cost_against_the_grid(study, summary, grid):
 
 
 def test_the_caveats(summary):
-    text = " ".join(summary["caveats"])
+    text = " ".join(words_of(summary))
     assert "6 of 12 cells are inferred: their times are products" in text
     assert "In 2 cells run in full to check them the product was off by 0.0% (median)." in text
     assert "allow_inexact" not in text
     inexact = factorised_study(TEXT.replace("factorised}", "factorised, allow_inexact: true}")).summary()
-    assert "search.allow_inexact is on" in " ".join(inexact["caveats"])
+    assert "search.allow_inexact is on" in " ".join(words_of(inexact))
 
 
 def test_the_summary_is_strict_json_and_others_have_no_part(summary, grid):
@@ -152,8 +152,8 @@ def test_what_asha_saves_is_told_apart():
 
 def test_without_a_timing_run_an_inferred_cell_has_no_time():
     study = factorised_study(TEXT)
-    lost = next(timing for timing in study.timings if timing["params"]["num_gpus"] == 4)
-    trials = [trial for trial in study.trials if trial is not lost]
+    lost, *_ = (timing for timing in study.timings if timing["params"]["num_gpus"] == 4)
+    trials = [trial for trial in study.trials if not (trial in study.timings and trial["params"] == lost["params"])]
     summary = summarise(study.spec, study.plan, trials)
     batch_size = lost["params"]["batch_size"]
     rows = [r for r in summary["cells"] if (r["params"]["num_gpus"], r["params"]["batch_size"]) == (4, batch_size)]
@@ -167,7 +167,7 @@ def test_without_a_timing_run_an_inferred_cell_has_no_time():
         assert {(each["seconds"], each["n_seeds"]) for each in times} == {(None, 0)}
         assert all("no timing run" in each["why"] for each in times)
     part = summary["factorised"]
-    assert (part["timings"], part["grid_gpu_seconds"], part["saved_by_factorising"]) == (5, None, None)
+    assert (part["timings"], part["grid_gpu_seconds"], part["saved_by_factorising"]) == (10, None, None)
     assert "no timing run" in part["why"]
     json.dumps(summary, allow_nan=False)
 
@@ -183,25 +183,25 @@ def test_targets_that_nobody_reached_leave_whole_trainings_to_compare():
 def test_nothing_was_held_out():
     summary = factorised_study(TEXT.replace("factorised}", "factorised, held_out: 0}")).summary()
     assert (summary["factorised"]["held_out"], summary["factorised"]["median_error"]) == ([], None)
-    assert "No cell was run in full to check these products." in summary["caveats"]
+    assert "No cell was run in full to check these products." in words_of(summary)
 
 
 def test_cells_that_were_held_out_are_not_denied_though_nothing_timed_them(study):
     summary = summarise(study.spec, study.plan, [*study.trained, *study.held_out])
     assert [row["error"] for row in summary["factorised"]["held_out"]] == [None, None]
-    assert not any("No cell was run in full" in caveat for caveat in summary["caveats"])
+    assert not any("No cell was run in full" in caveat for caveat in words_of(summary))
     why = "no timing run of its num_gpus and batch_size ended well"
     words = f"2 cells were run in full to check them, but can't be compared with a product: {why}."
-    assert words in summary["caveats"]
+    assert words in words_of(summary)
 
 
 def test_where_no_cell_is_inferred_none_is_counted():
     one = TEXT.replace("batch_size: [32, 128], learning_rate: [0.1, 0.2]", "batch_size: [32], learning_rate: [0.1]")
     summary = factorised_study(one).summary()
     assert {row["kind"] for row in summary["cells"]} == {"measured"}
-    assert not any("inferred:" in caveat for caveat in summary["caveats"])
+    assert not any("inferred:" in caveat for caveat in words_of(summary))
     words = "In 2 cells run in full to check what would be inferred the product was off by 0.0% (median)."
-    assert words in summary["caveats"]
+    assert words in words_of(summary)
 
 
 def test_trainings_that_diverged_count_as_they_would_in_the_grid():
@@ -321,6 +321,27 @@ def test_cells_that_reached_their_targets_come_first():
     failed = {"gpus=1 batch=32 lr=0.1 seed=1": "failed"}
     assert cells_of(chosen(text, endings=failed)) == [(128, 0.1)], "a training that failed says nothing"
     assert chosen(text, endings={"*": "failed"}) == []
+
+
+def test_cells_of_a_study_of_version_1_are_held_out_by_single_evaluations():
+    """Only the cell of batch 128 meets 0.5, and with its last evaluation alone."""
+    text = SMALL.replace("[0.2]}", "[0.5]}").replace("0.1, 0.2]", "0.1]")
+
+    def held_out(version):
+        spec = spec_of(f"version: {version}\n{text}", "search.held_out=1")
+        plan = make_plan(spec)
+        records = records_of(plan)
+        for trial in plan.trials:
+            for epoch in records[trial.trial_id]["epochs"]:
+                late = trial.batch_size == 128 and epoch["epoch"] == spec.train.epochs
+                epoch["test_accuracy"] = 0.6 if late else 0.4
+        return [cells_of(held_out_trials(each, plan, (), records)) for each in seeds_of(spec)]
+
+    def seeds_of(spec):
+        return [spec.model_copy(update={"search": spec.search.model_copy(update={"seed": n})}) for n in range(6)]
+
+    assert held_out(1) == [[(128, 0.1)]] * 6
+    assert [(32, 0.1)] in held_out(2), "neither has reached it: chance decides"
 
 
 def test_without_targets_the_longest_trainings_come_first():

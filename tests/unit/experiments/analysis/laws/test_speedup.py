@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from scalestudy.experiments.analysis.answers.summary import summarise
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 from scalestudy.experiments.analysis.laws.speedup import (
+    FURTHEST,
     amdahl,
     fit_amdahl,
     fit_gustafson,
@@ -142,6 +143,28 @@ def test_without_coherency_there_is_a_lower_limit_of_the_peak():
     assert "may go on rising" in found.peak.why
 
 
+def test_a_peak_far_beyond_the_workers_timed_has_a_lower_limit_at_most():
+    sizes = (1, 2, 4, 8, 16)
+    rates = [float(usl_throughput(size, 100, 0.02, 0.98 / 114**2)) * np.array([0.999, 1, 1.001]) for size in sizes]
+    peak = fit_usl(sizes, rates).peak
+    assert peak.value == pytest.approx(114, rel=0.1)
+    assert (peak.identified, peak.high) == (False, None)
+    assert peak.low == FURTHEST * 16
+    assert "more than 4 times the 16 timed; time 29 workers or more" in peak.why
+    with_32 = fit_usl((*sizes, 32), [*rates, float(usl_throughput(32, 100, 0.02, 0.98 / 114**2))]).peak
+    assert with_32.identified
+    assert with_32.low < 114 < with_32.high
+
+
+def test_a_law_that_the_throughputs_reject_has_no_peak():
+    sizes = (1, 2, 4, 8, 16, 32)
+    rates = usl_throughput(sizes, 100, 0.02, 0.001) * np.array([1, 1, 1.5, 1, 1, 1])
+    found = fit_usl(sizes, [rate * np.array([0.99, 1.0, 1.01]) for rate in rates])
+    assert found.fit.misfit
+    assert (found.peak.identified, found.peak.low, found.peak.high) == (False, None, None)
+    assert "which repeats do not explain; time 4 workers again" in found.peak.why
+
+
 # --- published measurements, and the book's own tables ----------------------------------------------------------------
 
 
@@ -207,7 +230,8 @@ def test_spec_sdm91_to_its_printed_digits():
     assert f"{scale / sigma:.0f}" == "3246"
     # residuals.Rout.save
     printed = ["-25.10", "-81.66", "111.09", "3.05", "-49.99", "-46.60", "56.00"]
-    assert [f"{residual:.2f}" for residual in found.fit.residuals] == printed
+    fitted = usl_throughput(list(SPEC_SDM91), scale, sigma, kappa)
+    assert [f"{rate - law:.2f}" for rate, law in zip(SPEC_SDM91.values(), fitted, strict=True)] == printed
 
 
 def test_the_ray_tracer_to_its_printed_digits():

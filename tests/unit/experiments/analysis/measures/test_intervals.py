@@ -2,18 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.measures.intervals import (
     Contender,
+    Scatter,
     disjoint,
     holding,
     indistinguishable,
     order_rank,
     over_seeds,
-    scaled,
+    scatter,
     t_interval,
     tie_sentence,
 )
@@ -53,9 +55,10 @@ def test_ranks():
 
 @given(TIMES, st.floats(0.01, 100))
 def test_intervals_scale_with_their_figures(times, factor):
-    found, wanted = over_seeds([time * factor for time in times]), scaled(over_seeds(times), factor)
-    assert found["kind"] == wanted["kind"]
-    assert (found["low"], found["high"]) == pytest.approx((wanted["low"], wanted["high"]))
+    found, base = over_seeds([time * factor for time in times]), over_seeds(times)
+    assert found["kind"] == base["kind"]
+    for end in ("low", "high"):
+        assert found[end] == (None if base[end] is None else pytest.approx(base[end] * factor))
 
 
 @given(TIMES, TIMES)
@@ -78,7 +81,6 @@ def test_an_interval_is_made_to_hold_the_typical_value():
     assert holding(interval, 4.0) == {"kind": "t", "low": 2.0, "high": 4.0}
     assert holding(interval, None) == interval
     assert holding(None, 1.0) is None
-    assert scaled(None, 2.0) is None
 
 
 # --- what a choice can't be told apart from ---------------------------------------------------------------------------
@@ -86,7 +88,7 @@ def test_an_interval_is_made_to_hold_the_typical_value():
 
 def contender(label, low, high, n=5, figure=None):
     interval = {"kind": "t", "low": low, "high": high}
-    return Contender(label=label, figures=(figure or low,), intervals=(interval,), n_seeds=n)
+    return Contender(label=label, figure=figure or low, interval=interval, n_seeds=n)
 
 
 def test_overlapping_intervals_are_ties_the_runner_up_first():
@@ -98,15 +100,6 @@ def test_overlapping_intervals_are_ties_the_runner_up_first():
 def test_one_seed_is_no_tie_but_not_known():
     assert indistinguishable(contender("a", 1.0, 1.0, n=1), [contender("b", 1.0, 1.0, n=1)]) == []
     assert indistinguishable(contender("a", 1.0, 1.0, n=2), [contender("b", 1.0, 1.0, n=2)]) == ["b"]
-
-
-def test_two_figures_must_both_overlap():
-    def of(label, *intervals):
-        both = tuple({"kind": "t", "low": low, "high": high} for low, high in intervals)
-        return Contender(label=label, figures=tuple(low for low, _ in intervals), intervals=both, n_seeds=5)
-
-    chosen = of("a", (1, 2), (10, 20))
-    assert indistinguishable(chosen, [of("b", (1.5, 3), (15, 30)), of("c", (1.5, 3), (25, 30))]) == ["b"]
 
 
 ENDS = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
@@ -121,11 +114,38 @@ def test_ties_are_mutual_and_overlap(ends):
         for other in contenders:
             if other is not one:
                 assert (other.label in found[one.label]) == (one.label in found[other.label])
-                assert (other.label in found[one.label]) != disjoint(one.intervals[0], other.intervals[0])
+                assert (other.label in found[one.label]) != disjoint(one.interval, other.interval)
 
 
 def test_ties_in_words():
     assert tie_sentence([]) is None
-    assert tie_sentence(["b"]) == "Not told apart from b: their intervals overlap."
-    assert tie_sentence(["b", "c"]) == "Not told apart from b and 1 other: their intervals overlap."
-    assert tie_sentence(["b", "c", "d"]) == "Not told apart from b and 2 others: their intervals overlap."
+    assert tie_sentence(["b"]) == "Not told apart from b."
+    assert tie_sentence(["b", "c"]) == "Not told apart from b and 1 other."
+    assert tie_sentence(["b", "c", "d"]) == "Not told apart from b and 2 others."
+
+
+def test_scatter_is_pooled_over_places():
+    # logs 0 and log 2: their deviation is log(2)/√2 = 0.490; 0, log 2, log 4: log 2 = 0.693
+    places = [scatter([1.0, 2.0]), scatter([5.0]), scatter([1.0, 2.0, 4.0]), scatter([None, 0.0])]
+    assert places[0] == {"value": pytest.approx(0.4901, abs=1e-4), "n": 2}
+    few = {"value": None, "why": "fewer than two runs measured it"}
+    assert (places[1], places[3]) == ({**few, "n": 1}, {**few, "n": 0})
+    found = Scatter.pooled(places)
+    # √((1 · 0.2402 + 2 · 0.4805) / 3) = 0.6327
+    assert (found.deviation, found.freedom) == (pytest.approx(0.6327, abs=1e-4), 3)
+    # t at 90 % and 3 degrees 2.3534; the mean of two runs and the median of three: √(1/2 + 1.5708/3) = 1.0117
+    assert found.half(2, 3) == pytest.approx(2.3534 * 0.6327 * 1.0117, rel=1e-3)
+    # the upper 5 % point of chi-square with 3 degrees is 7.8147
+    assert found.least() == pytest.approx(0.6327 * math.sqrt(3 / 7.8147), rel=1e-3)
+    assert Scatter.pooled(places[1:2]) is None
+
+
+@pytest.mark.parametrize("runs", [2, 3, 9])
+def test_the_interval_of_a_ratio_of_medians_covers_it(runs):
+    generator = np.random.default_rng(3)
+    held = 0
+    for _ in range(600):
+        places = np.exp(generator.normal(0, 0.15, (4, runs)))
+        half = Scatter.pooled(map(scatter, places)).half(runs, runs)
+        held += abs(math.log(np.median(places[0]) / np.median(places[1]))) <= half
+    assert 0.86 <= held / 600 <= 0.97

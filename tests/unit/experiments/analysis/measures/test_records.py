@@ -1,5 +1,6 @@
 """What one trial's record says; damaged lines of `trials.jsonl` do not stop a report."""
 
+import itertools
 import json
 import math
 
@@ -16,7 +17,9 @@ from scalestudy.experiments.analysis.measures.records import (
     epoch_phases,
     epochs_of,
     final_value,
+    reached_at_once,
     samples_per_second,
+    steps_of,
     time_to_target,
     timed_epochs,
     train_seconds,
@@ -25,7 +28,7 @@ from scalestudy.experiments.analysis.measures.records import (
 from scalestudy.experiments.report import write_report
 from scalestudy.training import records
 from tests.support.report_pages import check
-from tests.support.synthetic_studies import folder_of, study_of
+from tests.support.synthetic_studies import folder_of, study_of, words_of
 
 TEXT = """
     name: x
@@ -73,8 +76,11 @@ def test_an_incomplete_record_is_left_out_and_told(damage):
     assert summary["cells"] == kept["cells"]
     assert summary["timings"] == kept["timings"]
     assert (summary["trials"]["finished"], summary["trials"]["not_run"]) == (15, 0)
-    assert summary["caveats"][0].startswith("1 record of trials.jsonl lacks")
-    assert recommend(plan, trials, targets=[0.3])["choice"] == recommend(plan, usable(trials), targets=[0.3])["choice"]
+    assert words_of(summary)[0].startswith("1 record of trials.jsonl lacks")
+    assert (
+        recommend(spec, plan, trials, accuracy=0.3)["choice"]
+        == recommend(spec, plan, usable(trials), accuracy=0.3)["choice"]
+    )
 
 
 def test_the_report_is_written_all_the_same(tmp_path):
@@ -129,7 +135,7 @@ def trial_of(*epochs, **rest):
 
 
 def test_time_to_accuracy_is_interpolated():
-    points = [(2.0, 0.5), (4.0, 0.7), (6.0, 0.9)]
+    points = [(2.0, 0.5), (4.0, 0.7), (6.0, 0.9), (8.0, 0.95)]
     # 0.8 lies halfway between 0.7 (4 s) and 0.9 (6 s)
     assert time_to_accuracy(points, 0.8) == pytest.approx(5.0)
     # 0.55 is a quarter of the way from 0.5 (2 s) to 0.7 (4 s)
@@ -138,17 +144,22 @@ def test_time_to_accuracy_is_interpolated():
 
 
 def test_met_in_the_first_epoch_is_that_epochs_end():
-    assert time_to_accuracy([(2.0, 0.5)], 0.4) == 2.0
+    points = [(2.0, 0.5), (4.0, 0.45), (6.0, 0.1)]
+    assert (time_to_accuracy(points, 0.4), reached_at_once(points, 0.4, ACCURACY)) == (2.0, True)
+    assert not reached_at_once(points, 0.46, ACCURACY), "met by the first alone"
+    assert not reached_at_once([], 0.4, ACCURACY)
 
 
 def test_missed_is_infinite():
     assert time_to_accuracy([(2.0, 0.5)], 0.6) == math.inf
+    assert time_to_accuracy([(2.0, 0.5)], 0.4) == math.inf, "met once, with no evaluation that confirms it"
     assert time_to_accuracy([], 0.6) == math.inf
 
 
-def test_a_dip_does_not_matter_once_the_target_was_met():
-    # 0.6 is met between 1 s (0.5) and 2 s (0.7), halfway
-    assert time_to_accuracy([(1.0, 0.5), (2.0, 0.7), (3.0, 0.4)], 0.6) == pytest.approx(1.5)
+def test_of_two_consecutive_evaluations_that_meet_it_the_first_counts():
+    # 0.6 is met once at 2 s, and reached between 3 s (0.4) and 4 s (0.8), half way; the dip after that does not matter
+    points = [(1.0, 0.5), (2.0, 0.7), (3.0, 0.4), (4.0, 0.8), (5.0, 0.6), (6.0, 0.1)]
+    assert time_to_accuracy(points, 0.6) == pytest.approx(3.5)
 
 
 CURVES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(0, 1)), min_size=1, max_size=8)
@@ -163,7 +174,8 @@ def test_a_higher_target_never_comes_sooner_and_lies_within_its_epoch(steps, fir
     low, high = sorted((first, second))
     assert time_to_accuracy(points, low) <= time_to_accuracy(points, high)
     time = time_to_accuracy(points, low)
-    met = next((index for index, point in enumerate(points) if point[1] >= low), None)
+    pairs = itertools.pairwise(points)
+    met = next((index for index, pair in enumerate(pairs) if min(pair[0][1], pair[1][1]) >= low), None)
     if met is None:
         assert time == math.inf
     else:
@@ -190,8 +202,8 @@ def test_a_falling_metric_is_a_rising_one_turned_over(steps, target):
 
 def test_time_to_an_error_is_interpolated_as_it_falls():
     # 0.2 is met a third of the way from 0.3 (2 s) to 0.0 (8 s)
-    assert time_to_target([(1.0, 0.9), (2.0, 0.3), (8.0, 0.0)], 0.2, ERROR) == pytest.approx(4.0)
-    assert time_to_target([(1.0, 0.2)], 0.2, ERROR) == 1.0  # as much as the target is enough
+    assert time_to_target([(1.0, 0.9), (2.0, 0.3), (8.0, 0.0), (9.0, 0.1)], 0.2, ERROR) == pytest.approx(4.0)
+    assert time_to_target([(1.0, 0.2), (2.0, 0.2)], 0.2, ERROR) == 1.0  # as much as the target is enough
     assert time_to_target([(1.0, 0.9)], 0.2, ERROR) == math.inf
 
 
@@ -212,6 +224,13 @@ def test_what_is_no_duration_is_not_measured(seconds):
     trial = trial_of({"train_seconds": seconds, "test_accuracy": 0.5, "samples": 10})
     assert (timed_epochs(trial), curve(trial, ACCURACY), train_seconds(trial)) == ([], [], 0.0)
     assert samples_per_second(trial["epochs"][0]) is None
+
+
+def test_steps_are_those_recorded_or_follow_from_the_examples():
+    assert steps_of({"steps": 7, "samples": 100}, 32) == 7
+    for lost in (None, 0, float("nan")):
+        assert steps_of({"steps": lost, "samples": 100}, 32) == 4  # 3 of 32, and one of 4
+    assert steps_of({"samples": 0}, 32) is None
 
 
 def test_throughput_as_recorded_or_from_the_epoch():

@@ -1,10 +1,21 @@
 """Speed-up and efficiency."""
 
+import statistics
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.analysis.measures.scaling import efficiency, find_base, scaling_kind, scaling_part, speedup
+from scalestudy.experiments.analysis.measures.intervals import scatter
+from scalestudy.experiments.analysis.measures.scaling import (
+    efficiency,
+    find_base,
+    scaling_answer,
+    scaling_kind,
+    scaling_part,
+    speedup,
+)
 from tests.support.synthetic_studies import summary_of
 from tests.support.trials import Law
 
@@ -100,3 +111,54 @@ def test_a_base_is_found_without_looking_at_every_row(others, wanted):
     found = find_base(looked_for, rows)
     assert (found is None) == (expected is None)
     assert found is None or distance(found) == distance(expected)
+
+
+def answered(gains, noise, runs, generator):
+    """The answer of a study with one worker and two, runs scattering. gains: the true ratio at each batch size."""
+    rows = []
+    for place, gain in enumerate(gains):
+        for workers in (1, 2):
+            times = (1.0 if workers == 1 else 1 / gain) * np.exp(generator.normal(0, noise, runs))
+            made = row(workers, 32 * 2**place, seconds=statistics.median(times))
+            rows.append({**made, "scatter": {"seconds": scatter(times)}})
+    return scaling_answer([{**each, **scaling_part(each, rows)} for each in rows]).topic
+
+
+@pytest.mark.parametrize("runs", [2, 3, 8])
+@pytest.mark.parametrize("gains", [[1.0], [1.0, 1.0, 1.0]])
+def test_equal_speeds_are_seldom_told_apart(runs, gains):
+    generator = np.random.default_rng(7)
+    topics = [answered(gains, generator.uniform(0.05, 0.2), runs, generator) for _ in range(400)]
+    claimed = sum("not told apart" not in topic for topic in topics) / 400
+    # of 400 draws at 10 %, three standard deviations are 4.5 %; a median of three scatters less than is reckoned with
+    assert 0.02 <= claimed <= 0.145
+
+
+@pytest.mark.parametrize(("gain", "words"), [(1.5, "faster than one"), (1 / 1.5, "slower than one")])
+def test_speeds_that_differ_are_told_apart(gain, words):
+    generator = np.random.default_rng(8)
+    topics = [answered([gain] * 3, 0.1, 4, generator) for _ in range(200)]
+    assert sum(topic == f"Two workers were {words} at the same batch" for topic in topics) >= 180
+
+
+def test_what_is_faster_at_some_batch_sizes_only():
+    generator = np.random.default_rng(9)
+    some = "but not everywhere told apart"
+    assert answered([2.0, 1.0], 0.01, 5, generator).endswith(f"faster than one at the same batch, {some}")
+    assert answered([2.0, 0.5], 0.01, 5, generator).endswith("not always faster than one at the same batch")
+    assert answered([0.5, 1.0], 0.01, 5, generator).endswith(f"slower than one at the same batch, {some}")
+    assert answered([2.0], 0.01, 1, generator).endswith("not told apart from one at the same batch")
+
+
+def test_the_answer_in_figures():
+    text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32], seed: [0, 1]}"
+    # two runs a place, equal: the interval has no width.
+    # 0.0057 s a step with one worker (0.0002 + 0.002 + 0.0032 + 0.0003), 0.0053 with two
+    assert summary_of(text, Law(noise=0))["scaling"]["words"] == (
+        "Two workers were faster than one at the same batch: 1.08× (1.08 to 1.08) at batch 32, efficiency 0.54."
+    )
+    once = summary_of("name: x\nsweep: {num_gpus: [1, 2], batch_size: [32]}", Law(noise=0))["scaling"]["words"]
+    assert once == (
+        "Two workers were not told apart from one at the same batch: 1.08× at batch 32, efficiency 0.54. Each was "
+        "timed once: a second run would tell more."
+    )

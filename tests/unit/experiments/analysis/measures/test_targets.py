@@ -1,5 +1,7 @@
 """Time to a target over seeds, and what the study cost."""
 
+import math
+import statistics
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +10,13 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.targets import critical_path_seconds, study_cost, target_row
+from scalestudy.experiments.analysis.measures.targets import (
+    cost_of,
+    critical_path_seconds,
+    median_time,
+    study_cost,
+    target_row,
+)
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
 from tests.support.trials import Law
@@ -17,16 +25,20 @@ NO_SCATTER = BatchTruth(noise=0.0)
 ONE = {"batches": "[256]", "rates": "[0.4]"}
 
 
-def row_of(*, factors, law=None, epochs=60, drop=()):
-    """The row of one cell; factors: of each seed's epoch times; drop: seeds that stop before the target."""
-    _, plan, trials = study(NO_SCATTER, seeds=list(range(len(factors))), epochs=epochs, law=law, **ONE)
+def row_of(*, factors, law=None, epochs=60, drop=(), diverged=()):
+    """The row of one cell.
+
+    factors: of each seed's epoch times. drop: seeds that end after two epochs. diverged: seeds that do.
+    """
+    endings = {f"gpus=1 batch=256 lr=0.4 seed={seed}": "diverged" for seed in diverged}
+    _, plan, trials = study(NO_SCATTER, seeds=list(range(len(factors))), epochs=epochs, law=law, endings=endings, **ONE)
     for trial, factor in zip(trials, factors, strict=True):
         for epoch in trial["epochs"]:
             epoch["train_seconds"] *= factor
         if trial["params"]["seed"] in drop:
             trial["epochs"] = trial["epochs"][:2]
     (cell,) = gather(plan, trials, ACCURACY)
-    return target_row(cell, 0.8, 3600.0)
+    return target_row(cell, 0.8)
 
 
 def seconds(steps):
@@ -34,38 +46,29 @@ def seconds(steps):
     return steps * sum(Law().phases(1, 256).values())
 
 
-def test_below_five_seeds_median_and_range():
-    row = row_of(factors=[1.0, 1.2, 4.0])
-    whole = seconds(800)
-    assert row["seconds"] == pytest.approx(1.2 * whole)
-    assert row["interval"] == {"kind": "range", "low": pytest.approx(whole), "high": pytest.approx(4 * whole)}
-    assert row["cost"] == pytest.approx(row["gpu_seconds"])  # 3,600 an hour
-    assert not row["upper_bound"]
+@pytest.mark.parametrize(
+    ("factors", "median"), [([1.0, 1.2, 4.0], 1.2), ([1.4, 1.0, 1.2, 1.1, 9.0], 1.2), ([1.0, 1.2], 1.1)]
+)
+def test_the_time_is_the_median_over_seeds_however_many(factors, median):
+    row = row_of(factors=factors)
+    assert row["seconds"] == pytest.approx(median * seconds(800))
+    assert (row["reached"], row["censored"], row["upper_bound"]) == (len(factors), 0, False)
 
 
-def test_from_five_seeds_the_mean_of_the_inner_ones_and_a_t_interval():
-    row = row_of(factors=[1.0, 1.1, 1.2, 1.3, 1.4])
-    assert row["seconds"] == pytest.approx(1.2 * seconds(800))  # of 1.1, 1.2 and 1.3
-    assert row["interval"]["kind"] == "t"
-    # logarithms of the factors: mean 0.1755, standard deviation 0.1328; 2.1318 · 0.1328 / √5 = 0.1266
-    assert row["interval"]["low"] == pytest.approx(seconds(800) * 1.0501, rel=1e-3)
-    assert row["interval"]["high"] == pytest.approx(seconds(800) * 1.3526, rel=1e-3)
+def test_a_seed_that_ended_before_the_target_says_no_more_than_that_it_took_longer():
+    # it ended after two epochs, before the others had arrived: the median is that of the two others
+    row = row_of(factors=[1.0, 1.2, 1.0], drop=(2,))
+    assert row["seconds"] == pytest.approx(1.1 * seconds(800))
+    assert (row["n_seeds"], row["reached"], row["censored"], row["cut"]) == (3, 2, 1, 0)
 
 
-def test_one_miss_is_dropped_as_the_slowest_and_two_make_the_cell_invalid():
-    row = row_of(factors=[1.0, 1.1, 1.2, 1.3, 1.4], drop=(4,))
-    assert row["seconds"] == pytest.approx(1.2 * seconds(800))
-    assert (row["reached"], row["n_seeds"]) == (4, 5)
-    assert row["interval"] == {"kind": "order", "low": pytest.approx(seconds(800)), "high": None}
-    row = row_of(factors=[1.0, 1.1, 1.2, 1.3, 1.4], drop=(3, 4))
-    assert (row["seconds"], row["cost"]) == (None, None)
-    assert row["why"] == "2 of 5 seeds did not reach 0.8"
-
-
-def test_the_interval_always_holds_the_typical_time():
-    # logarithms of 1, 1, 1, 1, K, K have their t interval below (1 + 1 + 1 + K)/4 for a large K
-    row = row_of(factors=[1.0, 1.0, 1.0, 1.0, 1e6, 1e6])
-    assert row["interval"]["low"] <= row["seconds"] <= row["interval"]["high"]
+def test_a_diverged_seed_never_arrives():
+    row = row_of(factors=[1.0, 1.2, 1.0], diverged=(2,))
+    assert row["seconds"] == pytest.approx(1.2 * seconds(800))  # the middle one of 1, 1.2 and never
+    assert (row["n_seeds"], row["reached"], row["censored"]) == (3, 2, 0)
+    row = row_of(factors=[1.0, 1.2, 1.0, 1.0], diverged=(2, 3))
+    assert row["seconds"] is None
+    assert row["why"] == "2 of 4 seeds did not reach 0.8"
 
 
 def test_met_within_the_first_epoch_is_its_end_and_marked():
@@ -75,11 +78,44 @@ def test_met_within_the_first_epoch_is_its_end_and_marked():
     assert row["upper_bound"]
 
 
-def test_nobody_came_so_far():
-    row = row_of(factors=[1.0, 1.0], epochs=3)
+def test_where_nobody_came_so_far_the_time_is_not_extrapolated():
+    row = row_of(factors=[1.0, 1.5], epochs=3)
     assert row["seconds"] is None
-    assert row["interval"] == {"kind": "range", "low": None, "high": None}
+    assert (row["n_seeds"], row["reached"], row["censored"]) == (2, 0, 2)
+    within = seconds(1.5 * 3 * 80)  # steps an epoch of batch 256
+    assert row["why"] == f"2 of 2 seeds did not reach 0.8 within {within:.3g} s"
     assert not row["upper_bound"]
+
+
+# --- Kaplan and Meier's median ----------------------------------------------------------------------------------------
+
+
+def test_the_median_of_times_some_of_which_were_cut_off():
+    # five: an event at 1 leaves 4/5, one of three left at 3 leaves 4/5 · 2/3 = 8/15, one of two at 4 leaves 4/15
+    assert median_time([(1.0, True), (2.0, False), (3.0, True), (4.0, True), (5.0, False)]) == 4.0
+    # four: 3/4 at 1, exactly half at 2; the median is the middle of 2 and the next event, at 4
+    assert median_time([(1.0, True), (2.0, True), (3.0, False), (4.0, True)]) == 3.0
+    # an event and an end at one time: the event is first, so that it counts among two: half; no later event
+    assert median_time([(2.0, False), (2.0, True)]) == math.inf
+    assert median_time([(1.0, True), (2.0, True), (math.inf, True)]) == 2.0
+    assert median_time([(1.0, True), (math.inf, True), (math.inf, True)]) == math.inf
+    assert median_time([(1.0, True), (2.0, False), (3.0, False)]) == math.inf  # two thirds outlast what was seen
+    assert median_time([]) == math.inf
+
+
+TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=12)
+
+
+@given(TIMES)
+def test_with_every_event_known_it_is_the_ordinary_median(times):
+    assert median_time([(time, True) for time in times]) == pytest.approx(statistics.median(times))
+
+
+@given(TIMES, st.data())
+def test_to_be_cut_off_never_makes_it_earlier(times, data):
+    cut = data.draw(st.lists(st.booleans(), min_size=len(times), max_size=len(times)))
+    known = median_time([(time, True) for time in times])
+    assert median_time([(time, not ends) for time, ends in zip(times, cut, strict=True)]) >= known * (1 - 1e-12)
 
 
 # --- what the study cost ----------------------------------------------------------------------------------------------
@@ -134,3 +170,10 @@ def test_nothing_trained_has_a_why():
     cost = study_cost([], 3.0)
     assert (cost["overhead_ratio"], cost["why"]) == (None, "no trial trained")
     assert "not known" in study_cost([trial(None, None, 2.0)], None)["why"]
+
+
+def test_cost():
+    # 1800 GPU-seconds are half an hour, at 2.5 an hour
+    assert cost_of(1800.0, 2.5) == 1.25
+    assert cost_of(None, 2.5) is None
+    assert cost_of(1.0, None) is None

@@ -5,70 +5,98 @@ import pytest
 from scalestudy.experiments.analysis import recommendation_lines
 from tests.support.rich_study import rich_summary
 
-SHARED = "Provisional: one seed."
+SHARED = {"kind": "seeds", "words": "Provisional: one seed."}
 
 
 def recommendation(**changes):
-    """That of the rich study, whose three choices are three cells; changes: by role, of its parts."""
+    """That of the rich study, but with three choices that are three cells; changes: by role, of its parts."""
     found = rich_summary()["recommendation"]
-    for role in ("fastest", "cheapest", "knee"):
-        found[role] = {**found[role], "caveats": [], **changes.get(role, {})}
-    return {**found, "provisional": False}
+    label = "gpus=4 batch=1024 lr=0.2"
+    evidence = {**found["fastest"]["evidence"], "cells": [label]}
+    between = {**found["fastest"], "label": label, "seconds": 11.0, "gpu_seconds": 44.0, "evidence": evidence}
+    for role, choice in {**{role: found[role] for role in ("fastest", "cheapest")}, "recommended": between}.items():
+        found[role] = {**choice, "caveats": [], **changes.get(role, {})}
+    return {**found, "settle": None, "provisional": False}
 
 
 def test_below_each_choice_stand_its_evidence_and_its_own_caveats():
-    edge, chance = "0.4 is the highest rate tried.", "It may be chance."
+    edge = {"kind": "rate_edge", "words": "0.4 is the highest rate tried."}
+    chance = {"kind": "retrograde", "words": "It may be chance."}
     found = recommendation(
-        fastest={"caveats": [edge, SHARED]}, cheapest={"caveats": [SHARED, chance]}, knee={"caveats": [SHARED]}
+        recommended={"caveats": [edge, SHARED]}, fastest={"caveats": [SHARED]}, cheapest={"caveats": [SHARED, chance]}
     )
     lines = recommendation_lines(found)
     starts = [
-        "Fastest to",
+        "Recommended to 0.85 test accuracy: gpus=4 batch=1024",
         "  Evidence –",
-        f"  {edge}",
-        "Cheapest to",
+        f"  {edge['words']}",
+        "Fastest: gpus=8",
         "  Evidence –",
-        f"  {chance}",
-        "Knee between",
+        "Cheapest: gpus=1",
         "  Evidence –",
-        SHARED,
+        f"  {chance['words']}",
+        SHARED["words"],
     ]
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 9
     seeds = found["fastest"]["evidence"]["seeds"]
     assert seeds >= 5
     assert lines[1] == f"  Evidence – measured: {seeds} seeds."
-    assert "\n".join(lines).count(SHARED) == 1
+    assert "\n".join(lines).count(SHARED["words"]) == 1
 
 
-def test_one_cell_that_is_both_has_the_caveats_of_both_once():
-    tie, other = "Not told apart from a.", "Not told apart from b."
-    found = recommendation(fastest={"caveats": [SHARED, tie]})
-    found = {**found, "cheapest": {**found["fastest"], "caveats": [SHARED, other]}, "knee": {"value": None, "why": "-"}}
+def test_one_cell_that_is_all_has_its_evidence_and_caveats_once():
+    tie = {"kind": "ties", "words": "Not told apart from a."}
+    found = recommendation(recommended={"caveats": [SHARED, tie]})
+    found = {**found, **dict.fromkeys(("fastest", "cheapest"), found["recommended"])}
     lines = recommendation_lines(found)
-    assert lines[0].startswith("Fastest and cheapest to")
-    assert lines[2:] == [f"  {SHARED}", f"  {tie}", f"  {other}"]
+    assert lines[0].startswith("Recommended, fastest and cheapest to")
+    assert lines[2:] == [f"  {SHARED['words']}", f"  {tie['words']}"]
+
+
+def test_what_the_others_take_is_told_beside_what_is_recommended():
+    lines = recommendation_lines(recommendation())
+    # 10.2 s and 81.6 GPU-seconds against 11.0 and 44.0; 34.3 and 34.3 against them
+    assert lines[2].endswith(": 0.97× the time for 1.94× the cost.")
+    assert lines[4].endswith(": 3.35× the time for 0.84× the cost.")
+
+
+def test_seeds_that_would_settle_it_are_told_with_their_cost():
+    settle = {"label": "gpus=4 batch=512 lr=0.2", "seeds": 3, "gpu_seconds": 180.0}
+    line, *_ = recommendation_lines({**recommendation(), "settle": settle})
+    assert line.endswith(
+        "gpus=4 batch=512 lr=0.2 is cheaper and may be near enough: some 3 more seeds of it and of the fastest would "
+        "tell, for 180 GPU-seconds."
+    )
 
 
 def test_inferred_choices_name_the_cells_that_were_trained():
     cells = [f"gpus=1 batch={number}" for number in range(5)]
-    lines = recommendation_lines(
-        recommendation(fastest={"evidence": {"kind": "factorised", "cells": cells, "seeds": 1}})
-    )
+    evidence = {"kind": "factorised", "cells": cells, "seeds": 1}
+    lines = recommendation_lines(recommendation(recommended={"evidence": evidence}))
     named = ", ".join(cells[:3])
     assert lines[1] == f"  Evidence – trainings times timings: 1 seed of 5 cells ({named} and 2 more)."
 
 
 def test_where_no_target_was_reached_the_best_has_its_evidence():
     none = {"value": None, "why": "no cell reached a test accuracy of 0.99"}
-    found = {**recommendation(), **dict.fromkeys(("fastest", "cheapest", "knee"), none), "target": None}
+    found = {**recommendation(), **dict.fromkeys(("recommended", "fastest", "cheapest"), none), "target": None}
     found["best_accuracy"] = {**found["best_accuracy"], "caveats": [SHARED], "n_seeds": 1}
     lines = recommendation_lines({**found, "provisional": True})
     assert lines[0] == "No cell reached a test accuracy of 0.99."
     assert lines[1].startswith("Best test accuracy: ")
     assert lines[2].startswith("  Evidence – measured: ")
-    assert lines[3:] == [f"  {SHARED}"]  # no second sentence that it is provisional
+    assert lines[3:] == [f"  {SHARED['words']}"]  # no second sentence that it is provisional
     nothing = {**found, "best_accuracy": {"value": None, "why": "no trial finished"}, "provisional": True}
     assert recommendation_lines(nothing)[1:] == ["Provisional: fewer than five seeds a cell."]
+
+
+def test_without_targets_the_cheapest_that_is_as_good_is_told():
+    none, base = {"value": None, "why": "the spec names no target accuracy"}, recommendation()
+    chosen = {**base["recommended"], "ties": [base["fastest"]["label"]], "stopped_after": []}
+    found = {**base, **dict.fromkeys(("fastest", "cheapest"), none), "recommended": chosen, "target": None}
+    assert recommendation_lines(found)[1].startswith(
+        "Cheapest that is as good as the best: gpus=4 batch=1024 lr=0.2, 0."
+    )
 
 
 @pytest.mark.parametrize(("most", "told"), [(None, True), (16, True), (15, False), (8, False), (2, False)])

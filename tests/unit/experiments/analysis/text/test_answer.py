@@ -15,6 +15,8 @@ from scalestudy.experiments.analysis.measures.units import (
 )
 from scalestudy.experiments.analysis.text.answer import answer, headline, scaling_line, verdict_words
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
+from tests.support.synthetic_studies import summary_of
+from tests.support.trials import Law
 
 NOTE_LIMIT = 8_000
 """Characters of an MLflow note."""
@@ -32,12 +34,28 @@ def test_the_answer_has_five_lines_at_most(missing):
     lines = answer_lines(summary)
     assert 1 <= len(lines) <= MOST_LINES
     assert all(line == line.strip() and "None" not in line and "nan" not in line for line in lines)
-    assert headline(summary) == "8 GPUs, batch 1024, rate 0.2 reached 0.85 soonest, in 10.7 s."
+    assert headline(summary) == "8 GPUs, batch 1024, rate 0.2 reached 0.85 in 10.7 s, soonest of all."
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "batch_size", "learning_rate", "words"),
+    [
+        (1, 1024, 0.2, "with 8 GPUs it took"),
+        (8, 64, 0.2, "with batch 1024 it took"),
+        (1, 64, 0.4, "with 8 GPUs, batch 1024, rate 0.2 it took"),
+    ],
+)
+def test_the_headline_names_in_what_the_fastest_differs(num_gpus, batch_size, learning_rate, words):
+    recommendation = rich_summary()["recommendation"]
+    own = {"num_gpus": num_gpus, "batch_size": batch_size, "learning_rate": learning_rate}
+    chosen = {**recommendation["fastest"], **own, "label": "another", "params": own, "seconds": 11.0}
+    said = headline(rich_summary(recommendation={**recommendation, "recommended": chosen}))
+    assert said.endswith(f"rate {learning_rate:g} reached 0.85 in 11.0 s, {words} 10.7 s.")
 
 
 def test_a_line_knows_what_it_is_about():
     lines = answer(rich_summary())
-    assert [line.topic for line in lines[:2]] == ["Fastest to 0.85 test accuracy", "Cheapest to 0.85"]
+    assert [line.topic for line in lines[:2]] == ["Recommended and fastest to 0.85 test accuracy", "Cheapest"]
     assert [str(line) for line in lines] == answer_lines(rich_summary())
     assert lines[-1].topic == ""
     long = lines[0].clipped(60)
@@ -54,25 +72,6 @@ def test_it_says_what_more_workers_would_bring():
     assert f"{within['seconds_to_target'] / best['seconds_to_target']:.2f}× as fast as predicted of 8 at batch" in line
     assert f"for {best['gpu_seconds'] / within['gpu_seconds']:.2f}× the GPU-seconds" in line
     assert line.endswith(f"The prediction ends at 64: {part['breaks_at']['why']}.")
-
-
-def test_a_prediction_for_another_target_than_the_recommended_is_not_compared_with_it():
-    summary = rich_summary()
-    part, fastest = summary["predictions"], summary["recommendation"]["fastest"]
-    easier = {**part, "target": 0.5, "rows": [_sooner(row) for row in part["rows"]]}
-    easier["best"] = {role: _sooner(row) for role, row in part["best"].items()}
-    line = beyond(rich_summary(predictions=easier))
-    assert "are predicted to reach 0.5 in" in line
-    assert "That is not the 0.85 above: too few batch sizes tell the steps to it." in line
-    assert f"{fastest['seconds'] / easier['best']['fastest']['seconds_to_target']:.2f}×" not in line
-    assert line.partition("×")[0].rpartition(" ")[2] == beyond(summary).partition("×")[0].rpartition(" ")[2]
-
-
-def _sooner(row):
-    """A row of predictions for a target that takes a fifth of the steps."""
-    if not row["valid"]:
-        return row
-    return {**row, **{key: row[key] / 5 for key in ("seconds_to_target", "gpu_seconds", "low", "high")}}
 
 
 def test_what_a_prediction_stands_in_doubt_for_is_said_and_flagged_ones_are_marked():
@@ -115,7 +114,7 @@ def test_however_many_cells_a_verdict_names_the_note_has_room():
         "threshold": None,
     }
     long = rich_summary(verdicts=[verdict, {**verdict, "cause": "allreduce"}])
-    long["caveats"] = [", ".join(labels)]
+    long["caveats"] = [{"kind": "endings", "words": ", ".join(labels)}]
     assert all(len(line) <= LONGEST_LINE for line in answer_lines(long))
     assert sum(len(line) for line in answer_lines(long)) < NOTE_LIMIT - 3_000  # a description has room beside them
 
@@ -148,7 +147,7 @@ def test_what_flagged_timings_show_is_marked_in_words_too():
 def test_a_recommended_time_of_flagged_timings_is_marked():
     summary = rich_summary()
     assert "10.7 s (" in answer_lines(summary)[0]
-    summary["recommendation"]["fastest"]["flags"] = ["resumed"]
+    summary["recommendation"]["recommended"]["flags"] = ["resumed"]
     assert "10.7 s† (" in answer_lines(summary)[0]
 
 
@@ -157,9 +156,10 @@ def test_the_closing_line_names_flags_that_no_verdict_told():
     assert "Marked" not in answer_lines(summary)[-1]  # the verdict on them stands above
     summary["cells"][0]["flags"] = ["resumed"]
     marked = list(flag_caveats(summary["cells"]).values())
+    kinds = [{"kind": kind, "words": words} for kind, words in flag_caveats(summary["cells"]).items()]
     assert marked[0] == "Marked resumed (resumed from a checkpoint): 1 cell of 80."
     assert marked[1].startswith("Marked shared_node (other trials ran on the same node): ")
-    summary["caveats"] = marked
+    summary["caveats"] = kinds
     assert answer_lines(summary)[-1].endswith(f"training time. {marked[0]}")
     summary["verdicts"] = []
     assert answer_lines(summary)[-1].endswith(" ".join(marked))
@@ -214,10 +214,10 @@ def test_an_accuracy_of_trials_that_were_stopped_is_noted():
 
 def test_what_is_recommended_is_among_the_best_however_late_it_is():
     summary = rich_summary()
-    labels = [summary["cells"][place]["label"] for place in best_rows(summary, 4)]
-    recommendation = summary["recommendation"]
-    wanted = ("fastest", "cheapest", "knee", "best_accuracy")
-    assert set(labels) == {recommendation[role]["label"] for role in wanted}
+    roles = ("recommended", "fastest", "cheapest", "best_accuracy")
+    wanted = {summary["recommendation"][role]["label"] for role in roles}
+    labels = [summary["cells"][place]["label"] for place in best_rows(summary, len(wanted))]
+    assert set(labels) == wanted
 
 
 def test_estimates_in_words():
@@ -242,3 +242,19 @@ def test_short_times_and_intervals_in_words():
     ]
     assert range_text({"kind": "t", "low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s at 90%"
     assert range_text({"low": 1.0, "high": 2.0}) == "1.00 s to 2.00 s over seeds"
+
+
+@pytest.mark.parametrize(
+    ("train", "named", "headed"),
+    [
+        ("", "batch=32 lr=0.1", "Batch 32, rate 0.1"),
+        ("train: {gradient_sync: local_sgd}", "gpus=1 batch=32 lr=0.1", "1 worker, batch 32, rate 0.1"),
+    ],
+)
+def test_the_best_metric_names_num_gpus_only_where_they_change_what_is_learnt(train, named, headed):
+    text = f"name: x\n{train}\nsweep: {{num_gpus: [1, 2], batch_size: [32, 64], learning_rate: [0.1]}}"
+    summary = summary_of(text, Law(noise=0))
+    assert answer_lines(summary)[1].startswith(f"Best test accuracy: {named}, 0.")
+    assert headline(summary).startswith(f"{headed} came furthest")
+    missed = summary_of(f"{text}\ntargets: {{accuracy: [0.999]}}", Law(noise=0))
+    assert headline(missed).startswith(f"No cell reached 0.999; {headed[:1].lower()}{headed[1:]} came furthest")

@@ -1,0 +1,190 @@
+"""The times of all cells to a target, beside what was measured, and their ratios with limits that hold at once."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.efficiency import learns_alike
+from scalestudy.experiments.analysis.answers.estimates import Times, estimate_times
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.shrinkage import Vector
+from scalestudy.experiments.analysis.measures.cells import Cell, combinations
+from scalestudy.experiments.analysis.measures.parts import Figure
+from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
+from scalestudy.experiments.analysis.measures.trainings import trainings_of
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+Option = Mapping[str, Any]
+"""A row of `TargetTimes` whose seconds are known."""
+NO_RATIO = 1e-12
+"""Standard deviation of a ratio's logarithm below which it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetTimes:
+    """The times of all cells to one target. rows: as `times_to` says, in the cells' order. times: what they rest on."""
+
+    target: float
+    rows: Sequence[dict[str, Any]]
+    times: Times
+
+    @property
+    def options(self) -> list[dict[str, Any]]:
+        """The rows with an estimate."""
+        return [row for row in self.rows if row["seconds"] is not None]
+
+
+def times_to(
+    spec: StudySpec, cells: Sequence[Cell], targets: Sequence[float], price: float | None = None
+) -> dict[float, TargetTimes]:
+    """The times of all cells to each target: measured, and estimated from all cells of a combination together.
+
+    Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, gpu_seconds, cost and
+    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
+    """
+    learnt = [(each.cells, trainings_of(each.cells), learns_alike(spec, each)) for each in combinations(cells)]
+    found = {}
+    for target in targets:
+        generator = np.random.default_rng(0)  # the same records give the same answer
+        parts = [
+            estimate_times(members, trainings, target, generator, pooled=pooled)
+            for members, trainings, pooled in learnt
+        ]
+        found[target] = _joined(cells, target, parts, price)
+    return found
+
+
+def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price: float | None) -> TargetTimes:
+    """parts: the estimates of each combination."""
+    labels = tuple(label for part in parts for label in part.labels)
+    times = Times(
+        labels=labels,
+        mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
+        draws=np.hstack([part.draws for part in parts]) if parts else np.empty((0, 0)),
+        learnt=np.hstack([part.learnt for part in parts]) if parts else np.empty((0, 0)),
+    )
+    ends = np.quantile(times.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if labels else np.empty((2, 0))
+    found = {label: place for place, label in enumerate(labels)}
+    rows = []
+    for cell in cells:
+        row = target_row(cell, target)
+        measured, place = row["seconds"], found.get(cell.label) if row["seconds"] is not None else None
+        seconds = None if place is None else math.exp(times.mean[place])
+        interval = None
+        if place is not None:
+            interval = {"kind": "estimate", "low": math.exp(ends[0, place]), "high": math.exp(ends[1, place])}
+        gpu_seconds = None if seconds is None else seconds * cell.num_gpus
+        why = row["why"]
+        if why is None and seconds is None:
+            no_rate = cell.learning_rate <= 0
+            why = f"its learning rate is {cell.learning_rate:g}" if no_rate else "its records do not tell its steps"
+        rows.append(
+            {
+                **row,
+                "seconds": seconds,
+                "gpu_seconds": gpu_seconds,
+                "cost": cost_of(gpu_seconds, price),
+                "interval": interval,
+                "measured_seconds": measured,
+                "why": why,
+            }
+        )
+    return TargetTimes(target=target, rows=rows, times=times)
+
+
+def pareto(options: Sequence[Option]) -> list[Option]:
+    """Options that no other beats in both seconds and GPU-seconds, fastest first. Of equal options the first stays."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
+        if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
+            front.append(option)
+    return front
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """The options' times compared. draws, learnt: (k, options), as of `Times`; place: of each option by its label."""
+
+    options: Sequence[Option]
+    draws: Vector
+    learnt: Vector
+    place: Mapping[str, int]
+    tolerance: float
+
+    @classmethod
+    def of(cls, options: Sequence[Option], times: Times, tolerance: float) -> "Ratios":
+        """For options that are among the times. tolerance: how much longer than the fastest is near enough."""
+        known = {label: place for place, label in enumerate(times.labels)}
+        columns = [known[option["label"]] for option in options]
+        return cls(
+            options=options,
+            draws=times.draws[:, columns],
+            learnt=times.learnt[:, columns],
+            place={option["label"]: place for place, option in enumerate(options)},
+            tolerance=tolerance,
+        )
+
+    @cached_property
+    def fastest(self) -> Option:
+        """The option of the least time; of equal ones the cheapest."""
+        return min(self.options, key=lambda option: (option["seconds"], option["gpu_seconds"]))
+
+    def limits(self, others: Sequence[Option], base: Option, *, power: int = 0, sides: Literal[1, 2] = 1) -> Vector:
+        """Lower and upper limits of the logarithms of ratios to the base option (2, others): 90 %, all at once.
+
+        power: of num_gpus in what is compared, 0 for times and 1 for costs. sides: 1 for upper limits alone.
+        """
+        columns = [self.place[option["label"]] for option in others]
+        ratios = self.draws[:, columns] - self.draws[:, [self.place[base["label"]]]]
+        workers = [option["params"]["num_gpus"] / base["params"]["num_gpus"] for option in others]
+        ratios = ratios + power * np.log(workers)
+        mean, deviation = ratios.mean(axis=0), np.maximum(ratios.std(axis=0), NO_RATIO)
+        scores = (ratios - mean) / deviation
+        most = np.quantile((np.abs(scores) if sides == 2 else scores).max(axis=1), LEVEL) if others else 0.0
+        return np.stack([mean - most * deviation, mean + most * deviation])
+
+    @cached_property
+    def upper(self) -> Mapping[str, float]:
+        """Upper limits of times over the fastest's, of the options that cost less and seem near enough, all at once."""
+        base = self.fastest
+        near = [
+            option
+            for option in self.options
+            if option["gpu_seconds"] < base["gpu_seconds"]
+            and option["seconds"] <= (1 + self.tolerance) * base["seconds"]
+        ]
+        limits = np.exp(self.limits(near, base)[1])
+        return {option["label"]: float(limit) for option, limit in zip(near, limits, strict=True)}
+
+    @cached_property
+    def recommended(self) -> Option:
+        """The cheapest option whose time is within the tolerance of the fastest's: the fastest itself, if no other."""
+        near = [option for option in self.options if self.upper.get(option["label"], math.inf) <= 1 + self.tolerance]
+        return min(near, key=lambda option: option["gpu_seconds"], default=self.fastest)
+
+    def ratio(self, option: Option) -> Figure:
+        """Its time over the fastest's."""
+        value = option["seconds"] / self.fastest["seconds"]
+        if option["label"] == self.fastest["label"]:
+            return {"value": value, "high": value}
+        high = self.upper.get(option["label"])
+        return {"value": value, "high": math.exp(self.limits([option], self.fastest)[1][0]) if high is None else high}
+
+    def learnt_share(self, option: Option) -> float:
+        """Of the variance of its ratio to the fastest, the part that comes of the steps to the target, 0 to 1."""
+        columns = [self.place[option["label"]], self.place[self.fastest["label"]]]
+        learnt, whole = (float((part[:, columns] @ [1, -1]).var()) for part in (self.learnt, self.draws))
+        return min(learnt / max(whole, NO_RATIO**2), 1.0)
+
+    def ties(self, option: Option, role: str) -> list[str]:
+        """Labels of the options that it can't be told apart from in what the role is about, the nearest first."""
+        figure = "gpu_seconds" if role == "cheapest" else "seconds"
+        others = sorted(
+            (other for other in self.options if other["label"] != option["label"]), key=lambda other: other[figure]
+        )
+        low, high = self.limits(others, option, power=int(role == "cheapest"), sides=2)
+        return [other["label"] for other, a, b in zip(others, low, high, strict=True) if a <= 0 <= b]

@@ -1,0 +1,77 @@
+"""Measurements that are far off, kept from moving a law or an estimate.
+
+For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to tell,
+what is far from the law is clipped, and counts as if it were nearer (Huber 1981). A place that is off at all its
+repeats is not touched, so that a law that is not true can be told. For an estimate of a place, its repeats are clipped,
+which does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run
+makes it slow.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+ENOUGH_REPEATS = 3
+"""From so many on, repeats of a place tell which of them is an outlier."""
+OUTLIER = 6.0
+"""Standard deviations from the median of its place beyond which a repeat is left out."""
+CLIPPED = 2.5
+"""Standard deviations from the law beyond which a measurement is clipped: in Gaussian noise one of eighty."""
+FAR = 3.0
+"""Standard deviations from the median of its place beyond which a repeat is clipped."""
+LEAST_SCATTER = 0.01
+"""Standard deviation of logarithms below which no repeat is far."""
+PAIR = 2
+ENOUGH_KNOWN = 10
+"""Measurements from which on their scatter is known well enough to judge one of them by it."""
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal."""
+
+
+def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
+    """The repeats of each place without those that are far from its others, where there are enough of them."""
+    enough = [each if len(each) >= ENOUGH_REPEATS else each[:0] for each in repeats]
+    scatter = _scatter(enough)
+    if scatter is None:
+        return list(repeats)
+    return [
+        each[np.abs(each - np.median(each)) <= OUTLIER * scatter] if len(each) >= ENOUGH_REPEATS else each
+        for each in repeats
+    ]
+
+
+def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
+    """The logarithms of each place's repeats, those that are far from its others clipped. Fast ones of two are kept."""
+    scatter = _scatter(repeats)
+    if scatter is None:
+        return list(repeats)
+    most = FAR * max(scatter, LEAST_SCATTER)
+    found = []
+    for each in repeats:
+        if len(each) >= ENOUGH_REPEATS:
+            each = np.clip(each, np.median(each) - most, np.median(each) + most)
+        elif len(each) == PAIR and np.ptp(each) > most * math.sqrt(PAIR):
+            each = np.full(PAIR, each.min())
+        found.append(each)
+    return found
+
+
+def _scatter(repeats: Sequence[Vector]) -> float | None:
+    """The robust standard deviation of a repeat around its place, or None where too few tell."""
+    off = [np.sort(np.abs(each - np.median(each))) for each in repeats if len(each)]
+    off = [each * math.sqrt(PAIR) if len(each) == PAIR else each for each in off]
+    known = np.concatenate([np.empty(0), *(each[len(each) % 2 :] for each in off)])  # not the median itself
+    return float(np.median(known)) / NORMAL_MEDIAN if len(known) >= ENOUGH_KNOWN else None
+
+
+def clipped(residuals: Vector, parameters: int) -> Vector:
+    """Residuals of a law with so many parameters; of too few, as they are."""
+    spare = len(residuals) - parameters
+    if spare < ENOUGH_KNOWN:
+        return residuals
+    most = CLIPPED * float(np.median(np.abs(residuals))) / NORMAL_MEDIAN * math.sqrt(len(residuals) / spare)
+    return np.clip(residuals, -most, most)

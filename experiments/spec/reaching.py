@@ -1,0 +1,25 @@
+"""When a target is reached: one definition for stopping, search and report. Pure, and light enough for every worker."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+Mode = Literal["max", "min"]
+
+
+def meets(value: float, target: float, mode: Mode) -> bool:
+    """Whether a value of the metric is as good as a target. mode: whether more or less of it is better."""
+    return value >= target if mode == "max" else value <= target
+
+
+def arrival(values: Sequence[float], target: float, mode: Mode, in_a_row: int = 2) -> int | None:
+    """Position of the first of two consecutive values that meet a target, or None.
+
+    values: one for each evaluation, in order. A single one that meets it may be chance. in_a_row: how many have to;
+    1 in the searches of studies of version 1 (`StudySpec.evaluations_in_a_row`).
+    """
+    met = 0
+    for place, value in enumerate(values):
+        met = met + 1 if meets(value, target, mode) else 0
+        if met == in_a_row:
+            return place - in_a_row + 1
+    return None

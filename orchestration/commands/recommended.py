@@ -1,0 +1,107 @@
+"""The recommended cell as a study of its own (`recommend --spec`), and as a command of torchrun (`--torchrun`)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.plan.plan import Plan, make_plan, with_swept
+from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands.folder import Advice, write_spec_file
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.arguments import make_arguments
+from scalestudy.training.registry import DATASETS, MODELS
+
+LONGEST_NAME = 64 - len("-best")
+ALWAYS = ("workload.model", "workload.data", "train.epochs", "sweep", "targets.accuracy")
+"""Keys that a written study has even where they are the defaults: they say what it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendedCell:
+    """A cell that a study recommends. spec: a study of it alone, which trains to the last epoch. device: it ran on."""
+
+    spec: StudySpec
+    device: str
+
+    @classmethod
+    def of(cls, advice: Advice) -> RecommendedCell:
+        """The cell that was asked for. Raises RequestError if there is none."""
+        spec, choice = advice.spec, advice.data[advice.role]
+        if not present(choice):
+            remedy = "ask for another target with --accuracy, or add cells with scalestudy run --extend"
+            raise RequestError(f"DIR: {advice.study_id}: no cell is {advice.role}: {choice['why']}", remedy)
+        params, plain = choice["params"], spec.to_dict()
+        del plain["search"]
+        plain |= {
+            "version": StudySpec.model_fields["version"].default,
+            "name": f"{spec.name[:LONGEST_NAME]}-best",
+            "description": f"The {advice.role} cell of {advice.study_id}: {choice['label']}",
+            "train": with_swept(plain["train"], params),
+            "sweep": {
+                **{key: [params[key]] for key in ("num_gpus", "batch_size", "learning_rate")},
+                "seed": _seeds(spec, advice.plan, params),
+            },
+            "targets": {**plain["targets"], "stop": False},
+        }
+        return cls(spec=StudySpec.model_validate(plain), device=choice["device"] or "")
+
+    def to_yaml(self) -> str:
+        """The study as people write one: what differs from the defaults, a line a section."""
+        plain, default = self.spec.to_dict(), StudySpec(name=self.spec.name).to_dict()
+        kept = {"name": self.spec.name, **_differing(plain, default)}
+        return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+
+    def write(self, file: Path) -> Path:
+        """Writes the study. Raises RequestError if the file exists or can't be written, SpecError if it is not valid.
+
+        A study of an earlier version may have been valid then and not be now.
+        """
+        text = self.to_yaml()
+        parse_study(text, str(file), models=MODELS, datasets=DATASETS)
+        return write_spec_file(file, text, "--spec")
+
+    def torchrun(self) -> str:
+        """The command that trains the cell on one machine with its first seed, quoted for a shell."""
+        trial, resources = make_plan(self.spec).trials[0], self.spec.resources
+        config = replace(train_config(trial, "."), data_root=None)  # where data lie is asked on the machine that trains
+        words = ["torchrun", "--standalone", "--nproc-per-node", str(trial.num_gpus), "-m", "scalestudy.training"]
+        words += make_arguments(config)
+        if "cuda" in self.device and resources.gpus_per_worker < 1:
+            shared = (int(rank * resources.gpus_per_worker) for rank in range(trial.num_gpus))
+            words += ["--devices", ",".join(f"cuda:{number}" for number in shared)]
+        elif resources.device != "auto":
+            words += ["--device", resources.device]
+        if self.device == "cpu":
+            words += ["--threads", str(resources.cpus_per_worker)]
+        return shlex.join(words)
+
+
+def _seeds(spec: StudySpec, plan: Plan, params: Mapping[str, Any]) -> list[int]:
+    """The seeds of a cell: the sweep's, else those that its points name."""
+    if spec.sweep.seed is not None:
+        return list(spec.sweep.seed)
+    return list(dict.fromkeys(trial.seed for trial in plan.trials if trial.cell == params))
+
+
+def _differing(plain: Mapping[str, Any], default: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """What differs from the defaults, and what stands there `ALWAYS`."""
+    kept: dict[str, Any] = {}
+    for key, value in plain.items():
+        path, usual = f"{above}{key}", default.get(key)
+        if path in ALWAYS:
+            kept[key] = value
+        elif isinstance(value, Mapping) and usual:
+            if part := _differing(value, usual, f"{path}."):
+                kept[key] = part
+        elif value != usual:
+            kept[key] = value
+    return kept

@@ -1,0 +1,253 @@
+"""The studies of a place: `scalestudy list`, and `latest` where a command takes a study's folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figure, missing, present
+from scalestudy.experiments.analysis.measures.units import marked_seconds, metric_of
+from scalestudy.experiments.spec.addresses import is_uri, parent_and_name
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError, first_line
+from scalestudy.orchestration.base.places import base_folder, home
+from scalestudy.orchestration.commands.parameters import LATEST
+from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.storage.lock import lock_of
+
+USUAL = "runs"
+"""The folder of studies whose spec names none: in the current folder, or in `$SCALESTUDY_HOME` if a job ran them."""
+STAMP = re.compile(r"-(\d{8}T\d{6}Z)(?:-\d+)?$")
+"""How a study's id ends: when it began, as `opening.new_study_id` writes it."""
+AT_ONCE = 16  # folders that are read at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedStudy:
+    """A study as `list` shows it.
+
+    folder: the path or URI that commands take. state: running, finished, stopped, interrupted or unreadable. ended:
+    trials that have; planned: that the study is to have; both null where they can't be read. started: seconds since
+    1970, null where nothing tells it. answer: `{label, target, seconds, value, words}` of the recommended cell, value
+    being its metric after the last epoch; or null with a why.
+    """
+
+    study: str
+    name: str
+    folder: str
+    state: str
+    ended: int | None
+    planned: int | None
+    started: float | None
+    answer: Figure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return {**asdict(self), "started": None if self.started is None else _utc(self.started).isoformat()}
+
+    def to_row(self) -> list[str]:
+        """The texts of its row, under HEADER."""
+        began = "–" if self.started is None else f"{_utc(self.started):%Y-%m-%d %H:%M}"
+        trials = "–" if self.ended is None else f"{self.ended}/{self.planned}"
+        words = self.answer["words"] if present(self.answer) else f"none: {self.answer['why']}"
+        return [self.folder, self.state, trials, began, words]
+
+
+HEADER = ["folder", "state", "trials", "started (UTC)", "recommended"]
+
+
+def list_studies(storage: str | None = None) -> tuple[list[ListedStudy], list[str]]:
+    """The studies of a place, the latest first, and the places that were looked at.
+
+    storage: a folder or a URI that holds studies' folders; None: `places()`. Raises RequestError for a place that can't
+    be right, UnreachableError if the URI can't be read.
+    """
+    looked = places() if storage is None else [_checked(storage)]
+    found = [folder for place in looked for folder in _folders_in(place)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # of a bucket each lock is a request
+        listed = list(threads.map(_listed, found))
+    return sorted(listed, key=lambda each: (each.started or 0.0, each.folder), reverse=True), looked
+
+
+def places() -> list[str]:
+    """Where studies lie whose spec names no storage: `./runs`, and `$SCALESTUDY_HOME/runs`, where jobs put them."""
+    here, jobs = base_folder() / USUAL, home() / USUAL
+    shown = USUAL if here == Path.cwd() / USUAL else str(here)
+    return [shown] if here.resolve() == jobs.resolve() else [shown, str(jobs)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest:
+    """The study that began last in a place. running: the addresses of all that run now, it first, if it runs itself."""
+
+    folder: str
+    running: Sequence[str]
+
+    def words(self) -> str:
+        """Which one was chosen, and between which running ones."""
+        others = self.running[1:]
+        verb = "runs" if len(others) == 1 else "run"
+        besides = f"; {', '.join(others)} began earlier and {verb} too" if others else ""
+        return f"{LATEST}: {self.folder}{besides}"
+
+
+def find_latest(where: str) -> Latest | None:
+    """The study that `latest`, or PLACE/latest, names; None: `where` is a study's own folder, or another name.
+
+    A folder that is called so and is a study's wins. Raises RequestError if there is no study.
+    """
+    looked = _places_of(where)
+    if looked is None:
+        return None
+    found = [folder for place in looked for folder in _folders_in(place)]
+    if not found:
+        remedy = "run one with scalestudy run SPEC, or name a study's folder"
+        raise RequestError(f"DIR: {where}: there is no study in {' or '.join(looked)}", remedy)
+    first, *others = sorted(found, key=lambda folder: (_started(folder) or 0.0, folder.address), reverse=True)
+    if not _is_running(first):
+        return Latest(folder=first.address, running=())
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        run = list(threads.map(_is_running, others))
+    running = [folder.address for folder, runs in zip(others, run, strict=True) if runs]
+    return Latest(folder=first.address, running=(first.address, *running))
+
+
+def chosen_to_act_on(where: str, latest: Latest) -> str:
+    """The study that a command may change. Raises RequestError if several run: it is not clear which is meant."""
+    if len(latest.running) > 1:
+        problem = f"DIR: {where}: {len(latest.running)} studies run now ({', '.join(latest.running)})"
+        raise RequestError(problem, "name the folder of the one that you mean")
+    return latest.folder
+
+
+def _places_of(where: str) -> list[str] | None:
+    """The places in which the latest study is asked for; None: it is not."""
+    if is_uri(where):
+        place, name = parent_and_name(where)
+        if name != LATEST or not is_uri(place):
+            return None
+        try:
+            mirror.check_study(mirror.mirrored(where, "read"))
+        except RequestError:
+            return [place]
+        return None
+    path = Path(where)
+    if path.name != LATEST or StudyFolder(path).plan_file.exists():
+        return None
+    return places() if path.parent == Path() else [str(path.parent)]
+
+
+def _checked(storage: str) -> str:
+    """The place that --storage names. Raises RequestError for a folder that is not there, or is a study's own."""
+    if is_uri(storage):
+        mirror.open_store(storage, "--storage")
+        return storage
+    path = Path(storage).expanduser()
+    if not path.is_dir():
+        raise RequestError(f"--storage: {storage}: there is no such folder", "name one that holds studies' folders")
+    if StudyFolder(path).plan_file.exists():
+        raise RequestError(f"--storage: {storage}: is itself a study's folder", "name the folder that it lies in")
+    return str(path)
+
+
+def _folders_in(place: str) -> list[StudyFolder]:
+    if is_uri(place):
+        return mirror.glimpses(place)
+    return [StudyFolder(file.parent) for file in sorted(Path(place).glob("*/plan.json"))]
+
+
+def _listed(folder: StudyFolder) -> ListedStudy:
+    """A study's row. One that can't be read is a row too, so that the others are shown."""
+    study, state, ended, planned = _name(folder), "unreadable", None, None
+    try:
+        plan = folder.read_plan()
+        planned, name, study = plan.expected_trials, plan.study, folder.study_id
+        ended = sum(trial.get("kind") != "timing" for trial in folder.read_trials())
+        state = _state(folder)
+        answer = _answer(folder, state)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        name, answer = STAMP.sub("", study), missing(f"can't be read: {first_line(error)}")
+    return ListedStudy(
+        study=study,
+        name=name,
+        folder=folder.address,
+        state=state,
+        ended=ended,
+        planned=planned,
+        started=_started(folder),
+        answer=answer,
+    )
+
+
+def _name(folder: StudyFolder) -> str:
+    return parent_and_name(folder.address)[1]
+
+
+def _started(folder: StudyFolder) -> float | None:
+    """When a study began: by its first event, else by its folder's name."""
+    try:
+        for entry in Journal(folder.journal_folder).entries():
+            return entry.at
+    except OSError:
+        pass
+    stamp = STAMP.search(_name(folder))
+    try:
+        return datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() if stamp else None
+    except ValueError:  # such as a 13th month
+        return None
+
+
+def _state(folder: StudyFolder) -> str:
+    """As `status` tells it, from the journal's end alone: what ends a run is its last entry."""
+    if _is_running(folder):
+        return "running"
+    journal = Journal(folder.journal_folder)
+    *_, last = (None, *journal.entries(after=journal.last_number - 2))  # the last may be torn
+    left = last.event.get("state") if last is not None and last.type == "study" else None
+    return left if left in ("finished", "stopped") else "interrupted"
+
+
+def _is_running(folder: StudyFolder) -> bool:
+    holder = lock_of(folder).holder()
+    return holder is not None and holder.is_alive
+
+
+def _answer(folder: StudyFolder, state: str) -> Figure:
+    """The recommended cell of a study's summary, or why there is none."""
+    again = f"scalestudy report {quote(folder.address)}"
+    if not folder.summary_file.exists():
+        return missing("it has not ended" if state == "running" else f"it has no report; {again} writes one")
+    summary: Mapping[str, Any] = json.loads(folder.summary_file.read_text("utf-8"))
+    if (version := summary.get("version")) != SUMMARY_VERSION:
+        return missing(f"its summary.json has version {version}, not {SUMMARY_VERSION}; {again} writes it anew")
+    recommendation, metric = summary["recommendation"], metric_of(summary["study"])
+    chosen = recommendation["recommended"]
+    if not present(chosen):
+        return missing(str(chosen["why"]).partition(": ")[0])  # how to mend it, recommend says
+    value = chosen[metric.key]["value"]
+    return {
+        "label": chosen["label"],
+        "target": recommendation["target"],
+        "seconds": chosen["seconds"],
+        "value": value,
+        "words": f"{chosen['label']}, {_reached(chosen, recommendation['target'], metric)}",
+    }
+
+
+def _reached(chosen: Figure, target: float | None, metric: StudyMetric) -> str:
+    if chosen["seconds"] is not None and target is not None:
+        return f"{marked_seconds(chosen)} to {metric.named(f'{target:g}')}"
+    return f"{metric.text(chosen[metric.key]['value'])} {metric.title}"
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

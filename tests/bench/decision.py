@@ -1,0 +1,238 @@
+"""`make bench BENCH=decision`: is what a cheap study recommends as good as the best cell of a brute-force grid?
+
+A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one worker and with two
+(`python -m tests.bench.decision [--small]`):
+
+1. The grid: every cell with three seeds, each training stopped at the target. Its best cell has the least median time.
+2. The factorised study of the same space, with the same stop and ASHA, all else by default. It recommends a cell, and
+   names the fastest.
+3. These cells once more, on 15 seeds that neither study had. Each seed is a study of its own, in which the cells take
+   turns in workers that were started anew: whatever the machine does meanwhile meets all of them.
+
+Goals: the recommended cell takes at most 1.10 times as long as the grid's best, and the factorised study costs at most
+0.2 of the grid's GPU-seconds: everything that it ran, timings, held-out cells and failures included. Factorising alone
+can't come below 0.4 with two sizes, which is the share of the trainings with one worker. ASHA ends most of these after
+one epoch or three; what it may lose by that, the ratio tells. In both studies a training has the machine to itself: two
+at a time would take the factorised study fewer minutes, and more GPU-seconds.
+
+On two cores it takes some 45 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
+ends it, the same command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the
+one that SCALESTUDY_BENCH names, and `scalestudy status` shows how far they are; remove the folder to measure anew.
+`--small` takes the digits and few cells, and removes its studies at the end: it proves that the parts work, no more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from scalestudy import resume_study, run_study
+from scalestudy.experiments.analysis.measures.intervals import order_rank, t_interval
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.plan.plan import cell_of
+from scalestudy.experiments.plan.plan import label as label_of
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.study.folders import read_spec, spec_of
+from scalestudy.orchestration.tracking.recorder import History
+from tests.bench.engine import local_ray
+from tests.bench.factorised import work
+from tests.support.tables import Part, Rows, print_parts
+
+FOLDER = "SCALESTUDY_BENCH"
+"""The variable of the environment that names the folder for the studies, in place of `runs`."""
+SPACE: dict[str, Any] = {
+    "description": "One worker or two, which batch size and rate",
+    "workload": {
+        "model": "mlp",
+        "data": "fashion_mnist",
+        "data_args": {"train_samples": 20_000, "test_samples": 5_000},
+        "model_args": {"hidden": [256], "init": "xavier"},
+    },
+    "train": {"epochs": 16},
+    "sweep": {
+        "num_gpus": [1, 2],
+        "batch_size": [16, 32, 64, 128],
+        "learning_rate": [0.025, 0.05, 0.1, 0.2],
+        "seed": [0, 1, 2],
+    },
+    "resources": {"exclusive": True},
+    "targets": {"accuracy": [0.855], "stop": True},
+}
+SMALL: dict[str, Any] = {
+    **SPACE,
+    "workload": {"model": "lenet", "data": "digits", "model_args": {"init": "xavier"}},
+    "train": {"epochs": 6},
+    "sweep": {"num_gpus": [1, 2], "batch_size": [32, 64], "learning_rate": [0.2, 0.1], "seed": [0]},
+    "targets": {"accuracy": [0.8], "stop": True},
+}
+SEARCH = {"method": "factorised", "scheduler": "asha"}
+FRESH, FEW_FRESH = range(100, 115), range(100, 102)
+HEADER = [
+    "role",
+    "cell",
+    "the study said, s",
+    "again, s",
+    "missed the target",
+    "÷ the grid's best (90 %)",
+    "evaluations before",
+    "GPU-seconds",
+    "of the grid's",
+    "minutes",
+]
+
+
+def decision(_folder: Path, *, small: bool = False) -> Rows:
+    """A row a cell, and one for running them again."""
+    root = Path(os.environ.get(FOLDER) or "runs").absolute() / ("decision-small" if small else "decision")
+    space, seeds = (SMALL, FEW_FRESH) if small else (SPACE, FRESH)
+    with local_ray(os.cpu_count() or 1):
+        grid = kept(root, "grid", space)
+        cheap = kept(root, "factorised", {**space, "search": SEARCH})
+        roles = {"the grid's best": grid.best, **{role: cheap.choice(role) for role in ("recommended", "fastest")}}
+        again = [kept(root, f"again-{seed}", once_more(space, [*roles.values()], seed)) for seed in seeds]
+    minutes = math.fsum(study.minutes for study in again)
+    costs = {
+        "the grid's best": [f"{grid.gpu_seconds:.0f}", "1.00", f"{grid.minutes:.1f}"],
+        "recommended": [
+            f"{cheap.gpu_seconds:.0f}",
+            f"{cheap.gpu_seconds / grid.gpu_seconds:.2f}",
+            f"{cheap.minutes:.1f}",
+        ],
+        "fastest": ["–", "–", "–"],
+    }
+    times = {role: [study.seconds(row["label"]) for study in again] for role, row in roles.items()}
+    rows = [
+        [
+            role,
+            row["label"],
+            f"{row['seconds']:.2f}",
+            *compared(times[role], times["the grid's best"]),
+            f"{statistics.median(study.evaluations_before(row['label']) for study in again):g}",
+            *costs[role],
+        ]
+        for role, row in roles.items()
+    ]
+    if small:
+        shutil.rmtree(root)
+    return [*rows, ["run again", f"{len(again)} seeds", *["–"] * 7, f"{minutes:.1f}"]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A study that has been run to its end."""
+
+    folder: StudyFolder
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Its figures."""
+        found: dict[str, Any] = json.loads(self.folder.summary_file.read_text("utf-8"))
+        return found
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Of all that it ran."""
+        return work(self.folder.read_trials())
+
+    @property
+    def minutes(self) -> float:
+        """Of all of its runs."""
+        return float(self.summary["cost"]["wall_seconds"]) / 60
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """label, params and seconds of the cell of the least measured median. It has one if most seeds arrived."""
+        rows = [row for row in self.summary["time_to_target"] if row["measured_seconds"] is not None]
+        if not rows:
+            raise RuntimeError(f"{self.folder.path}: no cell reached the target")
+        best = min(rows, key=lambda row: row["measured_seconds"])
+        return {**best, "seconds": best["measured_seconds"]}
+
+    def choice(self, role: str) -> dict[str, Any]:
+        """label, params and seconds of the cell that it recommends, or names fastest."""
+        choice: dict[str, Any] = self.summary["recommendation"][role]
+        if not present(choice):
+            raise RuntimeError(f"{self.folder.path}: {role}: {choice['why']}")
+        return choice
+
+    def seconds(self, label: str) -> float:
+        """What a cell of one seed took to the target; infinity if it missed."""
+        [row] = [row for row in self.summary["time_to_target"] if row["label"] == label]
+        return math.inf if row["measured_seconds"] is None else float(row["measured_seconds"])
+
+    def evaluations_before(self, label: str) -> int:
+        """Evaluations of a cell of one seed before the one that reached the target; all if it missed."""
+        [trial] = [each for each in self.folder.read_trials() if label_of(cell_of(each["params"])) == label]
+        return len(trial["epochs"]) - (2 if trial["status"] == "at_target" else 0)  # it stops at the one after that
+
+
+def kept(root: Path, name: str, sections: Mapping[str, Any]) -> Kept:
+    """Runs a study in a folder of its own, or goes on with it. Raises RuntimeError if it does not come to its end."""
+    root.mkdir(parents=True, exist_ok=True)
+    folder = StudyFolder(root / name)
+    spec, store = root / f"{name}.yaml", {"uri": f"sqlite:///{root / name}.db"}
+    spec.write_text(yaml.safe_dump({"name": f"decision-{name}", "tracking": store, **sections}), encoding="utf-8")
+    if not folder.spec_file.exists():  # the last of the files that a study begins with
+        shutil.rmtree(folder.path, ignore_errors=True)
+        run_study(spec, out=folder.path)
+    elif spec_of(folder) != read_spec(spec):
+        raise RuntimeError(f"{folder.path}: holds a study of another spec; remove {root} to measure anew")
+    elif not _finished(folder):
+        resume_study(folder.path)
+    if not _finished(folder):
+        raise RuntimeError(f"{folder.path}: was cut off; the same command goes on with it")
+    return Kept(folder)
+
+
+def _finished(folder: StudyFolder) -> bool:
+    return History.of(Journal(folder.journal_folder).entries()).state == "finished"
+
+
+def once_more(space: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
+    """The sections of a study of the rows' cells with one seed. Cells of one num_gpus change places with each seed."""
+    cells = list({row["label"]: row["params"] for row in rows}.values())
+    return {**space, "sweep": {"points": cells[:: -1 if seed % 2 else 1], "seed": [seed]}}
+
+
+def compared(times: Sequence[float], base: Sequence[float]) -> list[str]:
+    """The median time, how many seeds missed, and the ratio with its interval."""
+    missed = sum(math.isinf(time) for time in times)
+    value, low, high = ratio(times, base)
+    return [f"{statistics.median(times):.2f}", f"{missed} of {len(times)}", f"{value:.2f} ({low:.2f} to {high:.2f})"]
+
+
+def ratio(times: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
+    """times ÷ base and the ends of its 90 % interval, paired by seed.
+
+    The geometric mean and the t interval of the logarithms; where one of a pair missed the target, the median and its
+    order statistics, with the ratio infinite or 0. A pair in which both missed says nothing.
+    """
+    pairs = [pair for pair in zip(times, base, strict=True) if not all(map(math.isinf, pair))]
+    ratios = sorted(time / other for time, other in pairs)
+    if not ratios:
+        return math.nan, math.nan, math.nan
+    if all(0 < each < math.inf for each in ratios) and len(ratios) > 1:
+        logarithms = np.log(ratios)
+        low, high = t_interval(logarithms)
+        return math.exp(logarithms.mean()), math.exp(low), math.exp(high)
+    rank = order_rank(len(ratios))
+    return statistics.median(ratios), ratios[rank - 1], ratios[-rank]
+
+
+PARTS = {"decision": Part("What a factorised study recommends, against the best cell of the grid", HEADER, decision)}
+
+if __name__ == "__main__":
+    print_parts(PARTS, sys.argv[1:])

@@ -1,0 +1,101 @@
+"""What a recommendation is worth in a world whose truth is known."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from unittest.mock import patch
+
+import numpy as np
+
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.target_times import times_to
+from scalestudy.experiments.analysis.laws import shrinkage
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.plan.plan import label
+from tests.support.oracle import fastest
+from tests.support.worlds import TARGET, World, place_of
+
+NEAR = 1.05
+"""A choice is right if it takes at most so many times as long as the best of the cells that ran."""
+STRAIGHT = 1e-4
+"""Standard deviation of cells from the law, in logarithms, if only the law is believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A draw judged. None where there was nothing to judge.
+
+    right, and of_oracle, of_cells (each cell's own median), of_law: whether the fastest cell is. told: its time as
+    reported over the true one. covered: whether its interval holds that. width: its upper over its lower end. near:
+    whether the recommended cell is truly
+    within the tolerance of the one named fastest. saved: its true cost over that one's.
+    """
+
+    right: bool
+    of_oracle: bool
+    of_cells: bool | None = None
+    of_law: bool | None = None
+    told: float | None = None
+    covered: bool | None = None
+    width: float | None = None
+    near: bool | None = None
+    saved: float | None = None
+
+
+def judge(world: World, *, others: bool = False) -> Verdict:
+    """A world's recommendation judged. others: also those of cells alone and of the law alone."""
+    trials = world.trials()
+    best = min(world.seconds(place_of(trial["params"])) for trial in trials)
+    oracle = fastest(world, trials)
+    of_oracle = oracle is not None and world.seconds(oracle) <= NEAR * best
+    found = recommend(world.spec, world.plan, trials)
+    if not present(found["fastest"]):
+        return Verdict(right=False, of_oracle=of_oracle)
+    named, chosen = (place_of(found[role]["params"]) for role in ("fastest", "recommended"))
+    true, interval = world.seconds(named), found["fastest"]["interval"]
+    of_cells = of_law = None
+    if others:
+        cells = gather(world.plan, trials, ACCURACY)
+        measured = {
+            cell.label: seconds for cell in cells if (seconds := target_row(cell, TARGET)["seconds"]) is not None
+        }
+        with patch.multiple(
+            shrinkage, LIKELY_DEVIATION=STRAIGHT, DEVIATION_FACTOR=0.01, SPREADS=(STRAIGHT, *shrinkage.SPREADS)
+        ):
+            law = {row["label"]: row["seconds"] for row in times_to(world.spec, cells, [TARGET])[TARGET].options}
+        places = {label(cell.params): place_of(cell.params) for cell in cells}
+        of_cells, of_law = (
+            world.seconds(places[min(times, key=lambda name: times[name])]) <= NEAR * best for times in (measured, law)
+        )
+    return Verdict(
+        right=true <= NEAR * best,
+        of_oracle=of_oracle,
+        of_cells=of_cells,
+        of_law=of_law,
+        told=found["fastest"]["seconds"] / true,
+        covered=interval["low"] <= true <= interval["high"],
+        width=interval["high"] / interval["low"],
+        near=world.seconds(chosen) <= (1 + found["tolerance"]) * true * (1 + 1e-9),
+        saved=world.seconds(chosen) * chosen[0] / (true * named[0]) if math.isfinite(true) else None,
+    )
+
+
+def judged(
+    seed: int, draws: Iterable[int], draw: Callable[[np.random.Generator], World], *, others: bool = False
+) -> list[Verdict]:
+    """Verdicts of worlds, each drawn by a generator of its own."""
+    return [judge(draw(np.random.default_rng([seed, number])), others=others) for number in draws]
+
+
+def share(values: Iterable[bool | None]) -> float:
+    """Of those that were judged, how many are true."""
+    return fmean([float(value) for value in values if value is not None])
+
+
+def middle(verdicts: Sequence[Verdict]) -> float:
+    """Median of the reported time over the true one."""
+    return median([each.told for each in verdicts if each.told is not None])

@@ -1,0 +1,185 @@
+"""The times of cells, estimated together: what moves them, and what does not."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from scalestudy.experiments.analysis.answers.estimates import estimate_times
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.trainings import trainings_of
+from tests.support.batch_studies import BatchTruth
+from tests.support.batch_summaries import study
+from tests.support.factorised import factorised_study, stopped_after
+from tests.support.trials import Law
+
+TARGET = 0.8
+SIZE = {"workers": "[1, 2]", "batches": "[128, 256, 512]", "rates": "[0.1, 0.2, 0.4]", "seeds": "[0, 1, 2]"}
+CELL = "gpus=1 batch=256 lr=0.2"
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Plan and trials of a study with 5 % noise over seeds."""
+    _, plan, trials = study(BatchTruth(noise=0.05), **SIZE)
+    return plan, trials
+
+
+def estimated(plan, trials, target=TARGET, *, pooled=True):
+    """`estimate_times` of the study."""
+    cells = gather(plan, trials, ACCURACY)
+    return estimate_times(cells, trainings_of(cells), target, np.random.default_rng(0), pooled=pooled)
+
+
+def times(plan, trials, *, target=TARGET, pooled=True):
+    """Seconds by cell."""
+    found = estimated(plan, trials, target, pooled=pooled)
+    return dict(zip(found.labels, np.exp(found.mean).tolist(), strict=True))
+
+
+def changed(trials, change, **params):
+    """Trials of which those with these parameters are changed. change: of a copy, in place or to what it returns."""
+    made = []
+    for trial in copy.deepcopy(trials):
+        if all(trial["params"][key] == value for key, value in params.items()):
+            trial = change(trial) or trial
+        made.append(trial)
+    return made
+
+
+def slower(factor):
+    """A training whose steps take so many times as long."""
+
+    def change(trial):
+        for epoch in trial["epochs"]:
+            epoch["train_seconds"] *= factor
+            epoch["samples_per_second"] /= factor
+
+    return change
+
+
+ONE = {"num_gpus": 1, "batch_size": 256, "learning_rate": 0.2}
+
+
+def test_the_same_records_give_the_same_draws_whatever_their_order(known):
+    plan, trials = known
+    first, again = (estimated(plan, each, TARGET, pooled=True) for each in (trials, trials))
+    assert (first.labels, first.mean.tolist()) == (again.labels, again.mean.tolist())
+    assert (first.draws == again.draws).all()
+    assert times(plan, trials[::-1]) == pytest.approx(times(plan, trials))
+
+
+def test_one_outlying_run_moves_no_cell(known):
+    plan, trials = known
+    slow = times(plan, changed(trials, slower(3.0), **ONE, seed=1))
+    for label, seconds in times(plan, trials).items():
+        assert slow[label] == pytest.approx(seconds, rel=0.05)
+
+
+def test_one_timing_run_of_a_hundred_that_is_far_too_slow_moves_no_cell():
+    """A factorised study times each place twice: of these two the slow one does not count."""
+    text = (
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\nsweep: {num_gpus: [1, 2, 4, 8, 16], "
+        "batch_size: [32, 48, 64, 96, 128, 192, 256, 384, 512, 768], learning_rate: [0.4], seed: [0, 1, 2]}"
+    )
+    made = factorised_study(text, Law(learning=600, noise=0.03))
+    assert len(made.timings) == 100
+    disturbed = changed(made.timings[41:42], slower(3.0))
+    usual, slow = (
+        times(made.plan, [*made.trained, *timings], target=0.6)
+        for timings in (made.timings, [*made.timings[:41], *disturbed, *made.timings[42:]])
+    )
+    assert slow == pytest.approx(usual, rel=0.05)
+    assert slow != usual
+
+
+def test_a_place_of_which_every_run_is_slow_is_slow(known):
+    plan, trials = known
+    slow, usual = times(plan, changed(trials, slower(2.0), num_gpus=1, batch_size=256)), times(plan, trials)
+    assert slow[CELL] / usual[CELL] > 1.5
+
+
+def in_vain(until):
+    """A training that stays below the target for so many epochs."""
+
+    def change(trial):
+        for epoch in trial["epochs"]:
+            epoch["test_accuracy"] = min(epoch["test_accuracy"], TARGET - 0.01)
+        return stopped_after(trial, until)
+
+    return change
+
+
+def test_a_seed_that_trained_in_vain_delays_the_median_however_long_it_trained(known):
+    plan, trials = known
+    # both num_gpus make the same steps, so that both of their trainings are cut
+    one = {"batch_size": 256, "learning_rate": 0.2, "seed": 1}
+    less = times(plan, [trial for trial in trials if not _is(trial, **one)])[CELL]
+    (early, late, last) = (times(plan, changed(trials, in_vain(until), **one))[CELL] for until in (2, 30, 60))
+    assert early == pytest.approx(less, rel=0.02), "it ended before the others arrived, and says nothing"
+    assert late == last, "it is later than they are; how much is not told"
+    assert 1.003 * less < late < 1.1 * less
+
+
+def test_a_diverged_seed_of_three_delays_the_median(known):
+    plan, trials = known
+    lost = changed(
+        trials, lambda trial: trial.update(status="diverged", epochs=[]), batch_size=256, learning_rate=0.2, seed=1
+    )
+    less = [trial for trial in trials if not _is(trial, batch_size=256, learning_rate=0.2, seed=1)]
+    # the median of three of which one never comes is the 75th percentile of those that do
+    assert times(plan, lost)[CELL] > 1.01 * times(plan, less)[CELL]
+    none = changed(trials, lambda trial: trial.update(status="diverged", epochs=[]), batch_size=256, learning_rate=0.2)
+    assert CELL not in times(plan, none)
+
+
+def test_a_cell_of_early_ended_seeds_has_the_time_of_the_one_that_went_on(known):
+    plan, trials = known
+    cut = changed(trials, lambda trial: stopped_after(trial, 1) if trial["params"]["seed"] else None, **ONE)
+    assert times(plan, cut, pooled=False)[CELL] == pytest.approx(times(plan, trials, pooled=False)[CELL], rel=0.1)
+
+
+def test_the_epochs_of_cells_that_differ_in_workers_alone_cancel(known):
+    """Pooled, the ratio of two cells that differ in num_gpus alone is that of their step times."""
+    plan, trials = known
+    found = estimated(plan, trials, TARGET, pooled=True)
+    place = {label: number for number, label in enumerate(found.labels)}
+    for batch in (128, 256):
+        ratios = [
+            found.draws[:, place[f"gpus=2 batch={batch} lr={rate}"]]
+            - found.draws[:, place[f"gpus=1 batch={batch} lr={rate}"]]
+            for rate in ("0.1", "0.2")
+        ]
+        assert ratios[0] == pytest.approx(ratios[1], abs=1e-9), "their epochs cancel, draw by draw"
+        assert ratios[0].std() < 0.5 * found.draws[:, place[f"gpus=1 batch={batch} lr=0.1"]].std()
+
+
+def test_the_first_epoch_s_warm_up_is_part_of_the_time(known):
+    plan, trials = known
+
+    def warmed_up(trial):
+        trial["epochs"][0]["train_seconds"] += 7.0
+
+    usual, slow = times(plan, trials), times(plan, changed(trials, warmed_up, num_gpus=1))
+    for label, seconds in usual.items():
+        assert slow[label] == pytest.approx(seconds + (7.0 if label.startswith("gpus=1") else 0.0), rel=1e-6)
+
+
+def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known):
+    plan, trials = known
+    lost = changed(trials, lambda trial: trial.update(status="out_of_memory", epochs=[]), **ONE, seed=1)
+    usual, slow = times(plan, trials), times(plan, lost)
+    assert slow[CELL] > 1.01 * usual[CELL]
+    assert slow["gpus=2 batch=256 lr=0.2"] == pytest.approx(usual["gpus=2 batch=256 lr=0.2"], rel=0.01)
+
+
+def test_nothing_known_is_no_cell(known):
+    plan, trials = known
+    assert times(plan, []) == {}
+    assert times(plan, changed(trials, lambda trial: trial.update(status="failed"))) == {}
+    assert estimated(plan, trials, 0.999, pooled=True).draws.shape == (2000, 0)
+
+
+def _is(trial, **params):
+    return all(trial["params"][key] == value for key, value in params.items())

@@ -1,0 +1,42 @@
+"""The Pareto front of times and costs."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalestudy.experiments.analysis.answers.target_times import pareto
+
+
+def option(seconds, gpu_seconds):
+    return {"seconds": seconds, "gpu_seconds": gpu_seconds}
+
+
+def test_the_front_leaves_out_what_is_beaten():
+    options = [option(4, 4), option(2, 5), option(3, 6), option(5, 4), option(1, 9)]
+    assert pareto(options) == [option(1, 9), option(2, 5), option(4, 4)]
+
+
+POINTS = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=20)
+
+
+@given(POINTS)
+def test_the_front_dominates_everything_and_nothing_in_itself(points):
+    options = [option(*point) for point in points]
+    front = pareto(options)
+    assert front[0]["seconds"] == min(point[0] for point in points)
+    assert front[-1]["gpu_seconds"] == min(point[1] for point in points)
+    for each in options:
+        assert any(f["seconds"] <= each["seconds"] and f["gpu_seconds"] <= each["gpu_seconds"] for f in front)
+    for before, after in itertools.pairwise(front):
+        assert before["seconds"] < after["seconds"]
+        assert before["gpu_seconds"] > after["gpu_seconds"]
+
+
+@given(POINTS, st.floats(0.1, 10), st.floats(0.1, 10), st.randoms())
+def test_the_front_does_not_hang_on_units_or_order(points, time, cost, shuffler):
+    front = pareto([option(*point) for point in points])
+    shuffled = [option(seconds * time, spent * cost) for seconds, spent in points]
+    shuffler.shuffle(shuffled)
+    assert [each["seconds"] * time for each in front] == pytest.approx([each["seconds"] for each in pareto(shuffled)])

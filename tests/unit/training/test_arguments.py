@@ -1,0 +1,75 @@
+"""A config as arguments, and back."""
+
+import shlex
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from scalestudy.training.arguments import make_arguments, make_config, make_parser
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+
+LEAST = {"model": "lenet", "data": "digits", "batch_size": 64, "learning_rate": 0.1}
+OTHER = {
+    "epochs": 3,
+    "optimizer": OptimizerConfig(name="sgd", momentum=0.9, weight_decay=1e-05),
+    "lr_rule": "linear",
+    "base_batch_size": 32,
+    "warmup_epochs": 0.5,
+    "schedule": "cosine",
+    "gradient_clip": 1e-07,
+    "precision": "bf16",
+    "channels_last": "auto",
+    "compile": True,
+    "accumulation": 2,
+    "augment": "crop_flip",
+    "gradient_sync": "my_module:build",
+    "powersgd_rank": 4,
+    "local_steps": 3,
+    "sync_batch_norm": True,
+    "shards": (3.0, 0.0, 1.5),
+    "warm_up_steps": 0,
+    "model": "torchvision:resnet18",
+    "data": "my_data:load",
+    "batch_size": 100,
+    "learning_rate": 3.0,
+    "seed": 7,
+    "model_args": {"init": "it's", "hidden": [16, 8], "none": None, "ä": {"a b": True}},
+    "data_args": {"train_samples": 60},
+    "data_root": "--folder",
+    "loss": "mse",
+    "metric": "mse",
+    "max_steps": 60,
+}
+
+
+def read(arguments):
+    return make_config(make_parser("").parse_args(arguments))
+
+
+def test_of_the_defaults_nothing_is_told():
+    told = "--model lenet --data digits --batch-size 64 --learning-rate 0.1"
+    assert make_arguments(TrainConfig(**LEAST)) == told.split()
+
+
+def test_every_key_has_another_value_here():
+    plain = TrainConfig(**LEAST).to_dict()
+    assert [key for key, value in TrainConfig(**OTHER).to_dict().items() if value == plain[key]] == []
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_a_value_of_any_key_comes_back(key):
+    config = TrainConfig(**{**LEAST, key: OTHER[key]})
+    assert read(make_arguments(config)) == config
+    assert getattr(read(make_arguments(config)), key) == OTHER[key]
+
+
+@pytest.mark.parametrize(("key", "value"), [("channels_last", True), ("shards", "speed"), ("shards", (1.0,))])
+def test_other_forms_of_a_value_come_back(key, value):
+    assert getattr(read(make_arguments(TrainConfig(**LEAST, **{key: value}))), key) == value
+
+
+@given(st.sets(st.sampled_from(sorted(OTHER))))
+def test_all_of_them_together_come_back_by_way_of_a_shell(changed):
+    config = TrainConfig(**{**LEAST, **{key: OTHER[key] for key in changed}})
+    assert read(shlex.split(shlex.join(make_arguments(config)))) == config

@@ -174,7 +174,7 @@ def test_the_pages_ask_for_a_password(server, places, tmp_path):
         assert "MLflow" not in browser.title
         browser.get(server.uri.replace("//", f"//{USER}:{PASSWORD}@"))  # the browser logs in, and goes on as the user
         look(browser, f"{server.uri}/{runs}", "server-experiment", parent.info.run_name)
-        look(browser, f"{server.uri}/{runs}/{parent.info.run_id}", "server-parent", "Provisional", USER)
+        look(browser, f"{server.uri}/{runs}/{parent.info.run_id}", "server-parent", "Best test accuracy", USER)
         look(browser, f"{server.uri}/{runs}/{parent.info.run_id}/artifacts", "server-artifacts", "report.html")
 
 

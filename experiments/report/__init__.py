@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.summary import summarise_cells
+from scalestudy.experiments.analysis.answers.target_times import times_to
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite
 from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
 from scalestudy.experiments.report.curves import metric_over_epochs, metric_over_seconds, phases_figure
 from scalestudy.experiments.report.drawing import Drawn
+from scalestudy.experiments.report.explorer import explorer_data
+from scalestudy.experiments.report.memory_figure import memory_figure
 from scalestudy.experiments.report.page import render_page
 from scalestudy.experiments.report.speedup_figures import efficiency_figure, speedup_figure
 from scalestudy.experiments.report.styles import Styles
@@ -42,7 +45,8 @@ def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, incl
         plan, trials = folder.read_plan(), folder.read_trials()
         wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
         cells = gather(plan, trials, StudyMetric.of(spec.workload))
-        summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged)
+        by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
+        summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged, by_target=by_target)
         summary["study"]["study_id"] = folder.study_id
         figures = draw(cells, summary)
         for figure in figures:
@@ -51,7 +55,8 @@ def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, incl
             else:
                 folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
         folder.write_json(folder.summary_file, summary)
-        folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml))
+        data = explorer_data(spec, cells, summary, by_target)
+        folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml, data))
         return folder.report_file
 
 
@@ -84,6 +89,7 @@ def draw(cells: Sequence[Cell], summary: Mapping[str, Any]) -> list[Drawn]:
         metric_over_epochs(cells, summary, styles),
         metric_over_seconds(cells, summary, styles),
         pareto_figure(summary, styles),
+        memory_figure(cells, summary, styles),
         predictions_figure(summary),
     ]
 

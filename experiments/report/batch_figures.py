@@ -97,12 +97,10 @@ def rate_map_figure(summary: Summary) -> Drawn:
         of = f"With {combination}: the" if combination else "The"
         words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
         if not whole:
-            words = "Trainings stopped at the target, so that the last epoch does not tell which rate is the best."
+            words = "Trainings stopped at the target, so the last epoch does not show which rate is best."
         last = len(columns.names) - 1
         edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
-        bound = (
-            f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid, hence a bound and not the best."
-        )
+        bound = f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid: a better rate may lie beyond."
         ranges = "Where a column or row is a range, the best of it is shown." if columns.ranges or lines.ranges else ""
         caption = sentences(words, bound if edges and not columns.ranges else "", ranges, _rule_words(summary))
         return export(figure, name, title, caption)
@@ -147,9 +145,9 @@ def steps_figure(summary: Summary) -> Drawn:
     points: list[Point] = []
     if present(part) and part["target"] is not None:
         points = sorted((point for point in part["points"] if point["steps"] is not None), key=examples_of)
-    if not points:
-        why = why_of(part) if not present(part) or part.get("why") else "no batch size reached a target"
-        return not_drawn(name, title, why)
+    if len(points) < 2:
+        why = "one batch size alone reached a target" if points else "no batch size reached a target"
+        return not_drawn(name, title, why_of(part) if not present(part) or part.get("why") else why)
     title = f"Steps to {part['target']:g} by batch size"
     x_label = "examples a step (all workers; the last step of an epoch has fewer)"
     if all(examples_of(point) == point["batch_size"] for point in points):
@@ -250,7 +248,7 @@ def _count(value: float) -> str:
 def _steps_caption(part: Mapping[str, Any], points: Sequence[Point]) -> str:
     first, last = points[0], points[-1]
     words = f"At batch {first['batch_size']:g} it takes {_count(first['steps'])} steps to {part['target']:g}"
-    words += f", at {last['batch_size']:g} {_count(last['steps'])}." if len(points) > 1 else "."
+    words += f", at {last['batch_size']:g} {_count(last['steps'])}."
     names = {"s_min": "S_min", "b_crit": "B_crit"}
     law = "; ".join(f"{names[key]} {estimate_text(part[key], _count)}" for key in names)
     if identified(part["s_min"]) and identified(part["b_crit"]):

@@ -57,10 +57,10 @@ def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) 
             caption = (
                 f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
             )
-    return _curves("epochs", "epochs", "epoch", _by_epoch, cells, summary, styles, caption)
+    return _curves("epochs", "epochs", "epoch", points_by_epoch, cells, summary, styles, caption)
 
 
-def _by_epoch(cell: Cell) -> Points:
+def points_by_epoch(cell: Cell) -> Points:
     """Epochs, and the median of the metric over the seeds that have each epoch."""
     curves = [
         {
@@ -102,10 +102,10 @@ def metric_over_seconds(cells: Sequence[Cell], summary: Summary, styles: Styles)
         words = f"{fastest['label']} is the first to reach {target}, after {marked_seconds(fastest)} of training."
     stopped = AT_TARGET if any(row["trials"]["at_target"] for row in summary["cells"]) else ""
     caption = sentences(words, stopped, flag_words(summary["cells"]))
-    return _curves("seconds", "training time", x_label, _by_seconds, cells, summary, styles, caption)
+    return _curves("seconds", "training time", x_label, points_by_seconds, cells, summary, styles, caption)
 
 
-def _by_seconds(cell: Cell) -> Points:
+def points_by_seconds(cell: Cell) -> Points:
     """Median seconds and median metric over seeds, after each epoch."""
     return _medians(cell, [dict(enumerate(cell.curve(trial))) for trial in cell.with_status(COUNTED)])
 

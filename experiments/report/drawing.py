@@ -29,6 +29,7 @@ PNG_DOTS_PER_INCH = 160
 LEGEND_CHARACTERS = 68
 """Characters of labels and handles for which one row of a legend has room."""
 MOST_TICKS = 13
+LEAST_RATIO = 4.0
 TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -162,9 +163,17 @@ def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
     axes.set(**{f"{letter}scale": "log" for letter in which})
     for letter in which:
         axis, limits = (axes.xaxis, axes.get_xlim()) if letter == "x" else (axes.yaxis, axes.get_ylim())
+        limits = widened(*limits)
+        axes.set(**{f"{letter}lim": limits})
         ticks = log_ticks(*limits)
         axis.set_minor_locator(NullLocator())
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+def widened(low: float, high: float) -> tuple[float, float]:
+    """The ends of a log axis, at least a factor of `LEAST_RATIO` apart: on less, small differences look large."""
+    short = max(1.0, LEAST_RATIO * low / high) ** 0.5
+    return low / short, high * short
 
 
 def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:

@@ -5,6 +5,7 @@ which is made from escaped text, goes in unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from scalestudy.experiments.analysis.measures.units import (
 )
 from scalestudy.experiments.analysis.text.advice import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, verdict_words
+from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.report.drawing import Drawn
+from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.styles import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 
@@ -40,48 +43,161 @@ LONGEST_TABLE = 1_400_000
 TAGS = 9
 """Characters that a table's cell takes beside its text."""
 LONGEST_VERDICT = 600
+SCRIPTS = ("tables.js", "explore.js")
+EXPLORED = (
+    ("curves", "{metric} over time", "Each line is a cell, the median over its seeds."),
+    ("pareto", "Time against {unit}", "Each point is a cell. The line joins those that no other beats in both."),
+    ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
+    ("rates", "Batch size and learning rate", "The darker, the better."),
+    ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
+)
+"""Name, title and caption of the figures that the page's script draws, in their order."""
 Choice = Mapping[str, Any]
 
 
-def render_page(summary: Summary, figures: Sequence[Drawn], spec_yaml: str) -> str:
-    """The report as one HTML text that needs nothing else. Its one script sorts tables and is not needed to read it."""
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """How far a study is that runs.
+
+    written: POSIX seconds of the page. ended, planned: trials. progress: a sentence. running: a line for each trial
+    that trains. log: its last lines.
+    """
+
+    written: float
+    ended: int
+    planned: int
+    progress: str
+    running: Sequence[str] = ()
+    log: Sequence[str] = ()
+
+
+def render_page(
+    summary: Summary,
+    figures: Sequence[Drawn],
+    spec_yaml: str,
+    data: Mapping[str, Any] | None = None,
+    live: Live | None = None,
+) -> str:
+    """The report as one HTML text that needs nothing else, and can be read without its scripts.
+
+    data: what the page's figures are drawn from in the browser (`explorer_data`); without it, the page has the drawn
+    figures only. live: of a study that runs.
+    """
     from markupsafe import Markup
 
     header, rows = book_table(summary)
     cards, notes = choices(summary)
     ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
-    table = [_table_row(row, cells, summary) for row, cells in zip(summary["cells"], rows, strict=True)]
+    metric, target = metric_of(summary["study"]), summary["recommendation"]["target"]
+    table = [_table_row(place, row, rows[place], summary) for place, row in enumerate(summary["cells"])]
+    drawn = {each.name: {"drawn": each, "svg": Markup(each.svg)} for each in figures if each.png is not None}
+    undrawn = [each for each in figures if each.png is None]
+    explored = [] if data is None else explored_figures(data, drawn)
+    elsewhere = {name for each in explored for name in each["names"]}
+    places = {name: "why" if name == "phases" else "beyond" if name == "predictions" else "how" for name in drawn}
+    placed = {
+        place: [drawn[name] for name in drawn if places[name] == place and name not in elsewhere]
+        for place in ("why", "beyond", "how")
+    }
     return _template().render(
         study=summary["study"],
-        metric=metric_of(summary["study"]),
+        metric=metric,
+        superlative=metric.superlative,
+        unit=work_unit(summary),
         counts=summary["trials"],
+        live=live,
         headline=headline(summary),
         answer=answer(summary),
         choices=cards,
         notes=notes,
         cost=cost_words(summary),
+        contents=contents(explored=bool(explored), beyond=bool(predictions.rows)),
+        explored=explored,
+        targets=0 if data is None else len(data["targets"]),
+        workers=sorted({row["params"]["num_gpus"] for row in summary["cells"]}),
         header=header,
+        time_column=None if target is None else header.index("notes") - 1,
         rows=[table[position] for position in best_rows(summary, TABLE_ROWS)],
         cells=len(table),
         every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
         flags=flag_words(summary["cells"]),
         details=(ranges[0], [ranges[1][position] for position in listed(summary, ranges[1])]),
-        figures=[{"drawn": figure, "svg": Markup(figure.svg)} for figure in figures if figure.png is not None],
-        undrawn=[figure for figure in figures if figure.png is None],
+        figures=placed["how"],
+        why_figures=placed["why"],
+        beyond_figures=placed["beyond"],
         verdicts=[
             {**each, "words": clipped(verdict_words(each, summary), LONGEST_VERDICT)} for each in summary["verdicts"]
         ],
         no_verdict=no_verdict(summary),
         laws=[law for law in laws if law.rows],
-        unfitted=[law for law in [*laws, predictions] if not law.rows],
+        undrawn=reasons(
+            [
+                *((each.title, each.caption) for each in undrawn),
+                *((law.title, law.lead) for law in [*laws, predictions] if not law.rows),
+            ]
+        ),
         predictions=predictions,
         factorised=factorised_table(summary),
         caveats=[caveat["words"] for caveat in summary["caveats"]],
         failures=summary["failures"],
+        to_learn=to_learn(summary),
+        data=None if data is None else Markup(embedded(data)),
         style=Markup((HERE / "style.css").read_text("utf-8")),
-        script=Markup((HERE / "sort.js").read_text("utf-8")),
+        script=Markup("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS)),
         spec_yaml=spec_yaml,
     )
+
+
+def contents(*, explored: bool, beyond: bool) -> list[tuple[str, str]]:
+    """Anchor and name of the page's sections."""
+    return [
+        *([("explore", "Explore")] if explored else []),
+        ("cells", "Cells"),
+        ("why", "Why"),
+        *([("beyond", "Beyond the cluster")] if beyond else []),
+        ("believe", "What to know before believing it"),
+        ("how", "How we know"),
+    ]
+
+
+def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The figures that the page's script draws, each with those drawn beforehand for readers without scripts.
+
+    Left out are those that the study does not support: with a single point there is nothing to compare.
+    """
+    cells, name = data["cells"], data["metric"]["name"]
+    sizes = [params[:3] for params in cells["params"]]
+    per_worker = {
+        batch / workers
+        for (workers, batch, _), memory in zip(sizes, cells["memory"], strict=True)
+        if memory is not None
+    }
+    timed = max((sum(each is not None for each in answer["seconds"]) for answer in data["targets"]), default=0)
+    supported = {
+        "curves": bool(data["curves"]),
+        "pareto": timed > 1,
+        "speedup": len({row["workers"] for row in data["timings"]}) > 1,
+        "rates": len({rate for _, _, rate in sizes}) > 1,
+        "memory": len(per_worker) > 1,
+    }
+    static = {"curves": (f"{name}_seconds", f"{name}_epochs"), "rates": ("learning_rate",)}
+    found = []
+    for key, title, caption in EXPLORED:
+        names = static.get(key, (key,))
+        if supported[key]:
+            title, caption = (text.format(metric=f"test {name}", unit=data["unit"]) for text in (title, caption))
+            kept = [drawn[each] for each in names if each in drawn]
+            found.append({"name": key, "title": title, "caption": caption, "names": names, "static": kept})
+    return found
+
+
+def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What is missing, each reason once: titles and why."""
+    found: dict[str, list[str]] = {}
+    for title, why in lacking:
+        why = why.removeprefix("Not drawn: ").removeprefix("Not fitted: ").removeprefix("Not predicted: ")
+        found.setdefault(f"{why[:1].upper()}{why[1:]}", []).append(title)
+    return [{"titles": titles, "why": why} for why, titles in found.items()]
 
 
 def _template() -> Any:
@@ -181,10 +297,10 @@ def cost_words(summary: Summary) -> str:
 def no_verdict(summary: Summary) -> str:
     """A sentence for when no rule found a cause."""
     if not any(present(row["step_seconds"]) for row in summary["timings"]):
-        return "No finished trial measured the phases of its steps, so that no cause can be named."
+        return "No finished trial measured the phases of its steps, so no cause can be named."
     chosen = summary["recommendation"]["choice"]
     if not present(chosen):
-        return "No cell is recommended, so that no cause was looked for."
+        return "No cell is recommended, so no cause was looked for."
     return (
         f"Where {chosen['label']} was timed no threshold was passed by more than runs scatter: waiting for data "
         f"{DATA_SHARE:.0%} of a step, summing gradients {SYNC_SHARE:.0%}, and {SMALL_BATCH_RATIO} times the cost of an "
@@ -192,7 +308,7 @@ def no_verdict(summary: Summary) -> str:
     )
 
 
-def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
+def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     roles: list[str] = [
         role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]
@@ -200,7 +316,7 @@ def _table_row(row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -
     best = recommendation[metric.choice_key]
     if present(best) and best["named"] in (row["label"], learnt_label(row["params"])):
         roles.append(metric.superlative)
-    return {"cells": cells, "roles": roles}
+    return {"place": place, "cells": cells, "roles": roles}
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:

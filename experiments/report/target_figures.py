@@ -104,7 +104,7 @@ def _time_squares(
     for (column, line), row in best.items():
         number = _time_words(row, flagged) if row["seconds"] is not None else "not reached"
         rate = [f"lr {row['params']['learning_rate']:g}"] if row["seconds"] is not None else []
-        role = [" + ".join(roles[row["label"]])] if row["label"] in roles else []
+        role = [roles[row["label"]][0]] if row["label"] in roles else []  # a square has room for the first
         squares.append(
             Square(
                 column=column,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -95,6 +96,12 @@ class Engine:
             folder=self._logs,
             should_stop=lambda: should_stop() or self.is_lost,
         )
+
+    @property
+    def keeps_this_machine_free(self) -> bool:
+        """Whether trials have a machine to themselves now, and may run on the one of this process."""
+        machines = {node.host for node in self._room.nodes if node.slots}
+        return self._room.exclusive and bool(machines & {"", socket.gethostname()})
 
     @property
     def is_lost(self) -> bool:

@@ -22,6 +22,7 @@ from scalestudy.orchestration.groups.events import EngineLost, JournalEvent, Los
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
+from scalestudy.orchestration.progress.live_page import LivePage
 from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
@@ -99,6 +100,7 @@ class RunningStudy:
         self.lock_lost = False
         self.storage_lost = False
         self.cold_starts: dict[str, float] = {}
+        self.page: LivePage | None = None
         ready.output.keep_in(self.folder.driver_log)
         self.engine = self._new_engine()
         self.progress = StudyProgress(
@@ -134,6 +136,7 @@ class RunningStudy:
                     self.recorder.begin(StudyBegan(how=self.ready.study.state), self.cursor)
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
+                    self.page = LivePage(self.folder, self.progress)
                     self._sweep()
                     self._run_held_out()
                     self._run_timing()
@@ -142,6 +145,7 @@ class RunningStudy:
                     self.broken = self.broken or describe(error)
                 summary = self._finish(caught)
         finally:
+            self._close_page()
             self.cold_starts |= self.engine.cold_starts()
             if caught and summary is None:  # no time is left, or no storage
                 self.engine.shut_down(QUICK_SECONDS)
@@ -169,6 +173,11 @@ class RunningStudy:
             unsent_reason=reason_of(self.writer.error) if unsent and self.writer.error else None,
             cold_starts=self.cold_starts,
         )
+
+    def _close_page(self) -> None:
+        if self.page is not None:
+            self.page.close()
+            self.page = None
 
     def stop(self) -> None:
         """Ends the sweep soon, cleanly; safe in a signal handler."""
@@ -272,6 +281,8 @@ class RunningStudy:
         if written is not None:
             self.progress.take(trial_id, written)
             self.view.event(trial_id, written)
+            if self.page is not None:
+                self.page.event(written, alone=self.engine.keeps_this_machine_free)
         return written
 
     def _lose_storage(self, error: OSError) -> None:
@@ -294,6 +305,7 @@ class RunningStudy:
         if self.lock_lost or (self.storage_lost and self.folder.mirror):
             return None  # a bucket that does not answer takes long to say so each time
         summary = None
+        self._close_page()
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
             try:

@@ -26,8 +26,8 @@ def caveats_of(
     gain = choice.get("strong_speedup")
     if choice.get("seconds") is not None and gain is not None and gain < 1:
         caveats["retrograde"] = (
-            f"At batch {batch_size} its {choice['num_gpus']} workers made steps at {gain:.2f}× the speed of one: "
-            "what learns alike is sooner with one, and that it was not so here may be chance."
+            f"At batch {batch_size} its {choice['num_gpus']} workers ran at {gain:.2f}× the speed of one worker. "
+            "The same training should be faster with one worker; that it was not may be chance."
         )
     if choice["evidence"]["kind"] != "measured":
         trained = ", ".join(choice["evidence"]["cells"])
@@ -40,8 +40,8 @@ def caveats_of(
     stopped = len(choice.get("stopped_after") or ()) if choice["censored"] is None else 0
     if stopped:
         caveats["stopped"] = (
-            f"{plural(stopped, 'seed')} {'was' if stopped == 1 else 'were'} stopped early, so that the last epoch is "
-            "not that of a whole training."
+            f"{plural(stopped, 'seed')} {'was' if stopped == 1 else 'were'} stopped early: its last epoch is not "
+            "that of a whole training."
         )
     if edge is not None:
         beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]
@@ -63,7 +63,7 @@ def _seed_caveat(seeds: int) -> str | None:
     if seeds >= ENOUGH_SEEDS:
         return None
     if seeds == 1:
-        return "Provisional: one seed; how far seeds scatter is judged by how far cells lie from the laws."
+        return "Provisional: one seed. The scatter of seeds is estimated from how far cells lie off the fitted laws."
     return f"Provisional: {seeds} seeds."
 
 

@@ -17,7 +17,7 @@ Answer = Literal["more", "less", "within noise", "not known"]
 ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
 NOT_KNOWN = (
     f"not known: without a figure, below {ENOUGH_SEEDS} seeds in the metric and in time to a target, and with too few "
-    "epochs in seconds an epoch and samples/s, there is no telling a difference from noise"
+    "epochs in seconds an epoch and samples/s, a difference may be noise"
 )
 RATE_PLACE, METRIC_PLACE = 1, 2
 """Places of samples/s and the metric among the measures. The metric alone is compared by difference, not by ratio."""

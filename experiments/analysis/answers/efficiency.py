@@ -201,7 +201,7 @@ def law_through(points: Sequence[BatchPoint]) -> PointsLaw:
         if (best := point.best) is not None and best.edge is not None:
             beyond = "other rates" if best.rates == 1 else f"{'lower' if best.edge == 'lowest' else 'higher'} rates"
             wanted.append(f"{beyond} than {best.rate:g} at batch {point.batch_size}")
-    why = f"the best rate is at the edge of those tried, so that steps are upper bounds: try {', '.join(wanted)}"
+    why = f"the best rate is at the edge of those tried, so steps are upper bounds: try {', '.join(wanted)}"
     return PointsLaw(law=_fitted(measured), bounds=why)
 
 

@@ -36,7 +36,7 @@ from scalestudy.experiments.spec.search_space import Cell as CellKey
 from scalestudy.experiments.spec.search_space import Factorised, cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
 
-NO_GRID = "a kind of step has no timing run that ended well, so that the grid's cost is not known"
+NO_GRID = "one kind of step has no timing run that ended well, so the grid's cost is not known"
 
 
 @dataclass(frozen=True, kw_only=True)

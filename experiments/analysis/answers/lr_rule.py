@@ -52,7 +52,7 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
         chosen_by = f"{tuning.metric.title} after the last epoch"
     known = {size: best for size, best in rates.items() if best is not None}
     if not known:
-        return missing("no training finished, so that no rate is the best")
+        return missing("no training finished")
     rule = setting(spec, tuning.combination, "lr_rule")
     base, power = setting(spec, tuning.combination, "base_batch_size"), APPLIED.get(rule)
     factors = None if power is None else {size: (size / base) ** power for size in known}  # effective over nominal rate

@@ -35,13 +35,13 @@ def why_none(
     if len(tried) == 1 and reached is not None:
         seconds = statistics.median(train_seconds(trial) for trial in tried[0].counted)
         return (
-            f"only one cell was run ({tried[0].label}), so that there is nothing to choose from: add a num_gpus, a "
+            f"only one cell was run ({tried[0].label}), so there is nothing to compare: add a num_gpus, a "
             f"batch size or a learning rate; a training takes some {seconds_text(seconds)}"
         )
     if reached is not None:
         harder = _harder_target(metric, allowed, reached)
         return (
-            f"every cell met {reached:g} at its first evaluation, so that none is known to be sooner: name a harder "
+            f"every cell met {reached:g} at its first evaluation, too early to compare times: name a harder "
             f"target{harder}"
         )
     if not by_target:

@@ -143,7 +143,7 @@ def raise_batch(
     if steps is not None:
         batches = [batch for batch in batches if not steps.missed(batch)]
         if not batches:
-            return f"A larger batch is no remedy: those tried have not reached {steps.target:g}.{fewer}"
+            return f"A larger batch does not help: those tried have not reached {steps.target:g}.{fewer}"
         base_steps = steps.at(base_batch)
         gains = {
             batch: base_steps * base_seconds / (then * law.seconds(workers, batch))
@@ -154,7 +154,7 @@ def raise_batch(
             best = max(gains, key=lambda batch: gains[batch])
             if gains[best] < WORTH_TELLING:
                 return (
-                    f"A larger batch is no remedy: it is predicted to reach {steps.target:g} no sooner than the "
+                    f"A larger batch does not help: it is predicted to reach {steps.target:g} no sooner than the "
                     f"recommended cell, needing more examples.{fewer}"
                 )
             return (

@@ -9,7 +9,7 @@ from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import choose
 from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
-from scalestudy.experiments.analysis.answers.target_times import times_to
+from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.measures.cells import (
@@ -66,8 +66,9 @@ def summarise_cells(
     wall_seconds: float | None = None,
     *,
     include_flagged: bool = False,
+    by_target: Mapping[float, TargetTimes] | None = None,
 ) -> dict[str, Any]:
-    """`summarise` for cells that `gather` has made already."""
+    """`summarise` for cells that `gather` has made already. by_target: from `times_to`, if made already too."""
     lines, trials = trials, usable(trials)
     metric = StudyMetric.of(spec.workload)
     rows = [cell_row(cell) for cell in cells]
@@ -75,7 +76,7 @@ def summarise_cells(
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
-    by_target = times_to(spec, cells, spec.targets.accuracy, price)
+    by_target = times_to(spec, cells, spec.targets.accuracy, price) if by_target is None else by_target
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
     steps = timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation)

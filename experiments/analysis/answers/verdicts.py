@@ -309,7 +309,7 @@ def fixed_cost(case: Case) -> Verdict | None:
         return law.fixed_share(batch_size / num_gpus) <= FIXED_SHARE
 
     remedy = case.larger_batch(label, little_fixed) or (
-        "Use train.compile, so that fewer kernels are launched, or more examples a worker where the target allows it."
+        "Use train.compile, which launches fewer kernels, or more examples a worker where the target allows it."
     )
     return _verdict("fixed_cost", words, remedy, FIXED_SHARE, evidence)
 

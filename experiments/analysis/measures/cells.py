@@ -303,7 +303,7 @@ def why_untimed(cell: Cell) -> str:
     """Why a cell has no figures, as a clause."""
     if cell.not_lent and not cell.trials:
         return (
-            "its trainings ran out of memory with fewer workers, which tells nothing of this cell: train it with its "
+            "its trainings ran out of memory with fewer workers, which says nothing about this cell: train it with its "
             "own num_gpus"
         )
     ended = [f"{count} {status.replace('_', ' ')}" for status, count in count_statuses(cell.trials).items() if count]
@@ -350,8 +350,8 @@ def seed_caveat(rows: Sequence[Row], metric: StudyMetric, *, brief: bool = False
     if brief:
         return f"Provisional: {count} a cell."
     return (
-        f"Provisional: {count} a cell. Below five, differences in {metric.name} and in time to target are not "
-        "established; ranges over seeds are shown."
+        f"Provisional: {count} a cell. Below five seeds, small differences in {metric.name} and in time to "
+        "target may be chance."
     )
 
 

@@ -159,4 +159,4 @@ def tie_sentence(labels: Sequence[str]) -> str | None:
         return None
     others = len(labels) - 1
     more = "" if not others else " and 1 other" if others == 1 else f" and {others} others"
-    return f"Not told apart from {labels[0]}{more}."
+    return f"Tied with {labels[0]}{more}: the difference is within noise."

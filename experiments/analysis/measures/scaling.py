@@ -257,9 +257,9 @@ def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
         verdict = "not always faster than one at the same batch"
     elif faster or slower:
         verdict = f"{'faster' if faster else 'slower'} than one at the same batch"
-        verdict += ", but not everywhere told apart" if faster + slower < len(pairs) else ""
+        verdict += ", but within noise at some batch sizes" if faster + slower < len(pairs) else ""
     else:
-        verdict = "not told apart from one at the same batch"
+        verdict = "about as fast as one at the same batch, within noise"
     by_batch = best["params"]["batch_size"] != worst["params"]["batch_size"] or len(pairs) == 1
 
     def gain(row: Row) -> str:

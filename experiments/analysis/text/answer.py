@@ -143,7 +143,7 @@ def scaling_line(summary: Summary) -> Line:
     scaling, timings = summary["scaling"], summary["timings"]
     answered = scaling_answer(timings) if present(scaling) else None
     if answered is None:
-        return Line("Whether more workers are faster can't be told", f"{why_of(scaling)}.")
+        return Line("More workers", f"no comparison: {why_of(scaling)}.")
     bases = {row["base"] for row in answered.rows}
     return Line(answered.topic, _marked(answered.text, [*answered.rows, *(r for r in timings if r["label"] in bases)]))
 
@@ -188,7 +188,7 @@ def beyond_line(summary: Summary) -> Line | None:
         return None
     measured = f"{_workers(max(summary['study']['num_gpus']), summary)} measured"
     if not present(part):
-        return Line(f"What more than the {measured} would bring can't be told", f"{why_of(part)}.")
+        return Line(f"Beyond the {measured}", f"no prediction: {why_of(part)}.")
     broken, best = part.get("breaks_at"), (part.get("best") or {}).get("fastest")
     ends = f" The prediction ends at {broken['num_gpus']}: {why_of(broken)}." if broken else ""
     if not any(row["beyond"] and row["valid"] for row in part["rows"]):

@@ -135,7 +135,7 @@ def test_where_nothing_is_found_the_page_says_where_it_was_looked_for():
         f"Where {summary['recommendation']['choice']['label']} was timed no threshold"
     )
     none = {**summary, "recommendation": {"choice": {"value": None, "why": "-"}}}
-    assert no_verdict(none) == "No cell is recommended, so that no cause was looked for."
+    assert no_verdict(none) == "No cell is recommended, so no cause was looked for."
 
 
 def test_the_predictions_are_the_summarys(summary, page):

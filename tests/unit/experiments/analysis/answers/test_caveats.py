@@ -25,7 +25,7 @@ CHOICE = {
     ("facts", "edge", "ties", "words"),
     [
         ({}, None, [], []),
-        ({"n_seeds": 1, "reached": 1}, None, [], ["Provisional: one seed; how far seeds scatter"]),
+        ({"n_seeds": 1, "reached": 1}, None, [], ["Provisional: one seed. The scatter of seeds"]),
         ({"n_seeds": 3, "reached": 3}, None, [], ["Provisional: 3 seeds"]),
         ({"reached": 4}, None, [], ["1 of 5 seeds did not reach the target."]),
         ({"reached": 3, "censored": 2}, None, [], ["2 of 5 seeds did not reach the target."]),
@@ -48,11 +48,11 @@ CHOICE = {
             [],
             ["1 seed was stopped early, so that the last epoch"],
         ),
-        ({"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2}, None, [], ["2 workers made steps at 0.80× the speed"]),
+        ({"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2}, None, [], ["2 workers ran at 0.80× the speed"]),
         ({"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2}, None, [], []),
         ({"seconds": None, "strong_speedup": 0.8, "num_gpus": 2}, None, [], []),
         ({"flags": ["oversubscribed", "resumed"]}, None, [], ["marked oversubscribed, resumed"]),
-        ({"n_seeds": 2, "reached": 2}, None, ["b"], ["Provisional: 2 seeds", "Not told apart from b"]),
+        ({"n_seeds": 2, "reached": 2}, None, ["b"], ["Provisional: 2 seeds", "Tied with b"]),
     ],
 )
 def test_caveats(facts, edge, ties, words):

@@ -100,7 +100,7 @@ def test_each_combination_of_other_keys_has_its_own_rule():
 @pytest.mark.parametrize("ending", ["diverged", "out_of_memory", "failed", "skipped"])
 def test_trials_of_which_every_one_ended_so(ending):
     part = rule_of(endings={"*": ending})
-    assert (part["value"], part["why"]) == (None, "no training finished, so that no rate is the best")
+    assert (part["value"], part["why"]) == (None, "no training finished")
 
 
 def test_a_study_that_never_began():

@@ -42,7 +42,7 @@ def test_a_harder_target_that_the_trainings_have_reached_is_named():
     spec, plan, trials = study_of(TEXT.replace("[0.5, 0.8]", "[0.15]"), Law(learning=130))
     found = recommend(spec, plan, trials)
     assert found["fastest"]["why"] == (
-        "every cell met 0.15 at its first evaluation, so that none is known to be sooner: name a harder target, such "
+        "every cell met 0.15 at its first evaluation, too early to compare times: name a harder target, such "
         "as 0.98, which gpus=1 batch=32 lr=0.2 has reached"
     )
     # 0.985 - 0.885 exp(-130 * 0.2 / 32 * 7) is 0.982: it and the last one, above it

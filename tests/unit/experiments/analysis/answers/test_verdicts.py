@@ -81,7 +81,7 @@ def test_no_rows_no_verdicts():
 
 @pytest.mark.parametrize(
     ("sync", "words"),
-    [(0.0, "faster than one"), (0.016, "not told apart from one"), (0.05, "slower than one")],
+    [(0.0, "faster than one"), (0.016, "about as fast as one"), (0.05, "slower than one")],
 )
 def test_were_two_workers_faster(sync, words):
     text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32], seed: [0, 1, 2]}"
@@ -229,7 +229,7 @@ SYNCED = Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001)
         ),
         (
             steps_part({64: 1000, 256: 1000, 1024: 1000}),
-            "A larger batch is no remedy: it is predicted to reach 0.9 no sooner than the recommended cell, needing "
+            "A larger batch does not help: it is predicted to reach 0.9 no sooner than the recommended cell, needing "
             "more examples. Use fewer workers.",
         ),
         # S(B) = 100 (1 + 640/B): 1100 steps at 64 (15.4 s), 225 at 512 (5.67 s), 162.5 at 1024 (6.18 s)
@@ -253,7 +253,7 @@ def test_batches_that_missed_the_target_are_no_remedy():
     rows, law = rows_and_law(SYNCED)
     missed = steps_part({64: 1000, **{64 * 2**doubling: None for doubling in range(1, 7)}})
     assert remedy_of("allreduce", rows, law, missed) == (
-        "A larger batch is no remedy: those tried have not reached 0.9. Use fewer workers."
+        "A larger batch does not help: those tried have not reached 0.9. Use fewer workers."
     )
 
 
@@ -350,7 +350,7 @@ def test_a_place_that_is_not_recommended_is_no_cause():
 def test_no_batch_beyond_one_that_missed_the_target_is_a_remedy(missed):
     rows, law = rows_and_law(SYNCED)
     remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, **dict.fromkeys(missed)}))
-    assert remedy == "A larger batch is no remedy: those tried have not reached 0.9. Use fewer workers."
+    assert remedy == "A larger batch does not help: those tried have not reached 0.9. Use fewer workers."
 
 
 def test_where_no_cell_is_recommended_the_most_accurate_is_judged_and_no_gain_over_it_is_named():

@@ -83,7 +83,7 @@ def test_an_interval_is_made_to_hold_the_typical_value():
     assert holding(None, 1.0) is None
 
 
-# --- what a choice can't be told apart from ---------------------------------------------------------------------------
+# --- what a choice is tied with ---------------------------------------------------------------------------
 
 
 def contender(label, low, high, n=5, figure=None):
@@ -119,9 +119,9 @@ def test_ties_are_mutual_and_overlap(ends):
 
 def test_ties_in_words():
     assert tie_sentence([]) is None
-    assert tie_sentence(["b"]) == "Not told apart from b."
-    assert tie_sentence(["b", "c"]) == "Not told apart from b and 1 other."
-    assert tie_sentence(["b", "c", "d"]) == "Not told apart from b and 2 others."
+    assert tie_sentence(["b"]) == "Tied with b: the difference is within noise."
+    assert tie_sentence(["b", "c"]) == "Tied with b and 1 other: the difference is within noise."
+    assert tie_sentence(["b", "c", "d"]) == "Tied with b and 2 others: the difference is within noise."
 
 
 def test_scatter_is_pooled_over_places():

@@ -45,7 +45,7 @@ def test_below_each_choice_stand_its_evidence_and_its_own_caveats():
 
 
 def test_one_cell_that_is_all_has_its_evidence_and_caveats_once():
-    tie = {"kind": "ties", "words": "Not told apart from a."}
+    tie = {"kind": "ties", "words": "Tied with a: the difference is within noise."}
     found = recommendation(recommended={"caveats": [SHARED, tie]})
     found = {**found, **dict.fromkeys(("fastest", "cheapest"), found["recommended"])}
     lines = recommendation_lines(found)

@@ -84,7 +84,7 @@ def test_what_a_prediction_stands_in_doubt_for_is_said_and_flagged_ones_are_mark
 
 def test_it_says_why_nothing_is_predicted():
     assert beyond(rich_summary(("predictions",))) == (
-        "What more than the 8 GPUs measured would bring can't be told: too little was measured for predictions."
+        "Beyond the 8 GPUs measured: no prediction: too little was measured for predictions."
     )
 
 

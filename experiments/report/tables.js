@@ -36,3 +36,11 @@ for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
     }
   });
 }
+// The page of a study that runs comes again every 20 seconds, until the study ends or nobody writes the page any more.
+const live = document.getElementById("live");
+if (live) {
+  const STALE_SECONDS = 120, AGAIN_SECONDS = 20;
+  const age = () => Date.now() / 1000 - Number(live.dataset.written);
+  if (age() < STALE_SECONDS) setTimeout(() => location.reload(), AGAIN_SECONDS * 1000);
+  else document.getElementById("stale").textContent = "This page is no longer rewritten. Reload it, or ask scalestudy status.";
+}

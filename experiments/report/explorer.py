@@ -1,0 +1,194 @@
+"""What the page's script explores: every cell's figures and curves, and the recommendation at several targets.
+
+All of it is plain data, columns over the cells in the study's order. A figure that is missing is null. The answers at
+each target come from `recommendation.choose`, so that the page never decides anything itself.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scalestudy.experiments.analysis.answers.recommendation import ROLES, choose
+from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
+from scalestudy.experiments.analysis.measures.cells import Cell
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
+from scalestudy.experiments.analysis.measures.records import COUNTED, test_values
+from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, work_unit
+from scalestudy.experiments.analysis.text.advice import best_rows
+from scalestudy.experiments.analysis.text.answer import chosen_lines
+from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
+from scalestudy.experiments.report.memory_figure import peak_memory_bytes
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+MOST_TARGETS = 25
+CELL_TARGETS = 6_000
+"""Cells times targets for which there is time: 25 targets up to 240 cells."""
+MOST_CURVES = 400
+MOST_CURVE_POINTS = 40_000
+LOG_FROM = 30.0
+"""From this ratio of two targets on, those between them are equal in ratio."""
+WHOLE_BELOW = 1e15
+"""Greater numbers keep their exponent."""
+SIZE_KEYS = ("num_gpus", "batch_size", "learning_rate")
+HEADINGS = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "rate"}
+
+
+def slider_targets(metric: StudyMetric, targets: Sequence[float], cells: Sequence[Cell]) -> list[float]:
+    """The targets that a reader may ask for, easiest first: the study's own, and values up to the hardest of them.
+
+    The easiest is what half of the cells meet at their first evaluation: below it no cell is known to be sooner.
+    """
+    own = list(dict.fromkeys(targets))
+    most = min(MOST_TARGETS, CELL_TARGETS // max(1, len(cells))) - len(own)
+    firsts = [values[0] for cell in cells for trial in cell.own if (values := test_values(trial, metric))]
+    if not own or most < 1 or not firsts:
+        return metric.easiest_first(own)
+    low, high = statistics.median(firsts), metric.hardest_first(own)[0]
+    if not metric.better(high, low):
+        return metric.easiest_first(own)
+    steps = [(number + 1) / (most + 1) for number in range(most)]
+    geometric = min(low, high) > 0 and max(low, high) / min(low, high) >= LOG_FROM
+    between = [low * (high / low) ** step if geometric else low + (high - low) * step for step in steps]
+    digits = 2 - math.floor(math.log10(abs(high - low)))
+    return metric.easiest_first(
+        {*own, *(value for each in between if _within(value := round(each, digits), low, high))}
+    )
+
+
+def _within(value: float, low: float, high: float) -> bool:
+    return min(low, high) < value < max(low, high)
+
+
+def explorer_data(
+    spec: StudySpec,
+    cells: Sequence[Cell],
+    summary: Summary,
+    by_target: Mapping[float, TargetTimes],
+    *,
+    more_targets: bool = True,
+) -> dict[str, Any]:
+    """Study, metric, unit, keys, cells, curves, timings, targets, and the place of the answered one among these.
+
+    by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
+    cells: see `_cell_columns`. timings: speed-up by size. targets: see `_answer`.
+    """
+    metric = metric_of(summary["study"])
+    targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
+    if more_targets:
+        targets = slider_targets(metric, spec.targets.accuracy, cells)
+    more = times_to(spec, cells, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
+    place = {row["label"]: number for number, row in enumerate(summary["cells"])}
+    answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
+    answered = summary["recommendation"]["target"]
+    return {
+        "study": {"name": summary["study"]["name"], "id": summary["study"]["study_id"]},
+        "metric": metric.to_dict(),
+        "unit": work_unit(summary),
+        "device": summary["study"]["device"],
+        "price": spec.targets.price_per_gpu_hour,
+        "keys": [
+            {"key": key, "name": HEADINGS.get(key, short_name(key))} for key in (*SIZE_KEYS, *other_parameters(summary))
+        ],
+        "cells": _cell_columns(cells, summary),
+        "curves": _curves(cells, best_rows(summary, MOST_CURVES)),
+        "timings": [
+            {
+                "cells": [place[label] for label in row["cells"]],
+                "workers": row["params"]["num_gpus"],
+                "rest": {key: value for key, value in row["params"].items() if key != "num_gpus"},
+                "speedup": brief(row["speedup"]),
+            }
+            for row in summary["timings"]
+            if row["speedup"] is not None and row["scaling"] in ("base", "strong")
+        ],
+        "targets": answers,
+        "answered": targets.index(answered) if answered in targets else None,
+    }
+
+
+def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any]]:
+    """label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
+
+    seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds: median. memory: bytes, the
+    largest peak of a worker. inferred: whether it has no trainings of its own.
+    """
+    metric, rows = metric_of(summary["study"]), summary["cells"]
+    keys = [*SIZE_KEYS, *other_parameters(summary)]
+    return {
+        "label": [row["label"] for row in rows],
+        "params": [[row["params"].get(key) for key in keys] for row in rows],
+        "seeds": [[len(cell.with_status(COUNTED)) if not cell.inferred else 0, cell.planned] for cell in cells],
+        "metric": [_ranged(row[metric.key]) for row in rows],
+        "epoch_seconds": [brief(row["epoch_seconds"]["value"]) for row in rows],
+        "speedup": [brief(row["speedup"]) for row in rows],
+        "memory": [peak_memory_bytes(cell) for cell in cells],
+        "flags": [row["flags"] for row in rows],
+        "inferred": [cell.inferred for cell in cells],
+    }
+
+
+def _ranged(part: Figure) -> list[float | None] | None:
+    return [brief(part[key]) for key in ("value", "low", "high")] if present(part) else None
+
+
+def _curves(cells: Sequence[Cell], places: Iterable[int]) -> list[dict[str, Any]]:
+    """Medians over seeds of some cells' metric: after `epochs`, and after `seconds` of training."""
+    left, found = MOST_CURVE_POINTS, []
+    for place in places:
+        (epochs, by_epoch), (seconds, by_second) = points_by_epoch(cells[place]), points_by_seconds(cells[place])
+        left -= len(epochs) + len(seconds)
+        if left < 0:
+            break
+        if epochs:
+            found.append(
+                {
+                    "cell": place,
+                    "epochs": [list(map(brief, epochs)), list(map(brief, by_epoch))],
+                    "seconds": [list(map(brief, seconds)), list(map(brief, by_second))],
+                }
+            )
+    return found
+
+
+def _answer(
+    spec: StudySpec, cells: Sequence[Cell], summary: Summary, times: TargetTimes, place: Mapping[str, int]
+) -> dict[str, Any]:
+    """What is chosen at one target.
+
+    seconds, low, high, reached, seeds: one entry a cell, of its time to the target. roles: place of the recommended,
+    fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
+    """
+    found = choose(spec, cells, summary["cells"], summary["timings"], {times.target: times})
+    intervals = [row["interval"] or {} for row in times.rows]
+    return {
+        "target": times.target,
+        "seconds": [brief(row["seconds"]) for row in times.rows],
+        "low": [brief(interval.get("low")) for interval in intervals],
+        "high": [brief(interval.get("high")) for interval in intervals],
+        "reached": [row["reached"] for row in times.rows],
+        "seeds": [row["n_seeds"] for row in times.rows],
+        "roles": {role: place[found[role]["label"]] for role in ROLES if present(found[role])},
+        "front": [place[label] for label in found["pareto"]],
+        "words": [{"topic": line.topic, "text": line.text} for line in chosen_lines(found)],
+    }
+
+
+def brief(value: Any) -> float | None:
+    """A number with five significant digits, whole where it is whole; None if it is none or not finite."""
+    number = finite(value)
+    if number is None:
+        return None
+    rounded = float(f"{number:.5g}")
+    return int(rounded) if abs(rounded) < WHOLE_BELOW and rounded == int(rounded) else rounded
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that may stand in a page's script element, whatever its texts are. Raises ValueError for NaN or infinity."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

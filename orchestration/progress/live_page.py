@@ -1,0 +1,147 @@
+"""The report of a study while it runs: when it is rewritten, and the process that does it.
+
+A page takes some tenths of a second of one core. It must not disturb what is timed, so it takes at most a hundredth of
+the study's time, in a process of low priority; and where trials have the machine to themselves, it is written between
+two of them, while the next one waits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.groups.events import Ended, TrialEvent
+from scalestudy.orchestration.progress.progress import StudyProgress
+
+logger = logging.getLogger(__name__)
+
+EVERY_SECONDS = 30.0
+SHARE = 0.01
+"""Of the study's time, for all of its pages."""
+FIRST_SECONDS = 0.3
+"""What the first page is taken to cost, since nobody knows yet."""
+LONGEST_WAIT_SECONDS = 20.0
+"""A page that takes longer is not waited for; the next trial then starts beside it."""
+PROGRAM = "import os; os.nice(19); from scalestudy.experiments.report.live import main; main()"
+"""Gives way to everything else, before it loads its libraries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    """The pages of a study so far. last: seconds from its start to the last one's end. cost: seconds of all of them."""
+
+    last: float = float("-inf")
+    cost: float = 0.0
+    count: int = 0
+
+    def and_one(self, begun: float, ended: float) -> Pages:
+        """With a page written in between."""
+        return Pages(last=ended, cost=self.cost + ended - begun, count=self.count + 1)
+
+
+def is_due(pages: Pages, now: float, *, alone: bool, running: int, ended: bool) -> bool:
+    """Whether to write a page now. Pure.
+
+    Args:
+        pages: those so far.
+        now: seconds since the study's start.
+        alone: whether trials have a machine to themselves, which may be this one.
+        running: trials that run now.
+        ended: whether a trial has just ended.
+    """
+    if alone and (running or not ended):
+        return False
+    expected = pages.cost / pages.count if pages.count else FIRST_SECONDS
+    return now - pages.last >= EVERY_SECONDS and pages.cost + expected <= SHARE * now
+
+
+class LivePage:
+    """Rewrites a study's report while it runs. Whatever fails here is logged, and the study goes on."""
+
+    def __init__(self, folder: StudyFolder, progress: StudyProgress) -> None:
+        """Starts the process, whose libraries then load beside the start of the first workers."""
+        self._folder, self._progress = folder, progress
+        self._pages, self._start = Pages(), time.monotonic()
+        self._begun: float | None = None
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(folder.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # a Ctrl-C is for the study alone
+            )
+        except OSError as error:
+            logger.warning("no report while the study runs: %s", error)
+
+    def event(self, event: TrialEvent, *, alone: bool) -> None:
+        """A trial's event, after the progress has taken it. Waits for a page that must not run beside a trial."""
+        self._collect(0.0)
+        now = time.monotonic() - self._start
+        ended, running = isinstance(event, Ended), len(self._progress.running)
+        if self._begun is None and is_due(self._pages, now, alone=alone, running=running, ended=ended):
+            self._ask(now)
+            if alone:
+                self._collect(LONGEST_WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Ends the process. The study's own report follows."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+    def _ask(self, now: float) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        progress = self._progress
+        running = [
+            f"{each.trial.run_name}: epoch {len(each.epochs)} of {each.trial.train['epochs']}"
+            for each in list(progress.running.values())
+        ]
+        told = {
+            "ended": len(progress.statuses),
+            "planned": progress.total,
+            "progress": progress.line(),
+            "running": running,
+        }
+        try:
+            self._process.stdin.write(json.dumps(told) + "\n")
+            self._process.stdin.flush()
+            self._begun = now
+        except OSError as error:
+            self._give_up(error)
+
+    def _collect(self, seconds: float) -> None:
+        """Takes the process's answer, waiting for it so long."""
+        if self._begun is None or self._process is None or self._process.stdout is None:
+            return
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        if not ready:
+            return
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            self._give_up("its process ended")
+            return
+        if answer != "done":
+            logger.warning("no report while the study runs, this time: %s", answer)
+        self._pages = self._pages.and_one(self._begun, time.monotonic() - self._start)
+        self._begun = None
+
+    def _give_up(self, reason: object) -> None:
+        logger.warning("no more reports while the study runs: %s", reason)
+        self.close()
+        self._begun = None

@@ -1,0 +1,238 @@
+"""The report's figures, filters and slider in a real browser. Pictures are left in `screenshots/`.
+
+The study is synthetic, so that what the page must show is known.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.report import write_report
+from scalestudy.experiments.report.live import write_live_page
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
+from tests.support.browser import chromium, look
+from tests.support.synthetic_studies import folder_of
+from tests.support.trials import Law
+
+TEXT = """
+name: fashion
+description: "</script><b>How</b> many workers, 'what' batch & rate?"
+train: {epochs: 8}
+targets: {accuracy: [0.6, 0.8], price_per_gpu_hour: 2}
+sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64, 128], learning_rate: [0.05, 0.1, 0.2], seed: [0, 1, 2]}
+"""
+FIGURES = ("curves", "pareto", "speedup", "rates", "memory")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = folder_of(tmp_path_factory.mktemp("runs") / "fashion-1", TEXT, Law(noise=0.05, learning=60))
+    write_report(folder, 99.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory):
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory, downloads):
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        driver.execute_cdp_cmd("Network.enable", {})
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+        yield driver
+
+
+@pytest.fixture
+def page(browser, folder):
+    """The report as it opens for the first time."""
+    browser.set_window_size(1400, 2400)
+    browser.get(folder.report_file.as_uri())
+    browser.execute_script("sessionStorage.clear()")
+    browser.refresh()
+    yield browser
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def data_of(browser) -> dict:
+    return json.loads(browser.execute_script("return document.getElementById('study-data').textContent"))
+
+
+def texts(browser, selector: str) -> list[str]:
+    return [each.text for each in browser.find_elements(By.CSS_SELECTOR, selector)]
+
+
+def marks(browser, figure: str) -> list[int]:
+    """Cells that a figure shows."""
+    found = browser.find_elements(By.CSS_SELECTOR, f"#explore-{figure} [data-cell]")
+    return sorted({int(each.get_attribute("data-cell")) for each in found})
+
+
+def shown_rows(browser) -> list[int]:
+    rows = browser.find_elements(By.CSS_SELECTOR, "#cells .scroll:first-of-type tr[data-cell]")
+    return [int(row.get_attribute("data-cell")) for row in rows if row.is_displayed()]
+
+
+def choose_target(browser, place: int) -> None:
+    browser.execute_script(
+        "const slider = document.getElementById('target'); slider.value = arguments[0];"
+        "slider.dispatchEvent(new Event('input', { bubbles: true }))",
+        place,
+    )
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_by_everyone(browser, folder, width, scheme):
+    """axe-core finds nothing, in light and dark, and nothing is wider than the window."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    look(browser, folder.report_file.as_uri(), f"explorer-{width}-{scheme}", "Explore", width=width, height=5200)
+    for details in browser.find_elements(By.TAG_NAME, "details"):
+        browser.execute_script("arguments[0].open = true", details)
+    browser.execute_script((files("axe_core_python") / "axe.min.js").read_text("utf-8"))
+    found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    assert [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found["violations"]] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_every_figure_is_drawn_from_the_page_alone(page):
+    assert [each.get_attribute("data-figure") for each in page.find_elements(By.CSS_SELECTOR, "[data-figure]")] == list(
+        FIGURES
+    )
+    cells = set(range(len(data_of(page)["cells"]["label"])))
+    for figure in ("curves", "pareto", "memory"):
+        assert set(marks(page, figure)) == cells
+    assert len(marks(page, "rates")) == 9
+    entries = page.execute_script("return performance.getEntriesByType('resource').map((each) => each.name)")
+    assert [each for each in entries if not each.startswith(("data:", "blob:"))] == []
+    assert "</script><b>How</b> many workers, 'what' batch & rate?" in texts(page, ".question")
+
+
+def test_a_point_tells_its_cell_seeds_and_interval(page):
+    data = data_of(page)
+    place = data["targets"][data["answered"]]["roles"]["recommended"]
+    point = page.find_element(By.CSS_SELECTOR, f"#explore-pareto path[data-cell='{place}']")
+    ActionChains(page).move_to_element(point).perform()
+    (tip,) = [text for text in texts(page, "#explore-pareto .tip") if text]
+    assert data["cells"]["label"][place] in tip
+    assert "3 of 3 seeds" in tip
+    assert " s to 0.8 (" in tip
+    assert "cost " in tip
+
+
+def test_a_cell_that_is_chosen_is_marked_everywhere(page):
+    button = page.find_element(By.CSS_SELECTOR, "tr[data-cell='4'] button.choose")
+    button.send_keys(Keys.ENTER)
+    label = data_of(page)["cells"]["label"][4]
+    assert texts(page, "#chosen")[0].startswith(f"{label}: ")
+    assert page.find_element(By.CSS_SELECTOR, "tr[data-cell='4']").get_attribute("class").split()[-1] == "chosen"
+    for figure in ("pareto", "memory"):
+        assert len(page.find_elements(By.CSS_SELECTOR, f"#explore-{figure} .chosen")) == 1
+    ActionChains(page).move_to_element(
+        page.find_element(By.CSS_SELECTOR, "#explore-pareto [data-cell='5']")
+    ).click().perform()
+    assert data_of(page)["cells"]["label"][5] in texts(page, "#chosen")[0]
+    page.find_element(By.CSS_SELECTOR, "#chosen button").click()
+    assert texts(page, "#chosen") == [""]
+
+
+def test_arrow_keys_go_through_a_figure(page):
+    plot = page.find_element(By.CSS_SELECTOR, "#explore-pareto .plot")
+    seen = []
+    for _ in range(3):
+        plot.send_keys(Keys.ARROW_RIGHT)
+        seen.append(texts(page, "#chosen")[0])
+        plot = page.find_element(By.CSS_SELECTOR, "#explore-pareto .plot")
+    assert len(set(seen)) == 3
+    plot.send_keys(Keys.ESCAPE)
+    assert texts(page, "#chosen") == [""]
+
+
+def test_filters_hold_for_figures_and_table_and_survive_a_reload(page):
+    data = data_of(page)
+    select = Select(page.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']"))
+    assert [option.text for option in select.options] == ["all", "1", "2", "4"]
+    select.select_by_value("2")
+    page.refresh()
+    wanted = [place for place, params in enumerate(data["cells"]["params"]) if params[0] == 2]
+    assert Select(page.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']")).first_selected_option.text == "2"
+    for figure in ("curves", "pareto", "memory"):
+        assert marks(page, figure) == wanted
+    assert sorted(shown_rows(page)) == wanted
+
+
+def test_the_slider_says_what_recommend_says(page, folder):
+    spec = StudySpec.model_validate(read_yaml(folder.spec_file.read_text("utf-8")).data)
+    plan, trials, data = folder.read_plan(), folder.read_trials(), data_of(page)
+    assert len(data["targets"]) == 25
+    for place in (0, 12, 24):
+        choose_target(page, place)
+        target = float(texts(page, "#target-value")[0])
+        found = recommend(spec, plan, trials, accuracy=target)
+        roles = {
+            role.text: row.find_element(By.CSS_SELECTOR, "td").text
+            for row in page.find_elements(By.CSS_SELECTOR, "tr.winner")
+            for role in row.find_elements(By.CSS_SELECTOR, ".role:not(.metric)")
+        }
+        wanted = {
+            role: str(found[role]["num_gpus"])
+            for role in ("recommended", "fastest", "cheapest")
+            if "num_gpus" in found[role]
+        }
+        assert roles == wanted
+        if "label" in found["recommended"]:
+            assert found["recommended"]["label"] in "".join(texts(page, "#target-words p"))
+        assert f"s to {target:g}" in texts(page, "#cells th")
+
+
+def test_cells_and_figures_can_be_taken_along(page, downloads):
+    page.find_element(By.ID, "csv").click()
+    page.find_element(By.CSS_SELECTOR, "#explore-pareto .png").click()
+    for name in ("cells.csv", "explore-pareto.png"):
+        WebDriverWait(page, 10).until(lambda _, name=name: (downloads / name).exists())
+    time.sleep(0.5)
+    with (downloads / "cells.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    data = data_of(page)
+    assert [row["cell"] for row in rows] == data["cells"]["label"]
+    assert [float(row["seconds"]) for row in rows] == data["targets"][data["answered"]]["seconds"]
+    assert (downloads / "explore-pareto.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_page_is_small(folder):
+    assert folder.report_file.stat().st_size < 1_000_000
+
+
+def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
+    folder = folder_of(tmp_path / "fashion-2", TEXT, Law(learning=60))
+    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
+    folder.trials_file.write_text("".join(lines[:40]), "utf-8")
+    told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": []}
+    write_live_page(folder, told)
+    page = folder.report_file
+    page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1"), "utf-8")
+    look(browser, page.as_uri(), "explorer-live", "40/81 trials", width=1400, height=3000)
+    Select(browser.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']")).select_by_value("1")
+    write_live_page(folder, {**told, "ended": 41, "progress": "41/81 trials"})
+    WebDriverWait(browser, 10).until(lambda driver: "41/81 trials" in driver.find_element(By.ID, "live").text)
+    chosen = Select(browser.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']")).first_selected_option
+    assert chosen.text == "1"
+    text = page.read_text("utf-8")
+    page.write_text(text.replace(text.partition('data-written="')[2].partition('"')[0], "1000"), "utf-8")
+    browser.refresh()
+    assert "no longer rewritten" in texts(browser, "#stale")[0]

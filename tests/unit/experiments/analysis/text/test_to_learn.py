@@ -1,0 +1,44 @@
+"""What would tell more, and what it takes."""
+
+from scalestudy.experiments.analysis.text.to_learn import to_learn
+from tests.support.synthetic_studies import summary_of
+from tests.support.trials import Law
+
+SMALL = """
+name: x
+train: {epochs: 8}
+targets: {accuracy: [0.8]}
+sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0]}
+"""
+LARGE = SMALL.replace("[1, 2]", "[1, 2, 4, 8]").replace("[32, 128]", "[32, 64, 128]").replace("0.2]", "0.2, 0.4]")
+
+
+def test_a_small_study_is_told_what_each_step_takes():
+    law = Law(learning=60)
+    words = to_learn(summary_of(SMALL, law))
+    row = summary_of(SMALL, law)["recommendation"]["choice"]
+    step = sum(law.phases(row["num_gpus"], row["batch_size"]).values())
+    training = 8 * law.epoch_seconds(row["num_gpus"], row["batch_size"])
+    assert words.startswith("To learn more: time 4 and 8 workers, ")
+    timed, batch, rate, seeds = words.removesuffix(".").split("; ")
+    assert timed.endswith(f", {2 * 2 * 60 * step:.3g} s") or "ms" in timed
+    assert batch.startswith("a third batch size, ")
+    assert rate.startswith("a third rate, ")
+    assert seeds.startswith(f"4 more seeds of {row['label']}, ")
+    for text, seconds in ((batch, training), (seeds, 4 * training)):
+        number, unit = text.rpartition(", ")[2].split()
+        assert abs(float(number) * {"s": 1, "ms": 1e-3}[unit] / seconds - 1) < 0.02
+
+
+def test_a_study_that_supports_everything_is_told_nothing():
+    text = LARGE.replace("seed: [0]", "seed: [0, 1, 2, 3, 4]")
+    assert to_learn(summary_of(text, Law(learning=60, noise=0.02))) == ""
+
+
+def test_a_study_without_a_target_is_told_so():
+    assert "a target (`targets.accuracy`)" in to_learn(summary_of(LARGE.replace("[0.8]", "[]"), Law(learning=60)))
+
+
+def test_nothing_is_promised_of_trials_that_did_not_finish():
+    words = to_learn(summary_of(SMALL, Law(), endings={"*": "failed"}))
+    assert words == "To learn more: time 4 and 8 workers; a third batch size; a third rate."

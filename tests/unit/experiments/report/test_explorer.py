@@ -1,0 +1,110 @@
+"""What the page explores: figures as the summary has them, and the recommendation at every place of the slider."""
+
+import json
+import math
+
+import pytest
+
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.recommendation import ROLES
+from scalestudy.experiments.analysis.answers.summary import summarise_cells
+from scalestudy.experiments.analysis.answers.target_times import times_to
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.text.answer import chosen_lines
+from scalestudy.experiments.report import explorer
+from scalestudy.experiments.report.explorer import brief, embedded, explorer_data, slider_targets
+from tests.support.synthetic_studies import study_of
+from tests.support.trials import Law
+
+TEXT = """
+name: x
+train: {epochs: 8}
+targets: {accuracy: [0.6, 0.8]}
+sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}
+"""
+
+
+def explored(text=TEXT, **keywords):
+    spec, plan, trials = study_of(text, Law(noise=0.05, learning=60), **keywords)
+    cells = gather(plan, trials, StudyMetric.of(spec.workload))
+    by_target = times_to(spec, cells, spec.targets.accuracy)
+    summary = summarise_cells(spec, plan, trials, cells, by_target=by_target)
+    summary["study"]["study_id"] = "x-1"
+    return spec, plan, trials, cells, summary, explorer_data(spec, cells, summary, by_target)
+
+
+def test_at_every_target_the_slider_says_what_recommend_says():
+    spec, plan, trials, _, summary, data = explored()
+    assert len(data["targets"]) == explorer.MOST_TARGETS
+    labels = [row["label"] for row in summary["cells"]]
+    for answer in data["targets"]:
+        found = recommend(spec, plan, trials, accuracy=answer["target"])
+        told = {role: labels[place] for role, place in answer["roles"].items()}
+        assert told == {role: found[role]["label"] for role in ROLES if found[role].get("value", 0) is not None}
+        assert [line["text"] for line in answer["words"]] == [line.text for line in chosen_lines(found)]
+        assert [labels[place] for place in answer["front"]] == found["pareto"]
+
+
+def test_the_answered_target_has_the_times_of_the_summary():
+    *_, summary, data = explored()
+    answer = data["targets"][data["answered"]]
+    assert answer["target"] == summary["recommendation"]["target"] == 0.8
+    rows = [row for row in summary["time_to_target"] if row["target"] == 0.8]
+    assert answer["seconds"] == [pytest.approx(row["seconds"], rel=1e-4) for row in rows]
+    assert answer["low"] == [pytest.approx(row["interval"]["low"], rel=1e-4) for row in rows]
+
+
+def test_columns_have_an_entry_for_each_cell():
+    *_, summary, data = explored()
+    assert data["cells"]["label"] == [row["label"] for row in summary["cells"]]
+    assert {len(column) for column in data["cells"].values()} == {len(summary["cells"])}
+    assert {curve["cell"] for curve in data["curves"]} == set(range(len(summary["cells"])))
+    for curve in data["curves"]:
+        assert curve["epochs"][0] == list(range(1, 9))
+        assert curve["seconds"][0] == sorted(curve["seconds"][0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "targets", "firsts"), [("max", [0.6, 0.8], [0.3, 0.5]), ("min", [2.0, 0.01], [5.0, 4.0])]
+)
+def test_targets_go_from_the_first_evaluation_to_the_hardest(mode, targets, firsts, monkeypatch):
+    metric = StudyMetric(name="m", mode=mode, share=False)
+    cells = [type("Cell", (), {"own": ({"epochs": [{"epoch": 1, "test_m": first}]},)})() for first in firsts]
+    found = slider_targets(metric, targets, cells)
+    assert len(found) <= explorer.MOST_TARGETS
+    assert found == metric.easiest_first(found)
+    assert found[-1] == metric.hardest_first(targets)[0]
+    assert set(targets) <= set(found)
+    middle = sum(firsts) / len(firsts)
+    assert all(metric.better(target, middle) for target in found)
+    monkeypatch.setattr(explorer, "CELL_TARGETS", 8)
+    assert len(slider_targets(metric, targets, cells)) == 4
+
+
+def test_a_study_without_a_target_has_no_slider():
+    *_, data = explored(TEXT.replace("[0.6, 0.8]", "[]"))
+    assert (data["targets"], data["answered"]) == ([], None)
+
+
+def test_a_study_of_diverged_trials_is_told():
+    *_, data = explored(endings={"*": "diverged"})
+    assert all(seconds is None for answer in data["targets"] for seconds in answer["seconds"])
+    assert json.loads(embedded(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(1.2345678, 1.2346), (3.0, 3), (1e300, 1e300), (math.nan, None), (math.inf, None), (None, None), ("x", None)],
+)
+def test_numbers_are_brief_and_finite(number, told):
+    assert brief(number) == told
+
+
+def test_no_text_ends_the_script():
+    hostile = {"name": "</script><script>alert(1)</script>\u2028 & \"'<!--"}
+    text = embedded(hostile)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == hostile
+    with pytest.raises(ValueError, match="Out of range float values"):
+        embedded({"x": math.nan})

@@ -1,0 +1,53 @@
+"""The page of a study that runs."""
+
+import json
+import subprocess
+import sys
+import time
+
+from scalestudy.experiments.report.live import last_lines, write_live_page
+from tests.support.report_pages import Page
+from tests.support.synthetic_studies import TINY, folder_of
+
+TOLD = {"ended": 2, "planned": 4, "progress": "2/4 trials", "running": ["gpus=2 batch=32: epoch 3 of 8"]}
+
+
+def test_the_page_shows_what_has_ended_and_what_runs(tmp_path):
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
+    folder.trials_file.write_text("".join(lines[:2]), "utf-8")
+    folder.log_file.write_text(json.dumps({"at": "2026-01-01T10:11:12.5Z", "message": "a </pre> message"}), "utf-8")
+    write_live_page(folder, TOLD)
+    page = Page(folder.report_file.read_text("utf-8"))
+    for words in ("2/4 trials", "gpus=2 batch=32: epoch 3 of 8", "10:11:12 a </pre> message"):
+        assert words in page.shown
+    assert len(page.tables["Table of cells"]) == 5
+    assert abs(float(dict(page.attributes)["data-written"]) - time.time()) < 60
+    assert not folder.summary_file.exists()
+
+
+def test_a_study_without_a_trial_has_a_page_too(tmp_path):
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    folder.trials_file.write_text("", "utf-8")
+    write_live_page(folder, {**TOLD, "ended": 0})
+    assert "2/4 trials" in Page(folder.report_file.read_text("utf-8")).shown
+
+
+def test_only_whole_lines_of_the_log_are_shown(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert last_lines(log) == []
+    whole = [json.dumps({"at": f"2026-01-01T00:00:{second:02}Z", "message": f"m{second}"}) for second in range(20)]
+    log.write_text("\n".join([*whole, "broken {"]), "utf-8")
+    assert last_lines(log) == [f"00:00:{second} m{second}" for second in range(15, 20)]
+
+
+def test_its_process_answers_each_request(tmp_path):
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    program = "from scalestudy.experiments.report.live import main; main()"
+    asked = f"{json.dumps(TOLD)}\n{{}}\n{json.dumps(TOLD)}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder.path)], input=asked, capture_output=True, text=True, check=True
+    )
+    first, second, third = done.stdout.splitlines()
+    assert (first, third) == ("done", "done")
+    assert second.startswith("TypeError: ")

@@ -1,0 +1,84 @@
+"""When the report of a running study is rewritten, and that nothing about it can harm the study."""
+
+import time
+
+import pytest
+
+from scalestudy.orchestration.groups.events import Running
+from scalestudy.orchestration.progress import live_page
+from scalestudy.orchestration.progress.live_page import LivePage, Pages, is_due
+from scalestudy.orchestration.progress.progress import StudyProgress
+from tests.support.groups import wait_until
+from tests.support.synthetic_studies import TINY, folder_of
+
+BESIDE = {"alone": False, "running": 2, "ended": False}
+BETWEEN = {"alone": True, "running": 0, "ended": True}
+
+
+@pytest.mark.parametrize(
+    ("pages", "now", "told", "due"),
+    [
+        (Pages(), 29.9, BESIDE, False),  # the first page is taken to cost 0.3 s
+        (Pages(), 30.1, BESIDE, True),
+        (Pages(last=10, cost=0.1, count=1), 39.9, BESIDE, False),  # 29.9 s after the one before
+        (Pages(last=10, cost=0.1, count=1), 40.1, BESIDE, True),
+        (Pages(last=10, cost=0.3, count=1), 59.0, BESIDE, False),  # with another it would be 0.6 s of 59 s
+        (Pages(last=10, cost=0.3, count=1), 60.1, BESIDE, True),
+        (Pages(), 100.0, {**BETWEEN, "running": 1}, False),  # beside a trial that wants the machine to itself
+        (Pages(), 100.0, {**BETWEEN, "ended": False}, False),  # a trial begins
+        (Pages(), 100.0, BETWEEN, True),
+    ],
+)
+def test_when_a_page_is_due(pages, now, told, due):
+    assert is_due(pages, now, **told) is due
+
+
+def test_pages_take_at_most_a_hundredth_of_the_time():
+    pages, now, cost = Pages(), 0.0, 2.0
+    while now < 36_000:
+        if is_due(pages, now, **BESIDE):
+            pages, now = pages.and_one(now, now + cost), now + cost
+        now += 1.0
+    assert 0.009 * now < pages.cost <= 0.01 * now
+    assert pages.count > 100
+
+
+def page_of(tmp_path):
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    return folder, LivePage(folder, StudyProgress(folder.read_plan().by_id()))
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(live_page, "FIRST_SECONDS", 0.0)
+
+
+def test_a_page_is_written_beside_trials(tmp_path, at_once):
+    folder, page = page_of(tmp_path)
+    try:
+        page.event(Running(attempt=1), alone=True)
+        time.sleep(0.2)
+        assert not folder.report_file.exists()
+        page.event(Running(attempt=1), alone=False)
+        wait_until(folder.report_file.exists, seconds=60)
+        assert "0/4 trials" in folder.report_file.read_text("utf-8")
+    finally:
+        page.close()
+
+
+def test_a_process_that_has_died_is_no_harm(tmp_path, at_once, caplog):
+    _, page = page_of(tmp_path)
+    page._process.kill()
+    page._process.wait()
+    page.event(Running(attempt=1), alone=False)
+    page.event(Running(attempt=1), alone=False)
+    assert "no more reports while the study runs" in caplog.text
+    page.close()
+
+
+def test_no_process_at_all_is_no_harm(tmp_path, at_once, monkeypatch, caplog):
+    monkeypatch.setattr(live_page.sys, "executable", str(tmp_path / "none"))
+    _, page = page_of(tmp_path)
+    page.event(Running(attempt=1), alone=False)
+    page.close()
+    assert "no report while the study runs" in caplog.text

@@ -147,6 +147,7 @@ def _value_axis(axes: Any, metric: StudyMetric, values: Sequence[float]) -> None
         axes.set_ylim(low, high)
         axes.set_ylabel(f"{metric.title} ({low:g} to {high:g})")
     elif min(values) > 0 and max(values) / min(values) >= LOG_FROM:
+        axes.set_ylim(min(values) / 1.2, max(values) * 1.2)  # of the targets too, which are drawn later
         plain_log_axes(axes, "y")
 
 

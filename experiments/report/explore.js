@@ -118,7 +118,7 @@
     }
     const place = (number) => log ? Math.log(number) : number;
     const at = (number) => start + (place(number) - place(low)) / (place(high) - place(low)) * (end - start);
-    return { at, ticks: exact || ticks(low, high, log, Math.max(3, Math.round(Math.abs(end - start) / 80))), low, high };
+    return { at, ticks: exact || ticks(low, high, log, Math.max(3, Math.round(Math.abs(end - start) / (start > end ? 50 : 80)))), low, high };
   }
 
   // ---- one figure: axes, what it draws, and its marks, by which pointer and keys find cells ----
@@ -322,7 +322,8 @@
       const there = every.filter((cell) => shown(cell) && cells.memory[cell] !== null);
       if (!there.length) return false;
       const each = (cell) => cells.params[cell][BATCH] / cells.params[cell][WORKERS];
-      figure.axes({ values: there.map(each), log: true, label: "batch size a worker" },
+      const shares = [...new Set(there.map(each))];
+      figure.axes({ values: shares, log: true, exact: shares.length <= 8 ? shares : null, label: "batch size a worker" },
         { values: there.map((cell) => gibibytes(cells.memory[cell])), from: 0, label: "GiB a worker, at most" });
       there.sort((a, b) => weight(a) - weight(b)).forEach((cell) => figure.point(cell, each(cell), gibibytes(cells.memory[cell]), 4.5));
       return true;

@@ -31,8 +31,6 @@ MOST_CURVES = 400
 MOST_CURVE_POINTS = 40_000
 LOG_FROM = 30.0
 """From this ratio of two targets on, those between them are equal in ratio."""
-WHOLE_BELOW = 1e15
-"""Greater numbers keep their exponent."""
 SIZE_KEYS = ("num_gpus", "batch_size", "learning_rate")
 HEADINGS = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "rate"}
 
@@ -183,7 +181,7 @@ def brief(value: Any) -> float | None:
     if number is None:
         return None
     rounded = float(f"{number:.5g}")
-    return int(rounded) if abs(rounded) < WHOLE_BELOW and rounded == int(rounded) else rounded
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 def embedded(data: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ TAGS = 9
 LONGEST_VERDICT = 600
 SCRIPTS = ("tables.js", "explore.js")
 EXPLORED = (
-    ("curves", "{metric} over time", "Each line is a cell, the median over its seeds."),
+    ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against {unit}", "Each point is a cell. The line joins those that no other beats in both."),
     ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
     ("rates", "Batch size and learning rate", "The darker, the better."),
@@ -106,7 +106,7 @@ def render_page(
         unit=work_unit(summary),
         counts=summary["trials"],
         live=live,
-        headline=headline(summary),
+        headline=headline(summary) if live is None else f"So far: {headline(summary)}",
         answer=answer(summary),
         choices=cards,
         notes=notes,
@@ -185,7 +185,7 @@ def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[
     for key, title, caption in EXPLORED:
         names = static.get(key, (key,))
         if supported[key]:
-            title, caption = (text.format(metric=f"test {name}", unit=data["unit"]) for text in (title, caption))
+            title, caption = (text.format(metric=name, unit=data["unit"]) for text in (title, caption))
             kept = [drawn[each] for each in names if each in drawn]
             found.append({"name": key, "title": title, "caption": caption, "names": names, "static": kept})
     return found

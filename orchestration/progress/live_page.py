@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scalestudy.experiments.study.folder import StudyFolder
@@ -101,7 +102,8 @@ class LivePage:
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
-                    stream.close()
+                    with suppress(OSError):  # what is left in a pipe that nobody reads
+                        stream.close()
             self._process = None
 
     def _ask(self, now: float) -> None:

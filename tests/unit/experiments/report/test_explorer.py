@@ -51,8 +51,11 @@ def test_the_answered_target_has_the_times_of_the_summary():
     answer = data["targets"][data["answered"]]
     assert answer["target"] == summary["recommendation"]["target"] == 0.8
     rows = [row for row in summary["time_to_target"] if row["target"] == 0.8]
-    assert answer["seconds"] == [pytest.approx(row["seconds"], rel=1e-4) for row in rows]
-    assert answer["low"] == [pytest.approx(row["interval"]["low"], rel=1e-4) for row in rows]
+    known = [place for place, row in enumerate(rows) if row["seconds"] is not None]
+    assert known == [place for place, seconds in enumerate(answer["seconds"]) if seconds is not None]
+    for place in known:
+        assert answer["seconds"][place] == pytest.approx(rows[place]["seconds"], rel=1e-4)
+        assert answer["low"][place] == pytest.approx(rows[place]["interval"]["low"], rel=1e-4)
 
 
 def test_columns_have_an_entry_for_each_cell():
@@ -95,7 +98,7 @@ def test_a_study_of_diverged_trials_is_told():
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(1.2345678, 1.2346), (3.0, 3), (1e300, 1e300), (math.nan, None), (math.inf, None), (None, None), ("x", None)],
+    [(1.2345678, 1.2346), (3.0, 3), (1e300, None), (math.nan, None), (math.inf, None), (None, None), ("x", None)],
 )
 def test_numbers_are_brief_and_finite(number, told):
     assert brief(number) == told

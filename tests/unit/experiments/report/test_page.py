@@ -30,6 +30,7 @@ FIGURES = [
     "accuracy_epochs",
     "accuracy_seconds",
     "pareto",
+    "memory",
     "predictions",
 ]
 PREDICTIONS = "Table of predictions"
@@ -80,16 +81,16 @@ def test_the_page_answers_first_and_then_says_why(page):
         "measured: 5 seeds",
         "The best cells",
         "Why",
-        "Figures",
-        "The laws in numbers",
         "Beyond the cluster",
+        "What to know before believing it",
+        "How we know",
         "Factorised",
         "Ranges over seeds",
-        "What to know before believing it",
         "How it was measured",
     ]
-    places = [page.said.index(f"{words}") for words in order]
-    assert places == sorted(places)
+    place = 0
+    for words in order:
+        place = page.said.index(words, place)
 
 
 def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary, page):
@@ -232,8 +233,8 @@ def test_the_time_map_shows_the_soonest_of_each_size(summary, figures):
     assert sorted(number(each) for each in drawn if each != "not reached") == [
         near(value) for value in sorted(sizes.values())
     ]
-    for role in ("recommended", "fastest", "cheapest"):
-        assert re.search(rf">[^<]*{role}[^<]*<", figures["time_to_target"].svg)
+    for role in ("recommended", "cheapest"):  # a square has room for one role: the recommended is the fastest too
+        assert re.search(rf">{role}<", figures["time_to_target"].svg)
 
 
 def test_the_rate_map_shows_medians_and_what_diverged(figures):
@@ -277,7 +278,7 @@ def test_flagged_timings_are_marked_wherever_they_are_touched(summary, page, fig
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_that_is_missing_is_said_in_words(part):
-    assert f"too little was measured for {part.replace('_', ' ')}" in page_of(rich_summary((part,))).said
+    assert f"oo little was measured for {part.replace('_', ' ')}" in page_of(rich_summary((part,))).said
 
 
 def test_without_any_of_them_the_report_still_stands():
@@ -286,14 +287,14 @@ def test_without_any_of_them_the_report_still_stands():
     page = page_of(summary, figures)
     assert [figure.name for figure in figures if figure.png is None] == ["steps_to_target", "predictions"]
     assert PREDICTIONS not in page.tables
-    assert page.said.count("Not fitted: too little was measured") == 4
+    assert page.said.count("Too little was measured for") == 5
 
 
 def test_an_older_summary_has_none_of_the_parts():
     summary = rich_summary()
     for part in ("predictions", "factorised"):
         del summary[part]
-    assert "Not predicted: this summary has no predictions" in page_of(summary).said
+    assert "This summary has no predictions" in page_of(summary).said
 
 
 def test_points_without_numbers_are_left_out(summary):
@@ -332,7 +333,7 @@ def test_other_combinations_have_tables_of_their_own(summary):
     rows = {row[0]: row[1] for row in page.tables["Table: Time of a step, gradient_sync=naive"]}
     assert rows["α_c"] == "500 ms (460 ms to 540 ms)"
     assert "Table: Time of a step, gradient_sync=flat" not in page.tables
-    assert "Time of a step, gradient_sync=flat. Not fitted: flagged timings were left out." in page.said
+    assert "Time of a step, gradient_sync=flat. Flagged timings were left out." in page.said
 
 
 @pytest.mark.parametrize(
@@ -348,7 +349,7 @@ def test_a_law_of_another_combination_stands_though_that_of_the_first_is_missing
     nothing = {"of": "gradient_sync=ddp", "value": None, "why": "flagged timings were left out"}
     naive = {**summary[key], "of": "gradient_sync=naive", "others": []}
     page = page_of(rich_summary(**{key: {**nothing, "others": [naive, nothing]}}))
-    assert page.said.count(f"{title}, gradient_sync=ddp. Not fitted: flagged timings were left out.") == 1
+    assert page.said.count(f"{title}, gradient_sync=ddp. Flagged timings were left out.") == 1
     assert len(page.tables[f"Table: {title}, gradient_sync=naive"]) > 1
 
 

@@ -1,4 +1,4 @@
-"""The table of every key in docs/write-a-study.md, from the text of a new spec and the spec's own models.
+"""The table of every key in docs/keys.md, from the text of a new spec and the spec's own models.
 
 `python infra/docs/spec_keys.py` writes it. `make docs` does so first, and a test holds the two together.
 """
@@ -15,7 +15,7 @@ from scalestudy.experiments.spec.sweep import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "experiments" / "spec" / "sections.py"
-PAGE = ROOT / "docs" / "write-a-study.md"
+PAGE = ROOT / "docs" / "keys.md"
 BEGIN, END = "<!-- keys: written by infra/docs/spec_keys.py -->", "<!-- end of keys -->"
 
 DEFAULT = {"name": "none"} | {f"sweep.{key}": f"not swept: `{value}`" for key, (value,) in DEFAULTS.items()}

@@ -20,9 +20,9 @@ def shown(page, beginning):
     return text.splitlines()
 
 
-def test_the_demos_answer_is_that_of_the_readme():
-    whole = shown("README.md", "num_gpus (CPU)")
-    part = [line for line in shown("docs/start.md", "Recommended, fastest") if line != "…"]
+def test_the_demos_answer_in_the_readme_is_that_of_the_first_steps():
+    whole = shown("docs/start.md", "num_gpus (CPU)")
+    part = [line for line in shown("README.md", "Recommended, fastest") if line != "…"]
     assert len(part) > 3
     assert [line for line in part if line not in whole] == []
 
@@ -36,7 +36,7 @@ def test_a_mistake_is_told_as_the_page_shows():
 
 
 def test_what_mlflow_missed_is_told_as_the_page_shows():
-    (line,) = shown("docs/operations.md", "MLflow missed")
+    (line,) = shown("docs/mlflow.md", "MLflow missed")
     place = "runs/my-study-20261121T132357Z"
     error = MlflowException("API request failed (too many 500 error responses)")
     done = StudyResult(

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
             return 0
         if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
-            _warn(f"rank {rank} ends: another worker has ended before it")
+            _warn(f"rank {rank} ends because another worker ended first")
             return LOST_PEER
         raise
     return 0

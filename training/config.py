@@ -406,7 +406,7 @@ class TrainConfig(TrainKnobs):
         if self.shards == "even" or self.shards == "speed":
             return even_weights(world_size)
         if len(self.shards) != world_size:
-            what = f"has not one weight for each of {world_size} workers"
+            what = f"has {len(self.shards)} weights for {world_size} workers"
             remedy = "add or remove weights, or use 'even'"
             raise KnobError([KnobProblem(field="shards", value=self.shards, what=what, remedy=remedy)])
         return self.shards
@@ -450,7 +450,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="lr_rule",
         other_applies=lambda rule: rule == "adascale",
-        reason="the gain of adascale rises by itself",
+        reason="the gain of adascale is a warm-up already",
         remedy="set warmup_epochs to 0, or choose another rule",
     ),
     Contradiction(
@@ -458,7 +458,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="schedule",
         other_applies=lambda schedule: schedule == "one_cycle",
-        reason="one_cycle has a rise of its own",
+        reason="one_cycle has its own warm-up",
         remedy="set warmup_epochs to 0, or choose another schedule",
     ),
     Contradiction(
@@ -466,7 +466,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="optimizer.name",
         other_applies=lambda name: name != "sgd",
-        reason="only sgd takes it",
+        reason="only sgd uses it",
         remedy="set momentum to 0, or choose sgd",
     ),
 )

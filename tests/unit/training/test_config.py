@@ -74,7 +74,7 @@ def test_a_bad_optimizer_is_refused_by_name(field: str, value: Any) -> None:
 
 
 def test_momentum_without_effect_is_refused() -> None:
-    told = r"optimizer\.momentum: 0\.9 does not go with optimizer\.name adam: only sgd takes it; set momentum to 0"
+    told = r"optimizer\.momentum: 0\.9 does not go with optimizer\.name adam: only sgd uses it; set momentum to 0"
     with pytest.raises(KnobError, match=told):
         make_config(optimizer=OptimizerConfig(name="adam", momentum=0.9))
 

@@ -141,7 +141,7 @@ def test_another_folder_that_holds_studies(here, tmp_path):
         list_studies("none")
     with pytest.raises(RequestError, match=r"--storage: .*/a: is itself a study's folder; name the folder that it"):
         list_studies(str(tmp_path / "two words" / "a"))
-    with pytest.raises(RequestError, match=r"--storage: ftp://x/y: is storage of an unknown kind"):
+    with pytest.raises(RequestError, match=r"--storage: ftp://x/y: is an unknown kind of storage"):
         list_studies("ftp://x/y")
 
 

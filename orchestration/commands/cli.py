@@ -73,7 +73,7 @@ def new(
     study: CatalogueStudy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented spec: every key with its default, or a study of the catalogue."""
+    """Write a commented spec. It has every key with its default, or is a copy of a catalogue study."""
     from scalestudy.orchestration.commands.folder import write_new_spec
 
     path = write_new_spec(name, study)
@@ -97,7 +97,7 @@ def plan(
     nodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of machines.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials, their order, when each is expected to run, and what they cost; runs nothing."""
+    """Show the trials, their order and their cost. Runs nothing."""
     from scalestudy.experiments.plan.estimate import estimate
     from scalestudy.experiments.plan.plan import make_plan
     from scalestudy.experiments.plan.timing_runs import runs_each
@@ -122,7 +122,7 @@ def plan(
 
 @app.command("inspect")
 def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Show the parameters of the model that a study trains, and the memory they take; trains nothing."""
+    """Show a model's parameters and their memory. Trains nothing."""
     from scalestudy.orchestration.commands.inspect import inspect_study
 
     variants = inspect_study(spec, set_ or ())
@@ -154,7 +154,7 @@ def run(
 
 @app.command()
 def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
-    """Continue an interrupted study; trials that have ended are not run again."""
+    """Continue an interrupted study. Trials that have ended are not run again."""
     from scalestudy.orchestration.study.study import resume_study
 
     _show_end(resume_study(_study(folder, acts=True), address=address, view=None if as_json else _view), as_json)
@@ -244,7 +244,7 @@ def submit(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
 ) -> None:
-    """Run a study as a job of a Ray cluster; the current folder travels along."""
+    """Run a study as a job of a Ray cluster. The current folder travels along."""
     from scalestudy.orchestration.commands.submit import submit_study
 
     raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
@@ -308,7 +308,7 @@ def recommend(
 
 @app.command()
 def compare(folders: Folders, as_json: AsJson = False) -> None:
-    """Show studies side by side: what differs beyond the noise of their seeds."""
+    """Show studies side by side. Marks what differs beyond the noise of their seeds."""
     from scalestudy.orchestration.commands.folder import compare_studies
 
     comparison = compare_studies([_study(folder) for folder in folders])
@@ -332,7 +332,7 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     uri: Annotated[str | None, typer.Option(help="Tracking URI; default: the one that `run` uses.")] = None,
 ) -> None:
-    """Serve MLflow's pages on 127.0.0.1, from the store that `run` uses."""
+    """Serve MLflow's pages on 127.0.0.1. They show the store that `run` uses."""
     from scalestudy.orchestration.commands.ui import serve_ui
 
     raise typer.Exit(serve_ui(uri, port))
@@ -344,7 +344,7 @@ def doctor(
     address: Annotated[str | None, typer.Option(help="Cluster to check; default: this machine.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a study can run here, and say what to fix; exit 1 if something is broken."""
+    """Check whether a study can run here. Says what to fix; exits with 1 if something is broken."""
     from scalestudy.orchestration.commands.doctor import examine
 
     findings = examine(spec, address)
@@ -370,7 +370,7 @@ def bench(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how programs run on this machine, or find the largest batch that fits a worker's memory."""
+    """Measure how this machine runs programs. max-batch finds the largest batch that fits a worker's memory."""
     from scalestudy.orchestration.commands.bench import NAME, MaxBatchBench, bench_console, run_bench, show_bench
 
     runner = MaxBatchBench(spec, set_ or (), memory) if name == NAME else None
@@ -391,7 +391,7 @@ def fetch(
     source: Annotated[Path | None, typer.Option("--from", help="Folder that has the files already.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a data set, or copy it from a folder; checksums are verified."""
+    """Download a data set, or copy it. Checksums are verified."""
     from scalestudy.orchestration.commands.folder import fetch_data
 
     files, root = fetch_data(name, source)

@@ -61,7 +61,7 @@ def run(device: torch.device, *, quick: bool = False) -> Experiment:
     notes = [
         "Tracing: print, .item() and an `if` or `for` on data break torch.compile's graph; the call still does what "
         "the eager one does, in pieces. fullgraph=True refuses what it can't have in one graph.",
-        "An `if` on shapes and a `for` of fixed length are gone from the graph: taken, and unrolled, while tracing. An "
+        "An `if` on shapes and a `for` of fixed length are resolved while tracing and are not in the graph. An "
         "exported program has no print: it ran once, while tracing.",
     ]
     if problem:

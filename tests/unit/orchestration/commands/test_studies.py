@@ -111,7 +111,7 @@ def test_why_there_is_no_answer(here):
     assert whys[:4] == [
         "no cell reached a test accuracy of 0.999",
         "it has no report; scalestudy report runs/new writes one",
-        "its summary.json has version 1, not 2; scalestudy report runs/old writes it anew",
+        "its summary.json has version 1, not 2; scalestudy report runs/old rewrites it",
         "it has not ended",
     ]
     assert whys[4].startswith("can't be read: ")

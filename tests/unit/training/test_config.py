@@ -146,7 +146,7 @@ def test_unknown_and_missing_keys_are_refused() -> None:
 def test_weights_fit_the_world() -> None:
     assert make_config().weights(3) == (1.0, 1.0, 1.0)
     assert make_config(shards=(2.0, 1.0)).weights(2) == (2.0, 1.0)
-    with pytest.raises(ValueError, match=r"shards: .* each of 3 workers"):
+    with pytest.raises(ValueError, match=r"shards: .* 2 weights for 3 workers"):
         make_config(shards=(2.0, 1.0)).weights(3)
 
 

@@ -1,6 +1,6 @@
 """`torchrun … -m scalestudy.training` or `python -m scalestudy.training` trains one config, without Ray.
 
-Rank 0 prints one JSON line an epoch, the record that trials.jsonl has of it, and a last line with the result.
+Rank 0 prints a JSON line for each epoch, its record as in trials.jsonl, and a last line with the result.
 """
 
 from __future__ import annotations

@@ -378,8 +378,8 @@ class TrainConfig(TrainKnobs):
     data_root: str | None = knob(
         None, "folder of data sets", unset="SCALESTUDY_DATA, else scalestudy/data in the user's cache"
     )
-    loss: str = knob("cross_entropy", "of an example", names=LOSSES)
-    metric: str = knob("accuracy", "of an example; its mean over the test set is reported", names=METRICS)
+    loss: str = knob("cross_entropy", "loss of one example", names=LOSSES)
+    metric: str = knob("accuracy", "value of one example; its mean over the test set is reported", names=METRICS)
     max_steps: int | None = knob(
         None, "end after so many steps, without evaluation; for timing", least=1, unset="train all epochs"
     )

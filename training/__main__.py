@@ -1,6 +1,6 @@
 """`torchrun … -m scalestudy.training` or `python -m scalestudy.training` trains one config, without Ray.
 
-Rank 0 prints one JSON line an epoch, the record that trials.jsonl has of it, and a last line with the result.
+Rank 0 prints a JSON line for each epoch, its record as in trials.jsonl, and a last line with the result.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
             return 0
         if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
-            _warn(f"rank {rank} ends: another worker has ended before it")
+            _warn(f"rank {rank} ends because another worker ended first")
             return LOST_PEER
         raise
     return 0

@@ -40,13 +40,13 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         "--devices",
         type=lambda text: tuple(name.strip() for name in text.split(",")),
         metavar="LIST",
-        help="a device a worker, such as cuda:0,cpu; starts as many workers, unless torchrun has started them",
+        help="one device for each worker, such as cuda:0,cpu; starts the workers, unless torchrun has",
     )
-    add("--threads", type=int, help="threads a worker on the CPU (default: its share of the cores)")
+    add("--threads", type=int, help="CPU threads of each worker (default: its share of the cores)")
     add("--timeout-seconds", type=float, default=1800.0, help="longest wait for the other workers")
     add("--noise-scale", action="store_true", help="measure the gradient noise scale")
-    add("--save-model", type=Path, metavar="FILE", help="write the trained parameters there")
-    add("--checkpoints", type=Path, metavar="DIR", help="write checkpoints there, and go on from the last one")
+    add("--save-model", type=Path, metavar="FILE", help="file for the trained parameters")
+    add("--checkpoints", type=Path, metavar="DIR", help="folder for checkpoints; training continues from the last")
     for option, _, key in _options(CheckpointIntervals):
         add(option, **_how(option, key))
     return parser
@@ -132,7 +132,7 @@ def _parse(key: Key, text: str) -> Any:
             return tuple(float(weight) for weight in text.split(","))
         except ValueError:
             listed = ", ".join(map(repr, key.choices))
-            message = f"{text!r} is none of {listed}, and no numbers with commas between"
+            message = f"{text!r} is neither one of {listed} nor numbers separated by commas"
             raise argparse.ArgumentTypeError(message) from None
     try:
         value = json.loads(text)

@@ -300,8 +300,8 @@ class OptimizerConfig(Knobs):
     PREFIX = "optimizer."
 
     name: Literal["sgd", "adam", "adamw"] = knob("sgd", "the rule that turns gradients into an update")
-    momentum: float = knob(0.0, "of sgd; adam and adamw keep PyTorch's betas", least=0, below=1)
-    weight_decay: float = knob(0.0, "of the loss in sgd and adam, of the parameters themselves in adamw", least=0)
+    momentum: float = knob(0.0, "for sgd; adam and adamw use PyTorch's betas", least=0, below=1)
+    weight_decay: float = knob(0.0, "part of the loss in sgd and adam, decoupled from it in adamw", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,23 +314,25 @@ class TrainKnobs(Knobs):
     epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST, changes_step=False)
     optimizer: OptimizerConfig = knob(OptimizerConfig(), "the rule of an update")  # noqa: RUF009  frozen
     lr_rule: Literal["none", "linear", "sqrt", "adascale"] = knob("none", "how the rate follows the batch size")
-    base_batch_size: int = knob(256, "the batch size at which the rule changes nothing", least=1, most=LARGEST)
-    warmup_epochs: float = knob(
-        0.0, "epochs over which the rate rises, a little each step", least=0, changes_step=False
+    base_batch_size: int = knob(256, "the batch size at which lr_rule changes nothing", least=1, most=LARGEST)
+    warmup_epochs: float = knob(0.0, "epochs over which the rate rises, step by step", least=0, changes_step=False)
+    schedule: Literal["constant", "cosine", "one_cycle"] = knob(
+        "constant", "how the rate falls over the training", changes_step=False
     )
-    schedule: Literal["constant", "cosine", "one_cycle"] = knob("constant", "how the rate falls", changes_step=False)
     gradient_clip: float | None = knob(None, "the largest L2 norm of the summed gradient", above=0, unset="not clipped")
-    precision: Literal["fp32", "bf16"] = knob("fp32", "of forward and backward; parameters and updates stay float32")
+    precision: Literal["fp32", "bf16"] = knob(
+        "fp32", "number format of forward and backward; parameters and updates stay float32"
+    )
     channels_last: Literal[False, True, "auto"] = knob(
-        False, "the memory order of images; auto takes what a probe finds faster"
+        False, "memory order of images; auto: the faster one in a short test"
     )
     compile: bool = knob(False, "run the model through torch.compile")
     accumulation: int = knob(1, "micro-batches a step", least=1, most=LARGEST)
-    augment: Literal["none", "crop_flip"] = knob("none", "of training images")
+    augment: Literal["none", "crop_flip"] = knob("none", "random changes of training images")
     gradient_sync: str = knob("ddp", "how gradients are summed over the workers", names=GRADIENT_SYNCS)
     powersgd_rank: int | None = knob(
         None,
-        "of powersgd, the rank of the compressed gradients",
+        "for powersgd: rank of the compressed gradients",
         least=1,
         most=LARGEST,
         unset=str(POWERSGD_RANK),
@@ -338,18 +340,18 @@ class TrainKnobs(Knobs):
     )
     local_steps: int | None = knob(
         None,
-        "of local_sgd, the steps between two averages",
+        "for local_sgd: steps between two averages",
         least=1,
         most=LARGEST,
         unset=str(LOCAL_STEPS),
         strategy="local_sgd",
     )
-    sync_batch_norm: bool = knob(False, "let batch normalisation see the whole batch, not one worker's part")
+    sync_batch_norm: bool = knob(False, "normalise over the whole batch instead of one worker's part")
     shards: Literal["even", "speed"] | tuple[float, ...] = knob(
-        "even", "how a batch is divided; or a list of weights, one a worker", read=_read_shards
+        "even", "how a batch is divided; or a list with one weight for each worker", read=_read_shards
     )
     warm_up_steps: int = knob(
-        5, "first steps of a trial, left out of its samples a second", least=0, most=LARGEST, changes_step=False
+        5, "first steps of a trial, not counted in its samples a second", least=0, most=LARGEST, changes_step=False
     )
 
 
@@ -368,18 +370,18 @@ class TrainConfig(TrainKnobs):
 
     model: str = knob(help="the network; torchvision:name is one of torchvision's", names=MODELS)
     data: str = knob(help="the data set", names=DATASETS)
-    batch_size: int = knob(help="examples of a step, all workers together", least=1)
-    learning_rate: float = knob(help="nominal: lr_rule, warm-up and schedule start from it", above=0)
-    seed: int = knob(0, "of parameters, order of examples and every generator", least=0)
-    model_args: Mapping[str, Any] = knob(factory=dict, help='for the model, such as {"init": "xavier"}')
-    data_args: Mapping[str, Any] = knob(factory=dict, help='for the data set, such as {"train_samples": 6000}')
+    batch_size: int = knob(help="examples in a step, over all workers", least=1)
+    learning_rate: float = knob(help="the rate from which lr_rule, warm-up and schedule start", above=0)
+    seed: int = knob(0, "for parameters, order of examples and all other random numbers", least=0)
+    model_args: Mapping[str, Any] = knob(factory=dict, help='arguments of the model, such as {"init": "xavier"}')
+    data_args: Mapping[str, Any] = knob(factory=dict, help='arguments of the data set, such as {"train_samples": 6000}')
     data_root: str | None = knob(
         None, "folder of data sets", unset="SCALESTUDY_DATA, else scalestudy/data in the user's cache"
     )
-    loss: str = knob("cross_entropy", "of an example", names=LOSSES)
-    metric: str = knob("accuracy", "of an example; its mean over the test set is told", names=METRICS)
+    loss: str = knob("cross_entropy", "loss of one example", names=LOSSES)
+    metric: str = knob("accuracy", "value of one example; its mean over the test set is reported", names=METRICS)
     max_steps: int | None = knob(
-        None, "end after so many steps and never evaluate: to time steps", least=1, unset="train all epochs"
+        None, "end after so many steps, without evaluation; for timing", least=1, unset="train all epochs"
     )
 
     def __post_init__(self) -> None:
@@ -406,7 +408,7 @@ class TrainConfig(TrainKnobs):
         if self.shards == "even" or self.shards == "speed":
             return even_weights(world_size)
         if len(self.shards) != world_size:
-            what = f"has not one weight for each of {world_size} workers"
+            what = f"has {len(self.shards)} weights for {world_size} workers"
             remedy = "add or remove weights, or use 'even'"
             raise KnobError([KnobProblem(field="shards", value=self.shards, what=what, remedy=remedy)])
         return self.shards
@@ -450,7 +452,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="lr_rule",
         other_applies=lambda rule: rule == "adascale",
-        reason="the gain of adascale rises by itself",
+        reason="the gain of adascale is a warm-up already",
         remedy="set warmup_epochs to 0, or choose another rule",
     ),
     Contradiction(
@@ -458,7 +460,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="schedule",
         other_applies=lambda schedule: schedule == "one_cycle",
-        reason="one_cycle has a rise of its own",
+        reason="one_cycle has its own warm-up",
         remedy="set warmup_epochs to 0, or choose another schedule",
     ),
     Contradiction(
@@ -466,7 +468,7 @@ CONTRADICTIONS = (
         applies=bool,
         other_key="optimizer.name",
         other_applies=lambda name: name != "sgd",
-        reason="only sgd takes it",
+        reason="only sgd uses it",
         remedy="set momentum to 0, or choose sgd",
     ),
 )

@@ -27,11 +27,11 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
 
     listed = ",".join(devices)
     if kind != "auto":
-        raise InputError(f"device: {kind} and devices {listed} say the same thing twice", "give one of the two")
+        raise InputError(f"device: {kind} and devices {listed} are both given", "give one of the two")
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if len(devices) != world_size:
         what = f"devices: {listed} names {len(devices)}, but there are {world_size} workers"
-        raise InputError(what, "name one a worker")
+        raise InputError(what, "name one for each worker")
     chosen = []
     for name in devices:
         try:
@@ -66,7 +66,7 @@ def make_precision(name: str, device: torch.device) -> Precision:
     if name == "fp32":
         return nullcontext
     if not has_bfloat16(device):
-        raise InputError(f"precision: bf16 is not there on this device ({device})", "choose fp32")
+        raise InputError(f"precision: bf16 is not available on this device ({device})", "choose fp32")
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
 

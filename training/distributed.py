@@ -63,7 +63,7 @@ def start_process_group(
     """
     if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
         raise InputError(
-            f"timeout_seconds: {timeout_seconds} is not a wait",
+            f"timeout_seconds: {timeout_seconds} is not a valid timeout",
             f"choose a number above 0, at most {LONGEST_TIMEOUT_SECONDS:g}",
         )
     if world_size == 1:

@@ -44,7 +44,7 @@ def make_metric(name: str) -> NamedMetric:
     short = name.rpartition(":")[2]
     if short == "loss":  # test_loss is another column of every record
         raise InputError(
-            f"metric: {name!r} would be written as test_{short}, which is something else", "rename the function"
+            f"metric: {name!r} would be reported as test_{short}, a name that is taken", "rename the function"
         )
     return NamedMetric(short, _checked("metric", name, resolve_field("metric", name, METRICS)))
 
@@ -136,7 +136,9 @@ def require_outputs(outputs: object, examples: int) -> None:
     if not outputs.is_floating_point():
         raise InputError(f"model: its outputs are {outputs.dtype}", "return floating-point numbers")
     if outputs.dim() == 0 or len(outputs) != examples:
-        raise InputError(f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return a row an example")
+        raise InputError(
+            f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return one row for each example"
+        )
 
 
 def _checked(field: str, name: str, function: PerExample) -> PerExample:
@@ -146,12 +148,12 @@ def _checked(field: str, name: str, function: PerExample) -> PerExample:
         values = function(outputs, targets)
         if not isinstance(values, torch.Tensor):
             raise InputError(
-                f"{field}: {name!r} gave a {type(values).__name__}", "return a tensor, one value an example"
+                f"{field}: {name!r} gave a {type(values).__name__}", "return a tensor with one value for each example"
             )
         if values.shape != targets.shape[:1]:
             raise InputError(
                 f"{field}: {name!r} gave values of shape {tuple(values.shape)} for {len(targets)} examples",
-                "return one value an example (for PyTorch's losses reduction='none', then the mean over an "
+                "return one value for each example (for PyTorch's losses reduction='none', then the mean over an "
                 "example's values)",
             )
         return values

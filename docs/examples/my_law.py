@@ -14,9 +14,9 @@ from scalestudy.experiments.plan.plan import label
 
 
 def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
-    """The law through the seconds that an epoch takes, one figure a number of workers. Raises NoLawError."""
+    """The law through the seconds of an epoch, one figure for each number of workers. Raises NoLawError."""
     if len(set(workers)) < 2:
-        raise NoLawError(f"one number of workers ({workers[0]}) makes no law; time two or more")
+        raise NoLawError(f"one number of workers ({workers[0]}) determines no law; time two or more")
     most = max(seconds)
     parameters = (
         Parameter(name="fixed", low=0.0, high=2 * most, starts=(0.1 * most, 0.5 * most)),
@@ -27,7 +27,7 @@ def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
 
 
 def of_summary(summary: dict) -> list[str]:
-    """A line for each combination of what is swept, but for the number of workers."""
+    """One line for each combination of swept values, the number of workers left out."""
     lines: dict[str, dict[int, float]] = {}
     for row in summary["timings"]:
         if row["epoch_seconds"]["value"] is not None:

@@ -15,7 +15,7 @@ ANYWHERE = 0.25
 """Share of the points that are drawn from the whole space."""
 
 Place = tuple[int, ...]
-"""Of each list, which value."""
+"""For each list of the sweep, the index of a value."""
 
 
 class BesideTheBest:
@@ -35,14 +35,14 @@ class BesideTheBest:
         self._best: tuple[float, Place] | None = None
 
     def next(self) -> Suggestion | None:
-        """A trial of a point that was chosen and has not run; of a new point where there is none."""
+        """A trial of a chosen point that has not run; if there is none, of a new point."""
         if not self._left and self._new and len(self._points) < self._spec.search.samples:
             self._enter(self._choose())
         first = next(iter(self._left), None)
         return None if first is None else self._left.pop(first)
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """An earlier run was given this trial: it is handed out again, unless its end is told as well."""
+        """An earlier run was given this trial: it is suggested again, unless its end is reported too."""
         if cell_key(trial.cell) in self._new:
             self._enter(cell_key(trial.cell))
 
@@ -56,7 +56,7 @@ class BesideTheBest:
                     self._judge(place, [self._records[each] for each in trials])
 
     def _choose(self) -> str:
-        """The key of a point that was not tried."""
+        """The key of a point that has not been tried."""
         keys = list(self._new)
         if self._best and self._random.random() >= ANYWHERE:
             near = [key for key in keys if _steps(self._new[key][0], self._best[1]) == 1]
@@ -78,5 +78,5 @@ class BesideTheBest:
 
 
 def _steps(one: Place, other: Place) -> int:
-    """How far two points are apart, over all lists."""
+    """The distance of two points, summed over all lists."""
     return sum(abs(here - there) for here, there in zip(one, other, strict=True))

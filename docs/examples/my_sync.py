@@ -1,4 +1,4 @@
-"""A gradient strategy of your own: one allreduce a parameter, all of them begun before the first is waited for."""
+"""A gradient strategy of your own: one allreduce a parameter, all started before the first is waited for."""
 
 import torch
 import torch.distributed as dist

@@ -59,7 +59,7 @@ def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]], timing_run
             worker_epochs=epochs * max(coming.sizes),
             seconds=None,
             gpu_seconds=None,
-            why=f"{coming.method} chooses the points while the study runs; these are the most that it can come to",
+            why=f"{coming.method} chooses the points while the study runs; these figures are the maximum",
         )
     measured = _measured(earlier_trials)
     return _of_factorised(plan, measured, timing_runs) if plan.factorised else _of_trials(plan.trials, measured)

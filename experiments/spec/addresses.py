@@ -38,14 +38,14 @@ def uri_problem(uri: str) -> tuple[str, str] | None:
     scheme, _, rest = uri.partition("://")
     if scheme not in SCHEMES:
         kinds = ", ".join(f"{each}://" for each in SCHEMES)
-        return "is storage of an unknown kind", f"name a folder, or a URI that starts with one of {kinds}"
+        return "is an unknown kind of storage", f"name a folder, or a URI that starts with one of {kinds}"
     if has_credentials(uri):
         names = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)" if scheme == "s3" else ""
-        remedy = f"take them out, and give them by the environment{names}"
-        return "holds credentials, which would stand in files and logs", remedy
+        remedy = f"remove them, and pass them in environment variables{names}"
+        return "holds credentials, which would appear in files and logs", remedy
     path = rest.partition("?")[0].split("/")
     if not path[0] or ".." in path:
-        return "is not a place in a bucket", "name a bucket and a folder in it, such as s3://bucket/runs"
+        return "is not a folder in a bucket", "name a bucket and a folder in it, such as s3://bucket/runs"
     return None
 
 

@@ -17,7 +17,7 @@ from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean,
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 MAX_TRIALS = 10_000
-INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it all the same"
+INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it anyway"
 
 Finding = tuple[str, Any, str, str]
 """Field, value, what is wrong, remedy."""
@@ -69,27 +69,27 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
     """
     values = values or partial(values_in, spec)
     if "adascale" in values("train.lr_rule"):
-        message = "goes by gradients as num_gpus workers measure them, so that epochs to a target depend on num_gpus"
+        message = "adapts the rate to the workers' gradients, so epochs to a target depend on num_gpus"
         yield field_of(spec, "train.lr_rule"), "adascale", message, INSTEAD
     for name in values("train.gradient_sync"):
         if name in INEXACT_SYNCS:
-            message = "does not sum gradients exactly, so that epochs to a target depend on num_gpus"
+            message = "does not sum gradients exactly, so epochs to a target depend on num_gpus"
             yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
         elif name not in GRADIENT_SYNCS:
-            message = "is code of your own, and only you can know whether it sums gradients exactly"
+            message = "is your own code, and can't be checked for exact gradient sums"
             yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
 
     # the built-in models that have batch normalisation or dropout
     model, arguments = spec.workload.model, spec.workload.model_args
     is_normalised = model == "resnet18" or (model == "mlp" and arguments.get("batch_norm") is True)
     if is_normalised and not all(values("train.sync_batch_norm")):
-        message = "has batch normalisation, which sees each worker's examples alone"
+        message = "has batch normalisation, which normalises over one worker's examples"
         yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {INSTEAD}"
     elif is_normalised and set(values("train.accumulation")) != {1}:
-        message = "has batch normalisation, which sees micro-batches, other examples at each num_gpus"
+        message = "has batch normalisation, which normalises over micro-batches, and these differ with num_gpus"
         yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
     if model == "mlp" and arguments.get("dropout"):
-        message = "draws dropout's random numbers by worker and not by example"
+        message = "has dropout, whose random numbers differ with num_gpus"
         yield "workload.model_args", arguments, message, f"set dropout: 0; or {INSTEAD}"
 
 
@@ -143,7 +143,7 @@ def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
 def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
     for batch_size, num_gpus in combinations(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
-            message = f"is a batch smaller than num_gpus {num_gpus}, so that a worker would have no example"
+            message = f"is smaller than num_gpus {num_gpus}, so a worker would have no example"
             remedy = f"use batches of at least {num_gpus} examples, or fewer workers"
             yield field_of(spec, "batch_size"), batch_size, message, remedy
 
@@ -152,7 +152,7 @@ def _weights_do_not_fit(spec: StudySpec) -> Iterator[Finding]:
     for shards, num_gpus in combinations(spec, "train.shards", "num_gpus"):
         if not isinstance(shards, str) and len(shards) != num_gpus:
             message = f"has {len(shards)} weights, but num_gpus is {num_gpus} in some trial"
-            remedy = "give one weight a worker, sweep one num_gpus, or use even"
+            remedy = "give one weight for each worker, sweep one num_gpus, or use even"
             yield field_of(spec, "train.shards"), list(shards), message, remedy
 
 
@@ -182,7 +182,7 @@ def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
         message = f"would choose the {best} {metric}; the {meant} is best"
         yield "workload.metric_mode", mode, message, f"write metric_mode: {better}"
     if metric.endswith(":loss"):
-        yield "workload.metric", metric, "would be reported as test_loss, which is the loss", "name it otherwise"
+        yield "workload.metric", metric, "would be reported as test_loss, the name of the loss", "rename the function"
     for target in spec.targets.accuracy:
         if metric in ("accuracy", "mse") and target <= 0:
             yield "targets.accuracy", target, "is too small", "it must be greater than 0"
@@ -194,7 +194,7 @@ def _stop_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     if spec.targets.stop is True and not spec.targets.accuracy:
         yield "targets.stop", True, "has no target to stop at", "give one, such as targets: {accuracy: [0.9]}"
     elif spec.targets.stop is True and spec.search.method == "tpe" and spec.search.objective == "metric":
-        message = "would hide the best metric, which search.objective looks for"
+        message = "would end trainings before their best metric, which search.objective looks for"
         yield "targets.stop", True, message, "set search.objective: time_to_target, or stop: false"
 
 
@@ -202,18 +202,18 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     search, method, objective = spec.search, spec.search.method, spec.search.objective
     if method in ("grid", "factorised"):
         for key, values in spec.sweep.ranges().items():
-            message = f"is a distribution, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
+            message = f"is a range, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
             yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
 
     if method == "tpe" and spec.sweep.points:
         remedy = "list the parameters or give them ranges, or set search.method: random"
-        yield "sweep.points", list(spec.sweep.points), "are chosen points, between which tpe can't learn", remedy
+        yield "sweep.points", list(spec.sweep.points), "can't be searched by tpe, which needs lists or ranges", remedy
     elif method == "tpe" and Space.of(spec.sweep).count < 2:
         remedy = "list more values, give a range such as learning_rate: {log_uniform: [0.01, 1]}, or use a grid"
-        yield "search.method", "tpe", "has one possible point, so that there is nothing to search", remedy
+        yield "search.method", "tpe", "has nothing to search: the sweep has one point", remedy
 
     if objective != "metric" and method != "tpe":
-        yield "search.objective", objective, "has no effect: only tpe looks for it", "set search.method: tpe"
+        yield "search.objective", objective, "has no effect: only tpe uses it", "set search.method: tpe"
     elif objective != "metric" and not spec.targets.accuracy:
         yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
 
@@ -221,7 +221,7 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
         swept = spec.sweep.values_of("train.epochs")
         epochs = (swept or [spec.train.epochs])[0]
         if len(swept) > 1:
-            message = "decides how long a trial trains, and train.epochs is swept as well"
+            message = "can't be combined with a sweep over train.epochs: both decide how long a trial trains"
             yield "search.scheduler", "asha", message, "set train.epochs to the longest, or scheduler: none"
         elif epochs == 1:
             remedy = "train for more epochs, or set scheduler: none"
@@ -237,22 +237,23 @@ def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
     if search.method != "factorised":
         for key, value in (("train_on", search.train_on), ("allow_inexact", search.allow_inexact)):
             if value:
-                yield f"search.{key}", value, "has no effect: no grid is factorised", "set search.method: factorised"
+                message = "has no effect: search.method is not factorised"
+                yield f"search.{key}", value, message, "set search.method: factorised"
         return
 
     sizes, points = spec.sweep.values_of("num_gpus"), list(spec.sweep.points or ())
     in_points = [key for key in ("num_gpus", "seed") if any(key in point for point in points)]
     if in_points:
-        message = f"give {in_points[0]}, so that they are no grid of it"
-        yield "sweep.points", points, message, f"list sweep.{in_points[0]} apart, or set search.method: grid"
+        message = f"contain {in_points[0]}, which a factorised study combines with every point"
+        yield "sweep.points", points, message, f"list it under sweep.{in_points[0]} instead, or set search.method: grid"
     elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` tells of a range
         if len(sizes) < 2:
-            message = "has nothing to factorise: there is one num_gpus"
+            message = "has nothing to factorise: the sweep has one num_gpus"
             yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"
         elif search.train_on is not None and search.train_on not in sizes:
             choices = ", ".join(map(str, sizes))
             remedy = f"choose one of {choices}, or null"
-            yield "search.train_on", search.train_on, "is no num_gpus of the sweep", remedy
+            yield "search.train_on", search.train_on, "is not in sweep.num_gpus", remedy
 
     if not search.allow_inexact:
         yield from inexact_findings(spec)

@@ -171,7 +171,7 @@ def _apply(override: str, origin: Origin) -> list[Problem]:
             target[part] = {}
         target = target[part]
         if not isinstance(target, dict):
-            return [problem(key, text, f"can't be set: {part} has no keys", "name a key that is there")]
+            return [problem(key, text, f"can't be set: {part} has no keys", "name an existing key")]
     target[parts[-1]] = value.data
     origin.overridden.append(tuple(parts))
     return []
@@ -246,7 +246,7 @@ def new_spec_from(study: str, name: str, file: str | None = None) -> str:
     names = catalogue()
     if study not in names:
         remedy = f"{did_you_mean(study, names)}choose {', '.join(names)}"
-        raise one_problem("--from", "is no study of the catalogue", remedy, value=study)
+        raise one_problem("--from", "is not a study of the catalogue", remedy, value=study)
     text = (STUDIES / f"{study}.yaml").read_text(encoding="utf-8")
     text = text.replace(f"\nname: {study}\n", f"\nname: {json.dumps(name)}\n", 1)  # in quotes: 123 is a name, too
     parse_study(text, file or f"{name}.yaml", models=MODELS, datasets=DATASETS)

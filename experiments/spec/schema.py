@@ -40,7 +40,7 @@ def json_schema() -> Schema:
         named = sections["workload"]["properties"][key]
         named |= _name_of(names)
         del named["type"]
-    sections["train"] = _knobs(Train, "How one trial is trained. Any key may stand under `sweep` too, with a list.")
+    sections["train"] = _knobs(Train, "How one trial is trained. Any key can be swept too, with a list under `sweep`.")
     sections["sweep"] = _sweep()
     return {"$schema": DIALECT, "title": "A study of scalestudy", **schema}
 

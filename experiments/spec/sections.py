@@ -154,7 +154,7 @@ class Workload(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(CheckpointKnobs, TrainKnobs):
-    """How one trial is trained. Each of these keys may also stand under `sweep`, with a list."""
+    """How one trial is trained. Each of these keys can also be swept, with a list under `sweep`."""
 
 
 OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes_step)
@@ -234,10 +234,10 @@ class Targets(Section):
     accuracy: Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(_distinct)] = ()
     """Values of the target metric to time; accuracies are above 0 and at most 1. Empty: recommend by the best value."""
     stop: Annotated[bool | str, one_of("auto", True, False)] = "auto"
-    """Whether a training ends once it has reached the hardest of them; auto: in factorised studies, and where
-    search.objective is a time or a cost, yes, else no, so that a grid shows final accuracies."""
+    """Whether a training ends once it has reached the hardest of them. auto: yes in factorised studies and where
+    search.objective is a time or a cost; otherwise no, so that a grid shows final accuracies."""
     price_per_gpu_hour: NotNegative | None = None
-    """In any currency; null: cost is told in GPU-seconds."""
+    """In any currency; null: cost is reported in GPU-seconds."""
     tolerance: NotNegative = 0.1
     """How much longer than the fastest cell the recommended one may take, as a share; 0: no longer."""
 

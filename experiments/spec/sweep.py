@@ -110,7 +110,7 @@ class _Reader:
         if not self._is_known(key, (key,), raw):
             return ()
         if key in in_points:
-            self._add((key,), raw, "is given here and in points", "keep one of the two")
+            self._add((key,), raw, "is listed in sweep.points too", f"remove {key} from sweep, or from the points")
         if isinstance(raw, Mapping) and len(raw) == 1 and next(iter(raw)) in KINDS:
             return self._range(key, raw) or ()
         if isinstance(raw, Mapping) and set(raw) == {"choice"}:
@@ -153,13 +153,13 @@ class _Reader:
     def _range(self, key: str, raw: Mapping[str, Any]) -> Range | None:
         kind, bounds = next(iter(raw.items()))
         if number_type(key) is None:
-            self._add((key,), raw, "is a range, but the values are no measure", "list the values")
+            self._add((key,), raw, "is a range, which this key can't have", "list the values")
             return None
         listed = list(bounds) if isinstance(bounds, list | tuple) else []
         is_pair = len(listed) == 2 and all(type(bound) in (int, float) for bound in listed)
         if not is_pair or not listed[0] < listed[1] or (kind == "log_uniform" and listed[0] <= 0):
             above = "above 0, " if kind == "log_uniform" else ""
-            self._add((key,), raw, "has no valid bounds", f"write {{{kind}: [low, high]}}, {above}low < high")
+            self._add((key,), raw, "has invalid bounds", f"write {{{kind}: [low, high]}}, {above}low < high")
             return None
         before = len(self.problems)
         low, high = (self._value(key, (key,), bound) for bound in listed)

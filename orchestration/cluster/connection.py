@@ -103,7 +103,7 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
         _forget(home, tuple(variables))
         raise UnreachableError(
             f"Ray could not be started on this machine ({first_sentence(str(error))})",
-            "is it very busy, or short of memory or disk? `scalestudy doctor` looks for that; then try again",
+            "run `scalestudy doctor`, which checks memory and disk, then try again",
         ) from error
     if not ours and token.is_file():
         token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
@@ -161,15 +161,15 @@ def first_sentence(text: str) -> str:
 
 def _not_let_in(address: str, reason: str) -> UnreachableError:
     return UnreachableError(
-        f"--address: {address}: Ray answers there, and does not let this process in ({first_sentence(reason)})",
-        f"{TOKEN_REMEDY}; or is its version another than here?",
+        f"--address: {address}: Ray answers, but refuses this process ({first_sentence(reason)})",
+        f"{TOKEN_REMEDY}; or install the cluster's version of Ray here",
     )
 
 
 def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     first_line = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
     return UnreachableError(
-        f"--address: {address or 'auto'}: no Ray cluster is in reach ({first_line})",
+        f"--address: {address or 'auto'}: no Ray cluster can be reached ({first_line})",
         "start one (`ray start --head`), correct the address and the token, or use --address local",
     )
 

@@ -84,7 +84,7 @@ def run_bench(
     try:
         return replace(done, tracking_uri=address.shown, run_id=_log(done, address))
     except Exception as error:  # MLflow raises its own, SQLAlchemy's and requests' errors
-        problem = f"tracking.uri: {address.shown}: the run could not be kept ({type(error).__name__})"
+        problem = f"tracking.uri: {address.shown}: the run could not be recorded ({type(error).__name__})"
         remedy = "the results above are complete; correct MLFLOW_TRACKING_URI and run it again"
         return replace(done, untracked=UnreachableError(problem, remedy))
 
@@ -134,7 +134,7 @@ def bench_console() -> Console:
 def machine_line(done: Benched) -> str:
     """What the figures were taken on, in one line."""
     said = done.machine
-    how = ", small sizes (--quick): figures not to be quoted" if done.quick else ""
+    how = ", small sizes (--quick), whose figures mean little" if done.quick else ""
     return f"on {said['device']}, {said['cores']} cores, {said['threads']} threads, torch {said['torch']}{how}"
 
 
@@ -202,12 +202,12 @@ class MaxBatchBench:
         from scalestudy.training.chapter.measuring import Experiment
 
         if device.type == "cpu" and self._memory_gib is None:
-            raise RequestError("bench max-batch: on a CPU the limit has to be stated", "add --memory GIB")
+            raise RequestError("bench max-batch: a CPU needs a limit", "add --memory GIB")
         largest = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
         metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(largest.values(), 1)}
         return Experiment(
             name=NAME,
-            question=f"What is the largest batch that one worker's memory takes in {self._study}?",
+            question=f"What is the largest batch that fits one worker's memory in {self._study}?",
             tables=(_answers(largest), *(_tries(way, each) for way, each in largest.items())),
             notes=_notes(next(iter(largest.values()))),
             metrics=metrics,
@@ -268,4 +268,4 @@ def _notes(search: MaxBatch) -> tuple[str, ...]:
         "With several workers a study's batch_size may be num_gpus times as large; each worker then needs one "
         "more copy of the gradients, for the buckets of DistributedDataParallel."
     )
-    return kind, several, "The largest batch is found to within 1/64: a bit more may fit, and much more does not."
+    return kind, several, "The largest batch is found to within 1/64: slightly more may fit, much more does not."

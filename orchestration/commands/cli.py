@@ -69,11 +69,11 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the study, or FOLDER/NAME; the file is NAME.yaml.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study, or FOLDER/NAME; writes NAME.yaml.")],
     study: CatalogueStudy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented spec: every key with its default, or a study of the catalogue."""
+    """Write a commented spec. It has every key with its default, or is a copy of a catalogue study."""
     from scalestudy.orchestration.commands.folder import write_new_spec
 
     path = write_new_spec(name, study)
@@ -93,13 +93,11 @@ def schema() -> None:
 def plan(
     spec: Spec,
     set_: Overrides = None,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Workers that a machine has room for; default: this one's.")
-    ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Machines of the cluster.")] = 1,
+    slots: Annotated[int | None, typer.Option(min=1, help="Workers that fit one machine; default: this one's.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of machines.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials, their order, when each is expected to run, and what they cost; runs nothing."""
+    """Show the trials, their order and their cost. Runs nothing."""
     from scalestudy.experiments.plan.estimate import estimate
     from scalestudy.experiments.plan.plan import make_plan
     from scalestudy.experiments.plan.timing_runs import runs_each
@@ -124,7 +122,7 @@ def plan(
 
 @app.command("inspect")
 def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Show the parameters of the model that a study trains, and the memory they take; trains nothing."""
+    """Show a model's parameters and their memory. Trains nothing."""
     from scalestudy.orchestration.commands.inspect import inspect_study
 
     variants = inspect_study(spec, set_ or ())
@@ -143,7 +141,7 @@ def run(
     extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study, and print the book's table and the answer."""
+    """Run a study, and print its table and the answer."""
     from scalestudy.orchestration.study.study import run_study
 
     if out is not None and extend is not None:
@@ -156,7 +154,7 @@ def run(
 
 @app.command()
 def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
-    """Go on with a study that was interrupted; what has ended is not run again."""
+    """Continue an interrupted study. Trials that have ended are not run again."""
     from scalestudy.orchestration.study.study import resume_study
 
     _show_end(resume_study(_study(folder, acts=True), address=address, view=None if as_json else _view), as_json)
@@ -197,7 +195,7 @@ def _show_end(result: StudyResult, as_json: bool) -> None:
 
 @app.command()
 def status(folder: Folder, as_json: AsJson = False) -> None:
-    """Say how a study stands, also while another process runs it."""
+    """Show the state of a study, also while another process runs it."""
     from scalestudy.orchestration.commands.folder import status_lines, status_of
 
     current = status_of(_study(folder))
@@ -238,15 +236,15 @@ def open_(folder: Folder = LATEST, as_json: AsJson = False) -> None:
 @app.command()
 def submit(
     spec: Spec,
-    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Of Ray's job server.")],
+    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Address of Ray's job server.")],
     set_: Overrides = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable of the job's environment; NAME: as it is here."),
+        typer.Option("--env", metavar="NAME[=VALUE]", help="Variable for the job; NAME alone: its value here."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
 ) -> None:
-    """Run a study as a job of a Ray cluster; the current folder travels along."""
+    """Run a study as a job of a Ray cluster. The current folder travels along."""
     from scalestudy.orchestration.commands.submit import submit_study
 
     raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
@@ -255,12 +253,10 @@ def submit(
 @app.command()
 def report(
     folder: Folder,
-    include_flagged: Annotated[
-        bool, typer.Option("--include-flagged", help="Fit laws to timings too that were disturbed.")
-    ] = False,
+    include_flagged: Annotated[bool, typer.Option("--include-flagged", help="Use disturbed timings too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a study's summary and report anew, from its records alone."""
+    """Rewrite a study's summary and report from its records."""
     from scalestudy.orchestration.commands.folder import rebuild_report
 
     path = rebuild_report(_study(folder), include_flagged=include_flagged)
@@ -275,7 +271,7 @@ def recommend(
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Share by which it may take longer than the fastest; default targets.tolerance."),
+        typer.Option(help="How much longer than the fastest, as a share; default: targets.tolerance."),
     ] = None,
     by: By = None,
     file: Annotated[
@@ -285,11 +281,11 @@ def recommend(
         ),
     ] = None,
     torchrun: Annotated[
-        bool, typer.Option("--torchrun", help="Print the command that trains it; the words go to stderr.")
+        bool, typer.Option("--torchrun", help="Print the command that trains it; all else goes to stderr.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what to choose, from a study's records."""
+    """Recommend workers, batch size and rate from a study's records."""
     from scalestudy.orchestration.commands.folder import advise
     from scalestudy.orchestration.commands.recommended import RecommendedCell
 
@@ -312,7 +308,7 @@ def recommend(
 
 @app.command()
 def compare(folders: Folders, as_json: AsJson = False) -> None:
-    """Show studies side by side: what differs beyond the noise of their seeds."""
+    """Show studies side by side. Marks what differs beyond the noise of their seeds."""
     from scalestudy.orchestration.commands.folder import compare_studies
 
     comparison = compare_studies([_study(folder) for folder in folders])
@@ -324,7 +320,7 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
 
 @app.command()
 def sync(folder: Folder, as_json: AsJson = False) -> None:
-    """Send MLflow what it missed while it was away."""
+    """Send MLflow the records that it missed."""
     from scalestudy.orchestration.commands.folder import sync_tracking
 
     sent, uri = sync_tracking(_study(folder, acts=True))
@@ -334,9 +330,9 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
-    uri: Annotated[str | None, typer.Option(help="A tracking URI other than `run` would take.")] = None,
+    uri: Annotated[str | None, typer.Option(help="Tracking URI; default: the one that `run` uses.")] = None,
 ) -> None:
-    """Open MLflow's pages on 127.0.0.1, over the same store as `run`."""
+    """Serve MLflow's pages on 127.0.0.1. They show the store that `run` uses."""
     from scalestudy.orchestration.commands.ui import serve_ui
 
     raise typer.Exit(serve_ui(uri, port))
@@ -345,10 +341,10 @@ def ui(
 @app.command()
 def doctor(
     spec: DoctorsSpec = "digits-quick",
-    address: Annotated[str | None, typer.Option(help="A cluster to look at; default: this machine.")] = None,
+    address: Annotated[str | None, typer.Option(help="Cluster to check; default: this machine.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what would stop a study here, and say what to do about it; exit 1 when something is broken."""
+    """Check whether a study can run here. Says what to fix; exits with 1 if something is broken."""
     from scalestudy.orchestration.commands.doctor import examine
 
     findings = examine(spec, address)
@@ -365,14 +361,16 @@ def bench(
     spec: BenchsSpec = None,
     set_: Overrides = None,
     memory: Annotated[
-        float | None, typer.Option(help="Of max-batch on a CPU: the GiB that a worker may use.", metavar="GIB")
+        float | None, typer.Option(help="For max-batch on a CPU: GiB that a worker may use.", metavar="GIB")
     ] = None,
     device: Device = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: what it looks like, not what it takes.")] = False,
-    track: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Keep it as a run of scalestudy-bench.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to try it; the figures mean little.")] = False,
+    track: Annotated[
+        bool, typer.Option("--mlflow/--no-mlflow", help="Record it as scalestudy-bench in MLflow.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Run one of the book's execution experiments here, or find the largest batch that a worker's memory takes."""
+    """Measure how this machine runs programs. max-batch finds the largest batch that fits a worker's memory."""
     from scalestudy.orchestration.commands.bench import NAME, MaxBatchBench, bench_console, run_bench, show_bench
 
     runner = MaxBatchBench(spec, set_ or (), memory) if name == NAME else None
@@ -390,10 +388,10 @@ def bench(
 @data_app.command("fetch")
 def fetch(
     name: DataSet,
-    source: Annotated[Path | None, typer.Option("--from", help="A folder that has the files already.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Folder that has the files already.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a data set's files where studies look for them; their checksums are verified."""
+    """Download a data set, or copy it. Checksums are verified."""
     from scalestudy.orchestration.commands.folder import fetch_data
 
     files, root = fetch_data(name, source)

@@ -59,7 +59,7 @@ def _safely(name: str, check: Check) -> list[Finding]:
     except StudyError as error:
         findings.append(Finding(name, "broken", error.problem, error.remedy))
     except OSError as error:
-        findings.append(Finding(name, "broken", str(error), "see to it that this user may read and write there"))
+        findings.append(Finding(name, "broken", str(error), "make it readable and writable for this user"))
     return findings
 
 
@@ -121,7 +121,7 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
             cluster.disconnect()
     cores = sum(node.cpus for node in cluster.nodes)
     gpus = sum(node.gpus for node in cluster.nodes)
-    where = "started here for a look" if cluster.started_here else cluster.address
+    where = "started here for this check" if cluster.started_here else cluster.address
     yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
     if differing:
         yield Finding("versions", "broken", differing.problem, differing.remedy)

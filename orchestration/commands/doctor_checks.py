@@ -206,7 +206,7 @@ def threads(environment: Mapping[str, str], cores: int, workers: int, per_worker
     """
     name, wanted = "threads", workers * per_worker
     if wanted > cores:
-        text = f"{workers} workers × {per_worker} threads on {cores} cores: their times say little, and are flagged"
+        text = f"{workers} workers × {per_worker} threads on {cores} cores: their timings mean little, and are flagged"
         remedy = "lower resources.cpus_per_worker or sweep.num_gpus, or leave out resources.oversubscribe"
         return Finding(name, "note", text, remedy)
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -297,10 +297,10 @@ def host(name: str, address: str | None, interface_named: bool, elsewhere: bool)
     if interface_named:
         return Finding("host name", "ok", f"{name}; workers use the interface of GLOO_SOCKET_IFNAME")
     if address is None:
-        text = f"{name} stands for no address: workers of other machines can't join those here"
+        text = f"{name} resolves to no address: workers on other machines can't join those here"
         return Finding("host name", "broken" if elsewhere else "note", text, remedy)
     if address.startswith("127.") or address == "::1":
-        text = f"{name} is {address}: enough on one machine, workers of other machines could not join"
+        text = f"{name} is {address}: fine on one machine, but workers on other machines can't join"
         return Finding("host name", "note" if elsewhere else "ok", text, remedy if elsewhere else "")
     return Finding("host name", "ok", f"{name} is {address}")
 
@@ -326,7 +326,7 @@ def meeting(backend: str, seconds: float = MEETING_SECONDS) -> Finding:
     try:
         said, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        said, errors = "", f"nothing came of it in {seconds:.0f} s"
+        said, errors = "", f"no result after {seconds:.0f} s"
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

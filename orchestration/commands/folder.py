@@ -132,9 +132,7 @@ def status_lines(current: Status) -> list[str]:
     if not current.holder and current.state != "finished":
         lines.append(f"to go on: scalestudy resume {quote(current.folder)}")
     if not current.holder and current.unsent:
-        lines.append(
-            f"MLflow has not got {current.unsent} entries of the journal: scalestudy sync {quote(current.folder)}"
-        )
+        lines.append(f"MLflow lacks {current.unsent} journal entries: scalestudy sync {quote(current.folder)}")
     return lines
 
 
@@ -294,7 +292,7 @@ def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
     from scalestudy.experiments.analysis.answers.summary import summarise
 
     if len(paths) < 2:
-        raise RequestError("DIR: one study has nothing to be compared with", "name two or more")
+        raise RequestError("DIR: a comparison needs two studies", "name two or more")
     summaries: dict[str, Any] = {}
     for path in paths:
         folder = open_folder(path)

@@ -80,11 +80,9 @@ Spec = Annotated[
         autocompletion=specs,
     ),
 ]
-DoctorsSpec = Annotated[
-    str, typer.Argument(metavar="[SPEC]", help="The study that is to run here.", autocompletion=specs)
-]
+DoctorsSpec = Annotated[str, typer.Argument(metavar="[SPEC]", help="Study to check for.", autocompletion=specs)]
 BenchsSpec = Annotated[
-    str | None, typer.Argument(metavar="[SPEC]", help="Of max-batch: the study.", autocompletion=specs)
+    str | None, typer.Argument(metavar="[SPEC]", help="For max-batch: the study.", autocompletion=specs)
 ]
 CatalogueStudy = Annotated[
     str | None,
@@ -97,7 +95,9 @@ Folder = Annotated[
 Folders = Annotated[
     list[str],
     typer.Argument(
-        metavar="DIR DIR…", help="Folders of studies, or latest; the first is the base.", autocompletion=folders
+        metavar="DIR DIR…",
+        help="Folders of studies, or latest; the others are compared with the first.",
+        autocompletion=folders,
     ),
 ]
 Extended = Annotated[
@@ -122,17 +122,15 @@ DataSet = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option(help="auto: a running cluster; local: one of its own.", autocompletion=words("auto", "local")),
+    typer.Option(help="auto: a running cluster; local: a new one of its own.", autocompletion=words("auto", "local")),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=words("auto", "cpu", "cuda"))]
 By = Annotated[
     str | None,
-    typer.Option(help="time or cost: what to have least of.", autocompletion=words("time", "cost")),
+    typer.Option(help="time or cost: which of them to minimise.", autocompletion=words("time", "cost")),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value in place of the spec's.")
-]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the spec.")]
 
 
 def _show_version(wanted: bool) -> None:

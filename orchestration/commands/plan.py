@@ -177,10 +177,10 @@ def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
     slots = " + ".join(str(node.slots) for node in forecast.room.nodes)
     rule = "one trial at a time on a machine" if forecast.room.exclusive else "trials side by side where they fit"
     starts = f"{len(schedule.groups)} group starts, {schedule.evictions} of them ended early to make room"
-    most = "at most, for trials may be stopped early: " if forecast.at_most else ""
+    most = "at most, because trials may stop early: " if forecast.at_most else ""
     if forecast.unit == "seconds":
         bound = duration_text(schedule.lower_bound)
-        times = f"about {duration_text(schedule.makespan)}; {bound} were every group started for nothing"
+        times = f"about {duration_text(schedule.makespan)}; {bound} if starting workers took no time"
     else:
         times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
     return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}"]

@@ -63,7 +63,7 @@ def stop_lines(spec: StudySpec) -> list[str]:
     from scalestudy.experiments.analysis.measures.metric import StudyMetric
 
     reached = f"{spec.stop_target:g} {StudyMetric.of(spec.workload).title}"
-    saved = "saves the epochs after that; how many is known when they have run"
+    saved = "saves the epochs after that; how many is known only after the run"
     return [f"targets.stop: a training ends once it has reached {reached}, which {saved}"]
 
 

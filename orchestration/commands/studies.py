@@ -228,7 +228,7 @@ def _answer(folder: StudyFolder, state: str) -> Figure:
         return missing("it has not ended" if state == "running" else f"it has no report; {again} writes one")
     summary: Mapping[str, Any] = json.loads(folder.summary_file.read_text("utf-8"))
     if (version := summary.get("version")) != SUMMARY_VERSION:
-        return missing(f"its summary.json has version {version}, not {SUMMARY_VERSION}; {again} writes it anew")
+        return missing(f"its summary.json has version {version}, not {SUMMARY_VERSION}; {again} rewrites it")
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     chosen = recommendation["recommended"]
     if not present(chosen):

@@ -71,8 +71,8 @@ def _spec_in(spec: str, folder: Path) -> str:
     path = Path(spec).resolve()
     if not path.is_relative_to(folder):
         raise RequestError(
-            f"SPEC: {spec}: does not lie in the current folder, which travels with the job",
-            "copy it here, or run the command where it lies",
+            f"SPEC: {spec}: is outside the current folder, which is all that travels with the job",
+            "copy it here, or run the command in its folder",
         )
     return str(path.relative_to(folder))
 
@@ -110,7 +110,7 @@ def submit_study(
     except Exception as error:  # the client raises RuntimeError with the server's words
         said = redacted(first_line(error), asked.secrets)
         raise UnreachableError(
-            f"--address: {address}: the job was refused ({said})", "see the words of the server; nothing was started"
+            f"--address: {address}: the job was refused ({said})", "read the server's message; nothing was started"
         ) from None
     server = redacted(address)
     print(f"job: {job} at {server}; to stop it: ray job stop --address {server} {job}", flush=True)
@@ -135,7 +135,7 @@ def _client(address: str) -> Any:
         return JobSubmissionClient(address)
     except AuthenticationError as error:
         raise UnreachableError(
-            f"--address: {address}: the cluster does not take this token, or wants one ({first_sentence(str(error))})",
+            f"--address: {address}: the cluster refuses this token, or requires one ({first_sentence(str(error))})",
             TOKEN_REMEDY,
         ) from error
     except Exception as error:

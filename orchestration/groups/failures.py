@@ -27,7 +27,7 @@ CAUSE_TEXT: Mapping[str, str] = {
     "stalled": "no step was finished for limits.stalled_seconds",
     "controller_lost": "the Ray Train controller of the trial's workers died",
     "node_lost": "a node of the cluster was lost",
-    "preempted": "a node of the trial's workers is to go, and they have left it",
+    "preempted": "a node is about to be removed, and the trial's workers have left it",
     "tune_trial": "the Tune process that follows the trial died",
     "time_limit": "the trial ran longer than limits.trial_minutes",
 }
@@ -134,8 +134,8 @@ def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure
 def no_room(room: int, needed: int) -> str:
     """The message for a trial whose workers the cluster's nodes can't hold any more."""
     return (
-        f"nodes were lost, or drain: the cluster has room for {room} workers, and the trial needs {needed}; "
-        "add nodes and run the study anew, or leave this num_gpus out"
+        f"nodes were lost or are draining: the cluster has room for {room} workers, and the trial needs {needed}; "
+        "add nodes and run the study again, or remove this num_gpus"
     )
 
 
@@ -149,7 +149,7 @@ def with_logs(message: str, logs: str) -> str:
 CGROUPS = Path("/sys/fs/cgroup")
 WHOLE_MACHINE = Path("/proc/vmstat")
 ANSWER_SECONDS = 20.0
-KERNEL_KILL = "the kernel killed the worker for want of memory (its control group's count of such kills rose)"
+KERNEL_KILL = "the kernel killed the worker because memory ran out (its control group counted the kill)"
 
 
 def kills_so_far(node: str) -> KillCount | None:

@@ -123,7 +123,7 @@ class StudyLock:
     def _refuse_if_held(self, holder: Holder | None) -> None:
         if holder and holder.is_alive:
             who = f"process {holder.pid} on {holder.host} (seen {holder.silent_seconds:.0f} s ago)"
-            raise RequestError(f"DIR: {self._where}: is run by {who}", "wait for its end, or stop it")
+            raise RequestError(f"DIR: {self._where}: is being run by {who}", "wait for its end, or stop it")
 
     def _read(self) -> str:
         return self._file.read_text(encoding="utf-8")

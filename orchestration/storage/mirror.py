@@ -187,8 +187,8 @@ def check_nodes(address: str, cluster: Cluster) -> None:
             store.delete(name)
     bad = sorted(f"{node.host} ({reason})" for node, reason in zip(cluster.nodes, reasons, strict=True) if reason)
     if bad:
-        remedy = "give every node the bucket's credentials: by the environment of `ray start`, or `submit --env`"
-        raise UnreachableError(f"storage: {address}: is out of reach on {', '.join(bad)}", remedy)
+        remedy = "give every node the bucket's credentials, in the environment of `ray start` or with `submit --env`"
+        raise UnreachableError(f"storage: {address}: can't be reached on {', '.join(bad)}", remedy)
 
 
 def _reaches(address: str, name: str) -> str:

@@ -139,11 +139,11 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
         raise RequestError(f"{problem}, not {plan.factorised.train_on}", f"set search.train_on: {trained_on}")
     grown = dict.fromkeys((*GROW, "train_on"))  # train_on was compared above, as the plans have resolved it
     if spec.search.model_copy(update=grown) != before.spec.search.model_copy(update=grown):
-        remedy = f"leave all but {' and '.join(f'search.{key}' for key in GROW)} as it was"
-        raise RequestError(f"{where}: search: is another one", remedy)
+        remedy = f"change nothing there but {' and '.join(f'search.{key}' for key in GROW)}"
+        raise RequestError(f"{where}: search: differs from the study's spec", remedy)
     changed = [part for part in SUGGESTED_FROM if getattr(spec, part) != getattr(before.spec, part)]
     if plan.to_suggest and changed:
-        remedy = "leave all but search.samples as it was: the search goes on in the space that it knows"
+        remedy = "change nothing but search.samples: the search continues in the same space"
         raise RequestError(f"{where}: {', '.join(changed)}: differs from the study's spec", remedy)
     stopped = [line for line in before.history.ended.values() if line["status"] == "at_target"]
     if stopped and spec.stop_target != (target := before.spec.stop_target):

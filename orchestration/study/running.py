@@ -296,7 +296,7 @@ class RunningStudy:
         """Stops the study, and writes nothing any more: another process runs it."""
         self.lock_lost = True
         self.writer.abandon()
-        self.broken = "another process has taken the study's lock, this one having been silent for too long"
+        self.broken = "another process has taken the study's lock, because this one was silent for too long"
         self.stop()
 
     def _finish(self, caught: Sequence[int]) -> dict[str, Any] | None:

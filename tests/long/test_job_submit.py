@@ -82,7 +82,7 @@ def test_without_the_token_nothing_is_submitted_or_run(cluster, variables, tmp_p
     wanted = scalestudy("submit", "digits-quick", cwd=REPOSITORY, **variables, **tokens)
     assert (wanted.returncode, wanted.stdout) == (3, ""), wanted.stderr
     assert wanted.stderr.startswith(f"--address: {variables['RAY_API_SERVER_ADDRESS']}: ")
-    assert "does not take this token, or wants one" in wanted.stderr
+    assert "refuses this token, or requires one" in wanted.stderr
     assert wanted.stderr.count("\n") == 1, "one line"
     assert "not-the-token" not in wanted.stderr
     assert "Traceback" not in wanted.stderr
@@ -90,7 +90,7 @@ def test_without_the_token_nothing_is_submitted_or_run(cluster, variables, tmp_p
     run = scalestudy("run", "--address", f"127.0.0.1:{PORT}", cwd=tmp_path, **variables, **tokens)
     assert (run.returncode, run.stdout) == (3, ""), run.stderr
     assert "Traceback" not in run.stderr
-    assert run.stderr.startswith(f"--address: 127.0.0.1:{PORT}: Ray answers there, and does not let this process in")
+    assert run.stderr.startswith(f"--address: 127.0.0.1:{PORT}: Ray answers, but refuses this process")
     assert "RAY_AUTH_TOKEN" in run.stderr
     assert run.stderr.count("\n") == 1, "one line"
     assert list(tmp_path.iterdir()) == [], "nothing is written"

@@ -174,7 +174,7 @@ def test_a_trial_spans_nodes_that_share_only_the_bucket(bucket, tmp_path):
 def test_a_node_without_the_credentials_is_named(bucket):
     cluster, before = clusters.connect(None), bucket.names()
     host = cluster.nodes[0].host
-    with pytest.raises(UnreachableError, match=rf"is out of reach on {host} \(.+\); give every node"):
+    with pytest.raises(UnreachableError, match=rf"can't be reached on {host} \(.+\); give every node"):
         mirror.check_nodes(bucket.uri("probed"), cluster)
     assert bucket.names() == before
     assert mirror._reaches(bucket.uri("probed"), "probe-0") == "it is not the same there"

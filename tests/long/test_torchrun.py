@@ -52,7 +52,7 @@ def test_devices_must_be_one_a_worker() -> None:
         "cpu,cpu,cpu",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one a worker" in done.stderr
+    assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one for each worker" in done.stderr
 
 
 @pytest.mark.parametrize(

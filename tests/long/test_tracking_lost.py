@@ -75,7 +75,7 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     assert f"scalestudy sync {tmp_path / 'out'}" in study.stdout
     folder = StudyFolder(tmp_path / "out")
     assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]
-    assert "MLflow has not got" in scalestudy("status", "out", cwd=tmp_path).stdout
+    assert "MLflow lacks" in scalestudy("status", "out", cwd=tmp_path).stdout
 
     server.start()
     try:
@@ -83,7 +83,7 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
         assert done.returncode == 0, done.stderr
     finally:
         server.stop()
-    assert "MLflow has not got" not in scalestudy("status", "out", cwd=tmp_path).stdout
+    assert "MLflow lacks" not in scalestudy("status", "out", cwd=tmp_path).stdout
     assert_recorded_once(server.store, folder.read_trials())
 
 

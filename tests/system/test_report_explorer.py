@@ -233,11 +233,16 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     page = folder.report_file
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1"), "utf-8")
     look(browser, page.as_uri(), "explorer-live", "40/81 trials", width=1400, height=3000)
-    Select(browser.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']")).select_by_value("1")
+    # in one script each: the page may be loaded anew between two
+    browser.execute_script(
+        "const select = document.querySelector(\"select[data-key='num_gpus']\"); select.value = '1';"
+        "select.dispatchEvent(new Event('change'))"
+    )
     write_live_page(folder, {**told, "ended": 41, "progress": "41/81 trials"})
-    WebDriverWait(browser, 10).until(lambda driver: "41/81 trials" in driver.find_element(By.ID, "live").text)
-    chosen = Select(browser.find_element(By.CSS_SELECTOR, "select[data-key='num_gpus']")).first_selected_option
-    assert chosen.text == "1"
+    page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1000"), "utf-8")
+    shown = "return document.getElementById('live').textContent"
+    WebDriverWait(browser, 10).until(lambda driver: "41/81 trials" in driver.execute_script(shown))
+    assert browser.execute_script("return document.querySelector(\"select[data-key='num_gpus']\").value") == "1"
     text = page.read_text("utf-8")
     page.write_text(text.replace(text.partition('data-written="')[2].partition('"')[0], "1000"), "utf-8")
     browser.refresh()

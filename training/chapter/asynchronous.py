@@ -130,17 +130,16 @@ def _notes(device: torch.device, count: int) -> tuple[str, ...]:
             "changes nothing.",
             "Asynchronous on a CPU are collectives with async_op=True (a thread of gloo works on them), DataLoader's "
             "workers, and what a program gives to threads of its own, as in the rows of the queue to one thread.",
-            "That thread shares Python's interpreter with the front end, so that t1 and t2 of small operations add up "
-            "where the formula has them side by side. A queue that nobody waits for keeps all of its batches alive.",
+            "That thread shares Python's interpreter with the front end, so t1 and t2 of small operations add up where "
+            "the formula overlaps them. A queue that nobody waits for keeps all of its batches alive.",
         ]
     return (
         *on_this_device,
-        f"Why {count}·t2 > {count - 1}·t1 is asked: t1 + {count}·t2 + t3 takes the back end for busy all the time. "
-        f"Handing {count} operations over takes the front end {count}·t1 whatever the back end does; were "
-        f"t1 + {count}·t2 less than that, the formula would end before the last operation has been handed over. In "
-        "general it is max(t1 + n·t2, n·t1 + t2) + t3: the slower side counts.",
-        "After all_reduce(async_op=True) only work.wait() waits. Reading the tensor before it does not, and may see "
-        "numbers that are not summed yet.",
+        f"The formula t1 + {count}·t2 + t3 assumes a back end that is always busy, so it holds only where "
+        f"{count}·t2 > {count - 1}·t1: the front end takes {count}·t1 to hand {count} operations over, and the total "
+        "can't be shorter than that. In general it is max(t1 + n·t2, n·t1 + t2) + t3: the slower side counts.",
+        "After all_reduce(async_op=True) only work.wait() waits. A tensor that is read earlier may hold numbers that "
+        "are not summed yet.",
     )
 
 

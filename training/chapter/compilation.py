@@ -37,7 +37,7 @@ from scalestudy.training.distributed import synchronise_device
 from scalestudy.training.models import build_model
 from scalestudy.training.seeding import seed_parameters
 
-QUESTION = "What does compiling a model save, what does it cost, and what does tracing make of Python?"
+QUESTION = "What does compiling a model save, what does it cost, and how does tracing treat Python code?"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 MODELS_AND_BATCHES = {"mlp": 64, "lenet": 64, "resnet18": 16}
 QUICK_MODELS = {"lenet": 8}
@@ -61,7 +61,7 @@ def run(device: torch.device, *, quick: bool = False) -> Experiment:
     notes = [
         "Tracing: print, .item() and an `if` or `for` on data break torch.compile's graph; the call still does what "
         "the eager one does, in pieces. fullgraph=True refuses what it can't have in one graph.",
-        "An `if` on shapes and a `for` of fixed length are gone from the graph: taken, and unrolled, while tracing. An "
+        "An `if` on shapes and a `for` of fixed length are resolved while tracing and are not in the graph. An "
         "exported program has no print: it ran once, while tracing.",
     ]
     if problem:
@@ -100,7 +100,7 @@ def program_table() -> Table:
         constants = [value for value in code.co_consts if isinstance(value, int | tuple)] if code else []
         rows.append((name, result, microseconds(seconds), ", ".join(map(str, constants)) or None))
     header = ("program", "result", "a run (µs)", "numbers in the compiled code")
-    return Table("A program from a string (the book's fancy_func)", header, tuple(rows))
+    return Table("A program from a string (fancy_func of Dive into Deep Learning, chapter 13)", header, tuple(rows))
 
 
 def add(a: int, b: int) -> int:

@@ -30,7 +30,7 @@ from scalestudy.training.chapter.measuring import (
 )
 from scalestudy.training.distributed import Worker, on_ranks, synchronise_device
 
-QUESTION = "How much of one thing's time is hidden behind another's?"
+QUESTION = "How much of one operation's time is hidden behind another's?"
 ORDERS = ("first", "second", "in turn", "at once")
 
 

@@ -28,7 +28,7 @@ from scalestudy.training.chapter.measuring import (
     usable_cores,
 )
 
-QUESTION = "What is gained by running operations that do not depend on each other together?"
+QUESTION = "What is gained by running independent operations at the same time?"
 
 Graph = Mapping[str, tuple[str, ...]]
 """Operation -> the operations whose results it takes, all of them earlier in the mapping."""

@@ -107,7 +107,7 @@ class Manifest:
             if part.name == name:
                 return part
         names = ", ".join(part.name for part in self.parts)
-        raise InputError(f"name: {name!r} is no part of checkpoint {self.number}", f"choose one of {names}")
+        raise InputError(f"name: {name!r} is not a part of checkpoint {self.number}", f"choose one of {names}")
 
     def to_bytes(self) -> bytes:
         """JSON with a checksum of its own, so that a flipped bit in the position does not pass."""
@@ -228,7 +228,7 @@ def latest(store: ByteStore, identity: str, hold: Collection[str] = ()) -> Searc
                 if part.name in hold:
                     held[part.name] = data
         except CheckpointError as error:
-            messages.append(f"checkpoint {number} is passed over: {error.problem}")
+            messages.append(f"checkpoint {number} is skipped: {error.problem}")
         else:
             return Search(Checkpoint(manifest, store, held), tuple(messages))
     return Search(None, tuple(messages))

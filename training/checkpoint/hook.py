@@ -144,7 +144,7 @@ class Checkpoints(Hook):
             latest(self._store, identity_of(config))
         except Exception as error:
             raise _store_error(error) from error
-        raise InputError("checkpoints: rank 0 can't use the store", "see what it says")
+        raise InputError("checkpoints: rank 0 can't use the store", "see the message of rank 0")
 
     def _write(self, trial: Trial) -> None:
         """All ranks write their parts. Rank 0 writes the manifest once it knows that all are written."""

@@ -135,7 +135,7 @@ def linear_truth(
     spread = [1.0] * features if variances is None else [float(variance) for variance in variances]
     if len(spread) != features or min(spread) < 0:
         raise InputError(
-            f"data_args.variances: {variances!r} are not {features} numbers of at least 0", "give one a feature"
+            f"data_args.variances: {variances!r} are not {features} numbers of at least 0", "give one for each feature"
         )
     if noise < 0:
         raise InputError(f"data_args.noise: {noise!r} is below 0", "correct it")

@@ -36,13 +36,13 @@ def why_inexact(config: TrainConfig) -> InputError | None:
         norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
         if norms and not config.sync_batch_norm:
             return InputError(
-                f"layer {next(iter(norms))} is batch normalisation, which sees each worker's examples alone",
+                f"layer {next(iter(norms))} is batch normalisation, which normalises over one worker's examples",
                 "set train.sync_batch_norm: true",
             )
         if norms and config.accumulation > 1:
             return InputError(
-                f"layer {next(iter(norms))} is batch normalisation, which sees micro-batches, other examples at each "
-                "world size",
+                f"layer {next(iter(norms))} is batch normalisation, which normalises over micro-batches, and these "
+                "differ with num_gpus",
                 "set train.accumulation: 1",
             )
         for module in norms.values():
@@ -52,14 +52,12 @@ def why_inexact(config: TrainConfig) -> InputError | None:
         outputs = [_outputs(model, inputs, seed) for seed in range(DRAWS)]
         if any(_differ(outputs[0], other) for other in outputs[1:]):
             return InputError(
-                "draws random numbers while it trains (dropout or its like), which belong to the worker and not to the "
-                "example",
-                "take them out",
+                "draws random numbers in training (such as dropout), which differ with num_gpus", "remove their layers"
             )
         halves = torch.cat([_outputs(model, half, 0) for half in inputs.chunk(2)])
         if _differ(outputs[0], halves):
             return InputError(
-                "an example's output depends on the examples beside it", "take out what looks at the whole batch"
+                "an example's output depends on the other examples of its batch", "remove the layers that mix examples"
             )
         return None
 

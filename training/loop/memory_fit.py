@@ -172,7 +172,7 @@ def find_max_batch(
         total = torch.cuda.get_device_properties(worker.device).total_memory
         return _search(config, worker, total, most, _try_here)
     if limit_bytes is None or limit_bytes < 1:
-        raise InputError("memory: on a CPU the limit has to be stated", "give the bytes that a worker may use")
+        raise InputError("memory: a CPU needs a limit", "give the bytes that a worker may use")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_search_limited, args=(theirs, config, worker, limit_bytes, most))

@@ -224,7 +224,7 @@ class AdaScale(NoiseScale):
                 "lr_rule: adascale compares parts of a batch, and batch_size 1 has none", "choose a larger batch"
             )
         raise InputError(
-            "lr_rule: adascale measures one worker's batch in halves, which batch normalisation would see",
+            "lr_rule: adascale splits one worker's batch in halves, which changes batch normalisation",
             "train with two or more workers, with accumulation of at least 2, or by another rule",
         )
 

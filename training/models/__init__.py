@@ -43,8 +43,7 @@ def build_model(name: str, num_classes: int, in_channels: int, model_args: Mappi
     lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
     if lazy:
         raise InputError(
-            f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes, and so whose numbers, are not "
-            "known before the first batch",
+            f"model: {name!r} has lazy layers ({lazy[0]}), whose shapes are unknown before the first batch",
             "give the layers their sizes",
         )
     return model

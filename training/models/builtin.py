@@ -53,7 +53,7 @@ class MLP(nn.Sequential):
             )
         if shared and not hidden:
             raise InputError(
-                f"model_args.shared: {shared!r} uses of a layer as wide as the last hidden one, but hidden is empty",
+                f"model_args.shared: {shared!r} repeats the last hidden layer, but hidden is empty",
                 "give hidden at least one size",
             )
         sizes = (in_channels * image_size**2, *hidden)

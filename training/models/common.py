@@ -82,5 +82,5 @@ def check_numbers(inputs: torch.Tensor, numbers: int) -> None:
         raise InputError(
             f"data: examples of shape {list(inputs.shape[1:])} do not fit the model, which takes "
             f"{numbers} numbers each",
-            "set model_args.image_size to the side of the images, or to 1 if they are none",
+            "set model_args.image_size to the side of the images, or to 1 for other data",
         )

@@ -67,14 +67,14 @@ def _build(
     for key in ("weights", "pretrained"):
         if model_args.get(key):
             raise InputError(
-                f"model_args.{key}: {model_args[key]!r} would be downloaded by every worker, while models of "
-                "a study start from its seeds",
+                f"model_args.{key}: {model_args[key]!r} would be downloaded by every worker, but models of a study "
+                "start from its seeds",
                 "remove it, or load a file in a function of your own (package.module:callable)",
             )
     if model_args.get("aux_logits"):
         raise InputError(
-            f"model_args.aux_logits: with {model_args['aux_logits']!r} torchvision:{name} gives more than "
-            "one tensor of logits, which no loss here takes",
+            f"model_args.aux_logits: with {model_args['aux_logits']!r} torchvision:{name} returns several tensors of "
+            "logits, which no loss supports",
             "remove it",
         )
     second_heads = {"aux_logits": False, "init_weights": True} if name in _WITH_SECOND_HEADS else {}

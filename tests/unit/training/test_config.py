@@ -74,7 +74,7 @@ def test_a_bad_optimizer_is_refused_by_name(field: str, value: Any) -> None:
 
 
 def test_momentum_without_effect_is_refused() -> None:
-    told = r"optimizer\.momentum: 0\.9 does not go with optimizer\.name adam: only sgd takes it; set momentum to 0"
+    told = r"optimizer\.momentum: 0\.9 does not go with optimizer\.name adam: only sgd uses it; set momentum to 0"
     with pytest.raises(KnobError, match=told):
         make_config(optimizer=OptimizerConfig(name="adam", momentum=0.9))
 
@@ -146,7 +146,7 @@ def test_unknown_and_missing_keys_are_refused() -> None:
 def test_weights_fit_the_world() -> None:
     assert make_config().weights(3) == (1.0, 1.0, 1.0)
     assert make_config(shards=(2.0, 1.0)).weights(2) == (2.0, 1.0)
-    with pytest.raises(ValueError, match=r"shards: .* each of 3 workers"):
+    with pytest.raises(ValueError, match=r"shards: .* 2 weights for 3 workers"):
         make_config(shards=(2.0, 1.0)).weights(3)
 
 

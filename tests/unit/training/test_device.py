@@ -33,7 +33,7 @@ def test_bf16_computes_in_bfloat16_and_updates_in_float32() -> None:
 def test_bf16_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer of an old CPU, which is all that can't be had here."""
     monkeypatch.setattr("scalestudy.training.device.has_bfloat16", lambda device: False)
-    with pytest.raises(ValueError, match=r"precision: bf16 is not there on this device \(cpu\); choose fp32"):
+    with pytest.raises(ValueError, match=r"precision: bf16 is not available on this device \(cpu\); choose fp32"):
         train(lenet(precision="bf16"), ALONE)
     with make_precision("fp32", ALONE.device)():
         assert not torch.is_autocast_enabled("cpu")

@@ -140,16 +140,16 @@ def test_squared_error_is_never_broadcast(targets: torch.Tensor) -> None:
 def test_a_loss_that_is_not_one_value_an_example(name: str, found: str) -> None:
     message = refused(f"{HERE}:{name}", torch.zeros(2, 3), torch.zeros(2, 3))
     assert message.startswith(f"loss: '{HERE}:{name}' {found}")
-    assert "one value an example" in message.rpartition("; ")[2]
+    assert "one value for each example" in message.rpartition("; ")[2]
 
 
 def test_a_metric_is_checked_alike() -> None:
-    with pytest.raises(ValueError, match=r"metric: .* for 2 examples; return one value an example"):
+    with pytest.raises(ValueError, match=r"metric: .* for 2 examples; return one value for each example"):
         make_metric(f"{HERE}:mean_loss").function(torch.zeros(2, 3), torch.zeros(2, 3))
 
 
 def test_a_metric_does_not_take_the_name_of_the_loss() -> None:
-    with pytest.raises(ValueError, match="would be written as test_loss"):
+    with pytest.raises(ValueError, match="would be reported as test_loss"):
         make_metric(f"{HERE}:loss")
 
 
@@ -179,8 +179,8 @@ class Returning(nn.Module):
     [
         ((torch.zeros(2, 2),), "its output is a tuple; return one tensor"),
         (torch.zeros(2, dtype=torch.int64), "its outputs are torch.int64; return floating-point numbers"),
-        (torch.zeros(3, 2), "for 2 examples; return a row an example"),
-        (torch.zeros(()), "for 2 examples; return a row an example"),
+        (torch.zeros(3, 2), "for 2 examples; return one row for each example"),
+        (torch.zeros(()), "for 2 examples; return one row for each example"),
     ],
 )
 def test_a_models_output_is_checked(output: object, found: str) -> None:

@@ -31,27 +31,27 @@ TPE = "search: {method: tpe}\n"
 RANDOM = "search: {method: random}\n"
 # (the spec after its name, the field, a piece of the message)
 BAD = [
-    ("sweep: {learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", '{"uniform": [0.1, 1.0]} is a distribution'),
+    ("sweep: {learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", '{"uniform": [0.1, 1.0]} is a range, which'),
     ("sweep: {learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", "set search.method: random or tpe, or list"),
     (RANDOM + "sweep: {learning_rate: {log_uniform: [0, 1]}}", "sweep.learning_rate", "above 0, low < high"),
     (RANDOM + "sweep: {learning_rate: {log_uniform: [-2, -1]}}", "sweep.learning_rate", "above 0, low < high"),
     (RANDOM + "sweep: {learning_rate: {uniform: [0, 1]}}", "sweep.learning_rate", "0 is too small"),
-    (RANDOM + "sweep: {learning_rate: {uniform: [0.1, 0.1]}}", "sweep.learning_rate", "no valid bounds"),
-    (RANDOM + "sweep: {learning_rate: {uniform: [0.1, .nan]}}", "sweep.learning_rate", "no valid bounds"),
+    (RANDOM + "sweep: {learning_rate: {uniform: [0.1, 0.1]}}", "sweep.learning_rate", "invalid bounds"),
+    (RANDOM + "sweep: {learning_rate: {uniform: [0.1, .nan]}}", "sweep.learning_rate", "invalid bounds"),
     (RANDOM + "sweep: {learning_rate: {uniform: [0.1, .inf]}}", "sweep.learning_rate", ".inf is not a finite number"),
     (RANDOM + "sweep: {learning_rate: {uniform: [0.1]}}", "sweep.learning_rate", "write {uniform: [low, high]}"),
-    (RANDOM + "sweep: {learning_rate: {uniform: 0.1}}", "sweep.learning_rate", "no valid bounds"),
-    (RANDOM + "sweep: {learning_rate: {uniform: ['a', 'b']}}", "sweep.learning_rate", "no valid bounds"),
+    (RANDOM + "sweep: {learning_rate: {uniform: 0.1}}", "sweep.learning_rate", "invalid bounds"),
+    (RANDOM + "sweep: {learning_rate: {uniform: ['a', 'b']}}", "sweep.learning_rate", "invalid bounds"),
     (RANDOM + "sweep: {learning_rate: {normal: [0, 1]}}", "sweep.learning_rate", "is not a list"),
     (RANDOM + "sweep: {learning_rate: {uniform: [0.1, 1], choice: [1]}}", "sweep.learning_rate", "is not a list"),
     (RANDOM + "sweep: {batch_size: {uniform: [32, 64.5]}}", "sweep.batch_size", "64.5 is not a whole number"),
     (RANDOM + "sweep: {num_gpus: {uniform: [0, 4]}}", "sweep.num_gpus", "0 is too small"),
-    (RANDOM + "sweep: {seed: {uniform: [0, 4]}}", "sweep.seed", "the values are no measure; list the values"),
-    (RANDOM + "sweep: {train.gradient_sync: {uniform: [0, 4]}}", "sweep.train.gradient_sync", "no measure"),
-    (RANDOM + "sweep: {train.compile: {uniform: [0, 1]}}", "sweep.train.compile", "no measure"),
+    (RANDOM + "sweep: {seed: {uniform: [0, 4]}}", "sweep.seed", "a range, which this key can't have; list the values"),
+    (RANDOM + "sweep: {train.gradient_sync: {uniform: [0, 4]}}", "sweep.train.gradient_sync", "this key can't have"),
+    (RANDOM + "sweep: {train.compile: {uniform: [0, 1]}}", "sweep.train.compile", "this key can't have"),
     (RANDOM + "sweep: {train.optimizer.momentum: {uniform: [0, 1]}}", "sweep.train.optimizer.momentum", "less than 1"),
     (RANDOM + "sweep: {points: [{learning_rate: {uniform: [0.1, 1]}}]}", "sweep.points.learning_rate", "not a number"),
-    (RANDOM + "sweep: {num_gpus: {uniform: [1, 8]}, batch_size: [16, 4]}", "sweep.batch_size", "4 is a batch smaller"),
+    (RANDOM + "sweep: {num_gpus: {uniform: [1, 8]}, batch_size: [16, 4]}", "sweep.batch_size", "4 is smaller than"),
     (TPE + "sweep: {num_gpus: [1, 8], batch_size: {uniform: [4, 99]}}", "sweep.batch_size", "smaller than num_gpus 8"),
     (
         TPE + "sweep: {train.optimizer.momentum: {uniform: [0, 0.9]}, train.optimizer.name: [sgd, adam]}",
@@ -59,9 +59,9 @@ BAD = [
         "0.9 does not go with optimizer.name adam",
     ),
     (TPE + "train: {shards: [1, 2]}\nsweep: {num_gpus: {uniform: [2, 3]}}", "train.shards", "num_gpus is 3"),
-    (TPE, "search.method", "has one possible point, so that there is nothing to search; list more values"),
-    (TPE + "sweep: {seed: [0, 1, 2]}", "search.method", "one possible point"),
-    (TPE + "sweep: {points: [{num_gpus: 1}, {num_gpus: 2}]}", "sweep.points", "tpe can't learn; list the parameters"),
+    (TPE, "search.method", "has nothing to search: the sweep has one point; list more values"),
+    (TPE + "sweep: {seed: [0, 1, 2]}", "search.method", "nothing to search"),
+    (TPE + "sweep: {points: [{num_gpus: 1}, {num_gpus: 2}]}", "sweep.points", "which needs lists or ranges; list the"),
     (
         "search: {method: tpe, objective: time_to_target}\nsweep: {num_gpus: [1, 2]}",
         "search.objective",
@@ -72,13 +72,13 @@ BAD = [
         "search.objective",
         "give one, such as targets: {accuracy: [0.9]}",
     ),
-    ("search: {objective: time_to_target}\ntargets: {accuracy: [0.9]}", "search.objective", "only tpe looks for it"),
+    ("search: {objective: time_to_target}\ntargets: {accuracy: [0.9]}", "search.objective", "only tpe uses it"),
     ("targets: {stop: true}", "targets.stop", "has no target to stop at; give one"),
     ("targets: {stop: maybe}", "targets.stop", "choose auto, true or false"),
     (
         TPE + "sweep: {num_gpus: [1, 2]}\ntargets: {accuracy: [0.9], stop: true}",
         "targets.stop",
-        "would hide the best metric, which search.objective looks for; set search.objective: time_to_target",
+        "before their best metric, which search.objective looks for; set search.objective: time_to_target",
     ),
     (
         "search: {method: random, samples: 5001}\nsweep: {seed: [1, 2], learning_rate: {uniform: [0.1, 1]}}",
@@ -91,7 +91,7 @@ BAD = [
     ("search: {scheduler: asha}\nsweep: {train.epochs: [1]}", "search.scheduler", "trials of one epoch"),
     ("search: {scheduler: asha, grace_epochs: 10}", "search.grace_epochs", "trials have 10 epochs; use less than 10"),
     ("search: {scheduler: asha, reduction: 1}", "search.reduction", "at least 2"),
-    ("search: {scheduler: asha}\nsweep: {train.epochs: [5, 10]}", "search.scheduler", "train.epochs is swept as well"),
+    ("search: {scheduler: asha}\nsweep: {train.epochs: [5, 10]}", "search.scheduler", "both decide how long"),
 ]
 
 
@@ -116,25 +116,25 @@ TWO = "sweep: {num_gpus: [1, 2]}\n"
 
 # (the spec after its name, the field, a piece of the message)
 NOT_FACTORISED = [
-    (METHOD, "search.method", "nothing to factorise: there is one num_gpus; list more under sweep.num_gpus"),
+    (METHOD, "search.method", "nothing to factorise: the sweep has one num_gpus; list more under sweep.num_gpus"),
     (METHOD + "sweep: {num_gpus: [2]}", "search.method", "nothing to factorise"),
     (
         METHOD + "sweep: {points: [{num_gpus: 1, batch_size: 32}, {num_gpus: 2, batch_size: 64}]}",
         "sweep.points",
-        "give num_gpus, so that they are no grid of it; list sweep.num_gpus apart",
+        "contain num_gpus, which a factorised study combines with every point; list it under sweep.num_gpus",
     ),
-    (METHOD + "sweep: {num_gpus: [1, 2], points: [{seed: 1}, {seed: 2}]}", "sweep.points", "list sweep.seed apart"),
+    (METHOD + "sweep: {num_gpus: [1, 2], points: [{seed: 1}, {seed: 2}]}", "sweep.points", "list it under sweep.seed"),
     (METHOD + "sweep: {num_gpus: {uniform: [1, 4]}}", "sweep.num_gpus", "which a factorised grid can't run"),
-    (METHOD + "sweep: {num_gpus: [1, 2], learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", "distribution"),
-    (TWO + "search: {method: factorised, train_on: 4}", "search.train_on", "no num_gpus of the sweep; choose one of 1"),
+    (METHOD + "sweep: {num_gpus: [1, 2], learning_rate: {uniform: [0.1, 1]}}", "sweep.learning_rate", "is a range"),
+    (TWO + "search: {method: factorised, train_on: 4}", "search.train_on", "is not in sweep.num_gpus; choose one of 1"),
     (TWO + "search: {method: factorised, train_on: 0}", "search.train_on", "at least 1"),
     (TWO + "search: {method: factorised, held_out: -1}", "search.held_out", "at least 0"),
-    (TWO + "search: {train_on: 2}", "search.train_on", "no effect: no grid is factorised"),
+    (TWO + "search: {train_on: 2}", "search.train_on", "no effect: search.method is not factorised"),
     (TWO + "search: {method: random, allow_inexact: true}", "search.allow_inexact", "set search.method: factorised"),
     (TWO + METHOD + "train: {lr_rule: adascale}", "train.lr_rule", "depend on num_gpus; set search.method: grid, or"),
-    (METHOD + "sweep: {num_gpus: [1, 2], train.lr_rule: [none, adascale]}", "sweep.train.lr_rule", "as num_gpus work"),
+    (METHOD + "sweep: {num_gpus: [1, 2], train.lr_rule: [none, adascale]}", "sweep.train.lr_rule", "adapts the rate"),
     (TWO + METHOD + "train: {gradient_sync: bf16}", "train.gradient_sync", "search.allow_inexact: true to run it"),
-    (TWO + METHOD + "train: {gradient_sync: 'my.own:sync'}", "train.gradient_sync", "code of your own, and only you"),
+    (TWO + METHOD + "train: {gradient_sync: 'my.own:sync'}", "train.gradient_sync", "is your own code, and can't be"),
     (
         METHOD + "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, powersgd]}",
         "sweep.train.gradient_sync",
@@ -144,7 +144,7 @@ NOT_FACTORISED = [
     (
         TWO + METHOD + "workload: {model: resnet18}",
         "workload.model",
-        "sees each worker's examples alone; set train.sync_batch_norm: true",
+        "over one worker's examples; set train.sync_batch_norm: true",
     ),
     (
         METHOD + "sweep: {num_gpus: [1, 2], train.sync_batch_norm: [true, false]}\nworkload: {model: resnet18}",
@@ -154,7 +154,7 @@ NOT_FACTORISED = [
     (
         TWO + METHOD + "workload: {model: resnet18}\ntrain: {sync_batch_norm: true, accumulation: 2}",
         "workload.model",
-        "sees micro-batches, other examples at each num_gpus; set train.accumulation: 1",
+        "micro-batches, and these differ with num_gpus; set train.accumulation: 1",
     ),
     (TWO + METHOD + "workload: {model: mlp, model_args: {batch_norm: true}}", "workload.model", "batch normalisation"),
     (TWO + METHOD + "workload: {model: mlp, model_args: {dropout: 0.5}}", "workload.model_args", "set dropout: 0"),
@@ -177,7 +177,7 @@ def test_what_can_not_be_factorised_is_told_with_its_remedy(text, field, piece):
 
 
 INEXACT = [
-    row[0] for row in NOT_FACTORISED if any(word in row[2] for word in ("allow_inexact", "code of your own", "dropout"))
+    row[0] for row in NOT_FACTORISED if any(word in row[2] for word in ("allow_inexact", "your own code", "dropout"))
 ]
 
 

@@ -102,14 +102,14 @@ def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
     done = run_bench("parallel", device="cpu", quick=True)
     assert done.experiment is FOUND
     assert done.run_id is None
-    assert re.search(r"the run could not be kept \(\w+\); the results above are complete", str(done.untracked))
+    assert re.search(r"the run could not be recorded \(\w+\); the results above are complete", str(done.untracked))
 
 
 def test_what_is_printed(capsys):
     show_bench(Console(width=200), Benched(FOUND, MACHINE, quick=True, tracking_uri="sqlite:///x.db", run_id="1"))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "What is gained?"
-    assert lines[1] == "on CPU, 2 cores, 2 threads, torch 2.13.0, small sizes (--quick): figures not to be quoted"
+    assert lines[1] == "on CPU, 2 cores, 2 threads, torch 2.13.0, small sizes (--quick), whose figures mean little"
     assert [line.split() for line in lines[4:8:2]] == [["what", "time", "(ms)", "count"], ["a", "|", "b", "1,235", "3"]]
     assert lines[-2:] == ["- It holds.", "MLflow: run parallel of scalestudy-bench in sqlite:///x.db"]
 

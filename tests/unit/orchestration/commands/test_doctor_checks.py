@@ -159,4 +159,4 @@ def test_two_processes_that_can_not_meet(monkeypatch):
 
 def test_two_processes_that_hang():
     finding = doctor_checks.meeting("gloo", seconds=0.01)
-    assert (state_of(finding), "nothing came of it" in finding.text) == ("broken", True)
+    assert (state_of(finding), "no result after" in finding.text) == ("broken", True)

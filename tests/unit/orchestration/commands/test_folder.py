@@ -228,7 +228,7 @@ def test_a_study_that_is_not_in_the_catalogue(here, study, told):
     (here / "mine.yaml").write_text("name: mine")
     done = scalestudy("new", "other", "--from", study, cwd=here)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f'--from: "{study}" is no study of the catalogue; ')
+    assert done.stderr.startswith(f'--from: "{study}" is not a study of the catalogue; ')
     assert told in done.stderr
     assert not (here / "other.yaml").exists()
 

@@ -66,7 +66,7 @@ def test_a_scheduler_makes_it_a_bound():
     spec, plan, _ = study_of(SPEC + "search: {scheduler: asha}\n")
     found = forecast(spec, plan, [], two_cores())
     assert found.at_most
-    assert any("at most, for trials may be stopped early: 32 epochs" in line for line in forecast_lines(found))
+    assert any("at most, because trials may stop early: 32 epochs" in line for line in forecast_lines(found))
 
 
 def test_the_machines_to_plan_for():

@@ -111,7 +111,7 @@ def test_why_there_is_no_answer(here):
     assert whys[:4] == [
         "no cell reached a test accuracy of 0.999",
         "it has no report; scalestudy report runs/new writes one",
-        "its summary.json has version 1, not 2; scalestudy report runs/old writes it anew",
+        "its summary.json has version 1, not 2; scalestudy report runs/old rewrites it",
         "it has not ended",
     ]
     assert whys[4].startswith("can't be read: ")
@@ -141,7 +141,7 @@ def test_another_folder_that_holds_studies(here, tmp_path):
         list_studies("none")
     with pytest.raises(RequestError, match=r"--storage: .*/a: is itself a study's folder; name the folder that it"):
         list_studies(str(tmp_path / "two words" / "a"))
-    with pytest.raises(RequestError, match=r"--storage: ftp://x/y: is storage of an unknown kind"):
+    with pytest.raises(RequestError, match=r"--storage: ftp://x/y: is an unknown kind of storage"):
         list_studies("ftp://x/y")
 
 

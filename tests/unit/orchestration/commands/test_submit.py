@@ -25,7 +25,7 @@ def test_from_the_repository_itself_nothing_travels_twice():
 def test_a_spec_elsewhere_is_refused(tmp_path):
     spec = write_spec(tmp_path)
     (tmp_path / "here").mkdir()
-    with pytest.raises(RequestError, match="does not lie in the current folder"):
+    with pytest.raises(RequestError, match="is outside the current folder"):
         submission(str(spec), [], [], tmp_path / "here")
 
 

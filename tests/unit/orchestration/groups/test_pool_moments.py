@@ -634,7 +634,7 @@ def test_a_trial_leaves_with_a_checkpoint_and_is_the_next_to_train_elsewhere():
     ended = study.ended("t0")
     assert (ended.status, ended.attempts, lost(ended)) == ("finished", 2, [(1, "preempted")])
     assert ended.failures[0].message == (
-        "a node of the trial's workers is to go, and they have left it (attempt 1); rank 0: 1 epochs"
+        "a node is about to be removed, and the trial's workers have left it (attempt 1); rank 0: 1 epochs"
     )
     for each in (ended, study.ended("t1")):
         assert {worker.node for worker in each.world.workers} == {"b", "c"}
@@ -652,7 +652,7 @@ def test_a_trial_that_has_left_and_finds_no_room_is_told_so():
     study = study_run(story, slots={"a": 2, "b": 2})
     ended = study.ended("t0")
     assert (ended.status, ended.error.kind, ended.attempts) == ("failed", "no_room", 2)
-    assert "nodes were lost, or drain: the cluster has room for 2 workers" in ended.error.message
+    assert "nodes were lost or are draining: the cluster has room for 2 workers" in ended.error.message
     assert ended.wall_seconds >= STALLED - 1
 
 

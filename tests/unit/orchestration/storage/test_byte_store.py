@@ -146,7 +146,7 @@ def test_checkpoints(store):
     store.write(file_name(3, NAMES[1]), store.read(file_name(3, NAMES[1]))[:-1])
     search = latest(store, LENET)
     assert origins(search) == {(name, 2, 0) for name in NAMES}
-    assert [message.partition(" has ")[0] for message in search.messages] == ["checkpoint 3 is passed over: part-0.pt"]
+    assert [message.partition(" has ")[0] for message in search.messages] == ["checkpoint 3 is skipped: part-0.pt"]
     forget_newer(store, None)
     assert store.names() == []
 

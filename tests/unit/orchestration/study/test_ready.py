@@ -30,8 +30,8 @@ def test_a_model_that_trains_alike_at_every_num_gpus():
     ("model", "problem", "remedy"),
     [
         ("normalised", "layer 0 is batch normalisation", "set train.sync_batch_norm: true; or set search.method: grid"),
-        ("Functional", "draws random numbers", "take them out; or set search.method: grid, or search.allow_inexact"),
-        ("Centred", "depends on the examples beside it", "search.allow_inexact: true"),
+        ("Functional", "draws random numbers", "remove their layers; or set search.method: grid"),
+        ("Centred", "depends on the other examples", "search.allow_inexact: true"),
         ("broken", "can't be tried here: LookupError: no weights", "correct it, or set search.allow_inexact: true"),
     ],
 )

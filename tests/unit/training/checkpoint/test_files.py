@@ -178,7 +178,7 @@ def test_what_is_held_is_read_once(tmp_path: Path) -> None:
 
 def test_parts_that_are_not_there_are_refused(store: LocalByteStore) -> None:
     save(store, 1)
-    with pytest.raises(ValueError, match=r"name: 'part-2.pt' is no part of checkpoint 1; choose one of"):
+    with pytest.raises(ValueError, match=r"name: 'part-2.pt' is not a part of checkpoint 1; choose one of"):
         open_checkpoint(store, 1).read(part_name(2))
     for name in (MANIFEST, "../part-0.pt", "a/b", ".part", ""):
         with pytest.raises(ValueError, match=r"is not a part's name; use 'shared.pt'"):
@@ -210,7 +210,7 @@ def test_damage_falls_back_with_a_message(store: LocalByteStore, name: str, how:
     search = latest(store, LENET)
     assert origins(search) == {(other, 1, 0) for other in NAMES}
     (message,) = search.messages
-    assert message.startswith("checkpoint 2 is passed over: ")
+    assert message.startswith("checkpoint 2 is skipped: ")
     assert "it was not finished" in message if (name, how) == (MANIFEST, "deleted") else name in message
     damage(store, file_name(1, name), how)
     search = latest(store, LENET)
@@ -256,7 +256,7 @@ def test_a_manifest_of_another_number_is_passed_over(store: LocalByteStore) -> N
     for name in store.names():
         store.write(name.replace("00000001", "00000002"), store.read(name))
     search = latest(store, LENET)
-    assert search.messages == ("checkpoint 2 is passed over: manifest.json is that of checkpoint 1",)
+    assert search.messages == ("checkpoint 2 is skipped: manifest.json is that of checkpoint 1",)
     assert origins(search) == {(name, 1, 0) for name in NAMES}
 
 

@@ -354,7 +354,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(ranks: GlooPool, tmp_
         victim.unlink()
     resumed = ranks.run(2, checkpointed, config, str(tmp_path), 0)
     assert len(resumed[0]["said"]) == 1
-    assert resumed[0]["said"][0].startswith("checkpoint 2 is passed over: part-1.pt")
+    assert resumed[0]["said"][0].startswith("checkpoint 2 is skipped: part-1.pt")
     check_same(whole[0], resumed[0])
 
 

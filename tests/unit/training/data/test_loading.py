@@ -231,7 +231,7 @@ def test_a_regression_finds_its_truth() -> None:
     [
         ({"loss": f"{HERE}:no_such"}, "^loss: .*no callable 'no_such'"),
         ({"metric": "nowhere.at_all:f"}, "^metric: .*no module"),
-        ({"loss": "tests.unit.training.test_losses:mean_loss"}, "one value an example"),
+        ({"loss": "tests.unit.training.test_losses:mean_loss"}, "one value for each example"),
         ({"data": f"{HERE}:mislabelled", "data_args": {}}, "^data: train targets are 0 to 5"),
         ({"data": "synthetic_linear", "data_args": {}, "augment": "crop_flip"}, "^augment: crop_flip is for images"),
         ({"model": f"{HERE}:two_outputs", "data": f"{HERE}:images", "data_args": {}}, "^model: outputs .* 3 classes"),

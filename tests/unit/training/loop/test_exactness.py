@@ -72,7 +72,7 @@ def test_the_smallest_initialisation_is_no_excuse():
 def test_batch_normalisation(model):
     arguments = {"batch_norm": True} if model == "mlp" else {}
     found = why(model, arguments)
-    assert "is batch normalisation, which sees each worker's examples alone; set train.sync_batch_norm: true" in found
+    assert "normalises over one worker's examples; set train.sync_batch_norm: true" in found
     assert found.startswith("layer 2 " if model == "mlp" else "layer 0 ")
     assert why(model, arguments, sync_batch_norm=True) is None
     assert "micro-batches" in why(model, arguments, sync_batch_norm=True, accumulation=2)
@@ -80,12 +80,12 @@ def test_batch_normalisation(model):
 
 @pytest.mark.parametrize("model", ["Functional", "normalised_and_dropped"])
 def test_random_numbers_of_the_model_s_own(model):
-    assert "draws random numbers while it trains" in why(f"{HERE}:{model}", sync_batch_norm=True)
+    assert "draws random numbers in training" in why(f"{HERE}:{model}", sync_batch_norm=True)
     assert "draws random" in why("mlp", {"dropout": 0.3})
 
 
 def test_a_layer_that_looks_at_the_whole_batch():
-    assert "depends on the examples beside it" in why(f"{HERE}:Centred", sync_batch_norm=True)
+    assert "depends on the other examples" in why(f"{HERE}:Centred", sync_batch_norm=True)
 
 
 def test_what_building_a_model_raises_is_handed_on():

@@ -138,7 +138,7 @@ def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"), [(None, "on a CPU the limit has to be stated"), (2**26, "too little to load the data set")]
+    ("limit", "message"), [(None, "a CPU needs a limit"), (2**26, "too little to load the data set")]
 )
 def test_a_limit_that_is_none_is_refused(limit: int | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):

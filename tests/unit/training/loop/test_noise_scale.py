@@ -504,7 +504,7 @@ def test_the_hook_is_added_where_the_rule_needs_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"model_args": {"hidden": [16], "batch_norm": True}}, "halves, which batch normalisation would see; train"),
+        ({"model_args": {"hidden": [16], "batch_norm": True}}, "halves, which changes batch normalisation; train"),
         ({"batch_size": 1}, "batch_size 1 has none; choose a larger batch"),
     ],
 )

@@ -113,7 +113,7 @@ def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> Non
     ("changes", "message"),
     [
         ({"batch_size": 257}, "batch_size: 257 is more than the 256 training examples"),
-        ({"shards": (0.5, 0.5)}, "not one weight for each of 1 workers"),
+        ({"shards": (0.5, 0.5)}, "has 2 weights for 1 workers"),
         ({"model": f"{WORKLOADS}:no_module", "model_args": {}}, "must return an nn.Module"),
         ({"model": f"{WORKLOADS}:parameterless", "model_args": {}}, "nothing to train"),
         ({"model_args": {"widths": [3]}}, "unexpected keyword argument 'widths'; it takes num_classes"),

@@ -71,7 +71,7 @@ def test_a_checked_model_can_be_copied_and_exported() -> None:
         (
             "googlenet",
             {"aux_logits": True},
-            r"model_args\.aux_logits: .* more than one tensor of logits, .*; remove it",
+            r"model_args\.aux_logits: .* several tensors of logits, .*; remove it",
         ),
         ("resnet18", {"hidden": [3]}, r"model_args: .*torchvision:resnet18 \(.*'hidden'\); correct or remove them"),
         ("resnet18", {"init": "zero"}, r"model_args\.init: 'zero' is not known"),

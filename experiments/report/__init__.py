@@ -55,7 +55,7 @@ def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, incl
             else:
                 folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
         folder.write_json(folder.summary_file, summary)
-        data = explorer_data(spec, cells, summary, by_target)
+        data = explorer_data(spec, cells, summary, by_target, runs_page=folder.runs_page())
         folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml, data))
         return folder.report_file
 

@@ -60,7 +60,7 @@
     const name = (key) => /^\w+$/.test(key) ? key : "`" + key + "`";
     const parts = keys.map((key, place) => `params.${name(key.key)} = '${data.runs.params[cell][place]}'`);
     parts.push("tags.`scalestudy.study_id` = '" + data.study.id + "'");
-    return `${data.runs.experiment}?searchFilter=${encodeURIComponent(parts.join(" and "))}&workflowType=machine_learning`;
+    return `${data.runs.page}?searchFilter=${encodeURIComponent(parts.join(" and "))}&workflowType=machine_learning`;
   }
 
   // ---- elements ----

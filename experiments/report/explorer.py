@@ -68,11 +68,13 @@ def explorer_data(
     by_target: Mapping[float, TargetTimes],
     *,
     more_targets: bool = True,
+    runs_page: str | None = None,
 ) -> dict[str, Any]:
     """Study, metric, unit, keys, cells, curves, timings, targets, and the place of the answered one among these.
 
     by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
-    cells: see `_cell_columns`. timings: speed-up by size. targets: see `_answer`.
+    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
+    `_answer`. runs: that page, and each cell's parameters as MLflow has them; null without a page.
     """
     metric = metric_of(summary["study"])
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -81,7 +83,7 @@ def explorer_data(
     more = times_to(spec, cells, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
     answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
-    answered = summary["recommendation"]["target"]
+    answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
     return {
         "study": {"name": summary["study"]["name"], "id": summary["study"]["study_id"]},
         "metric": metric.to_dict(),
@@ -91,7 +93,7 @@ def explorer_data(
         "keys": [
             {"key": key, "name": HEADINGS.get(key, short_name(key))} for key in (*SIZE_KEYS, *other_parameters(summary))
         ],
-        "cells": _cell_columns(cells, summary),
+        "cells": columns,
         "curves": _curves(cells, best_rows(summary, MOST_CURVES)),
         "timings": [
             {
@@ -104,6 +106,7 @@ def explorer_data(
             if row["speedup"] is not None and row["scaling"] in ("base", "strong")
         ],
         "targets": answers,
+        "runs": runs_page and {"page": runs_page, "params": [list(map(str, row)) for row in columns["params"]]},
         "answered": targets.index(answered) if answered in targets else None,
     }
 

@@ -34,7 +34,7 @@ def write_live_page(folder: StudyFolder, told: Mapping[str, Any]) -> None:
     by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
     summary = summarise_cells(spec, plan, trials, cells, by_target=by_target)
     summary["study"]["study_id"] = folder.study_id
-    data = explorer_data(spec, cells, summary, by_target, more_targets=False)
+    data = explorer_data(spec, cells, summary, by_target, more_targets=False, runs_page=folder.runs_page())
     live = Live(written=time.time(), log=last_lines(folder.log_file), **told)
     folder.write_text(folder.report_file, render_page(summary, (), spec_yaml, data, live))
 

@@ -112,6 +112,19 @@ class StudyFolder:
         return self.path / "spool" / "address.json"
 
     @property
+    def pages_file(self) -> Path:
+        """Where a browser finds the study's runs: JSON with the address of its experiment's page in MLflow."""
+        return self.path / "spool" / "pages.json"
+
+    def runs_page(self) -> str | None:
+        """The address in `pages_file`. None if MLflow has never been reached, or it is no page of a server."""
+        try:
+            address = json.loads(self.pages_file.read_text("utf-8"))["experiment"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return address if isinstance(address, str) and address.startswith(("http://", "https://")) else None
+
+    @property
     def lock_file(self) -> Path:
         """Who runs the study now."""
         return self.path / "lock"

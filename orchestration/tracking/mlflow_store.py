@@ -59,6 +59,8 @@ RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLE
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow's pages open an experiment as model training, not as generative AI."""
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")
+UI = "http://127.0.0.1:5000"
+"""Where `scalestudy ui` listens unless told otherwise."""
 NOTE_LIMIT = 7_900
 LONGEST_TAG = 1_000
 """Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
@@ -96,6 +98,12 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
     return client, str(found.experiment_id)
 
 
+def runs_page(address: TrackingAddress, experiment_id: str) -> str:
+    """The page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
+    server = address.uri.rstrip("/") if address.uri.startswith(("http://", "https://")) else UI
+    return f"{server}/#/experiments/{experiment_id}/runs"
+
+
 class NoRunError(Exception):
     """MLflow has not got the run that an entry belongs to, and no later try will find it."""
 
@@ -108,6 +116,9 @@ class MlflowStore:
         self.client, self.experiment_id = open_experiment(address, study.spec.tracking.experiment or study.spec.name)
         self._study = study
         self._study_id = study.folder.study_id
+        folder, page = study.folder, runs_page(address, self.experiment_id)
+        if folder.runs_page() != page:
+            folder.write_json(folder.pages_file, {"experiment": page})
         self._runs: dict[str, str] | None = None
 
     def write(self, entries: Sequence[Entry]) -> None:

@@ -58,6 +58,15 @@ def test_the_answered_target_has_the_times_of_the_summary():
         assert answer["low"][place] == pytest.approx(rows[place]["interval"]["low"], rel=1e-4)
 
 
+def test_runs_are_named_as_mlflow_has_them():
+    spec, _, _, cells, summary, data = explored()
+    assert data["runs"] is None
+    page = "http://127.0.0.1:5000/#/experiments/1/runs"
+    runs = explorer_data(spec, cells, summary, {}, runs_page=page)["runs"]
+    assert runs["page"] == page
+    assert runs["params"][0] == ["1", "32", "0.1"]
+
+
 def test_columns_have_an_entry_for_each_cell():
     *_, summary, data = explored()
     assert data["cells"]["label"] == [row["label"] for row in summary["cells"]]

@@ -91,3 +91,21 @@ def test_measured_trials_carry_their_workload(tmp_path):
     folder = folder_of(tmp_path / "s", TEXT)
     folder.append_trial({"trial_id": "stranger", "params": {}, "status": "finished"})
     assert [trial["workload"]["model"] for trial in folder.measured_trials()] == ["lenet"] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ('{"experiment": "https://host/#/experiments/1/runs"}', "https://host/#/experiments/1/runs"),
+        ('{"experiment": "javascript:alert(1)"}', None),
+        ('{"experiment": 1}', None),
+        ("[]", None),
+        ("{", None),
+        (None, None),
+    ],
+)
+def test_only_a_server_s_page_is_linked(tmp_path, text, page):
+    folder = StudyFolder(tmp_path)
+    if text is not None:
+        folder.write_text(folder.pages_file, text)
+    assert folder.runs_page() == page

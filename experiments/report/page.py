@@ -43,7 +43,7 @@ LONGEST_TABLE = 1_400_000
 TAGS = 9
 """Characters that a table's cell takes beside its text."""
 LONGEST_VERDICT = 600
-SCRIPTS = ("tables.js", "explore.js")
+SCRIPTS = ("tables.js", "figure.js", "explore.js")
 EXPLORED = (
     ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against {unit}", "Each point is a cell. The line joins those that no other beats in both."),

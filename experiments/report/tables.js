@@ -2,15 +2,28 @@
 // Makes tables sortable. The page needs none of this to be read: the buttons are put in here.
 // A button sorts upwards, then downwards, then as the study ran; numbers as numbers, what is not there last.
 for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = Array.from(table.tHead.rows[0].cells), body = table.tBodies[0], first = Array.from(body.rows);
+  const heads = Array.from(table.tHead.rows[0].cells),
+    body = table.tBodies[0],
+    first = Array.from(body.rows);
   const text = (row, column) => (row.cells[column].dataset.sort || row.cells[column].textContent).trim();
   const number = (words) => Number(words.replace(/[,†\s]/g, "") || "–");
   const sort = (column, direction) => {
-    const keys = first.map((row, place) => ({ row, place, text: text(row, column), number: number(text(row, column)) }));
+    const keys = first.map((row, place) => ({
+      row,
+      place,
+      text: text(row, column),
+      number: number(text(row, column)),
+    }));
     const numeric = keys.every((key) => key.text === "–" || key.text === "" || !Number.isNaN(key.number));
     const empty = (key) => (numeric ? Number.isNaN(key.number) : key.text === "–" || key.text === "");
-    keys.sort((a, b) => empty(a) - empty(b) || (empty(a) ? 0 : direction *
-      (numeric ? a.number - b.number : a.text.localeCompare(b.text, "en", { numeric: true }))) || a.place - b.place);
+    keys.sort(
+      (a, b) =>
+        empty(a) - empty(b) ||
+        (empty(a)
+          ? 0
+          : direction * (numeric ? a.number - b.number : a.text.localeCompare(b.text, "en", { numeric: true }))) ||
+        a.place - b.place,
+    );
     body.append(...(direction ? keys.map((key) => key.row) : first));
   };
   heads.forEach((head, column) => {
@@ -28,7 +41,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
+for (const [event, open] of [
+  ["beforeprint", true],
+  ["afterprint", false],
+]) {
   addEventListener(event, () => {
     for (const details of document.querySelectorAll(open ? "details.prints:not([open])" : "details[data-opened]")) {
       details.open = open;
@@ -39,8 +55,11 @@ for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
 // The page of a study that runs comes again every 20 seconds, until the study ends or nobody writes the page any more.
 const live = document.getElementById("live");
 if (live) {
-  const STALE_SECONDS = 120, AGAIN_SECONDS = 20;
+  const STALE_SECONDS = 120,
+    AGAIN_SECONDS = 20;
   const age = () => Date.now() / 1000 - Number(live.dataset.written);
   if (age() < STALE_SECONDS) setTimeout(() => location.reload(), AGAIN_SECONDS * 1000);
-  else document.getElementById("stale").textContent = "This page is no longer rewritten. Reload it, or ask scalestudy status.";
+  else
+    document.getElementById("stale").textContent =
+      "This page is no longer rewritten. Reload it, or ask scalestudy status.";
 }

@@ -1,0 +1,294 @@
+// One figure of the page: axes, lines, marks, and how pointer and arrow keys find cells in it. It knows no study: what it
+// has to know of a cell it asks its view (title, facts, roles, colour, shape, chosen, choose).
+const drawing = (() => {
+  const HEIGHT = 300,
+    MARGIN = { left: 58, right: 14, top: 14, bottom: 42 },
+    NEAR = 40; // pixels from which on a mark is pointed at
+  const LEAST_RATIO = 4; // of a log axis: on less, small differences look large
+
+  const three = (number) =>
+    number === null || number === undefined
+      ? "–"
+      : Math.abs(number) >= 999.5 && Math.abs(number) < 1e6
+        ? Math.round(number).toLocaleString("en")
+        : String(Number(number.toPrecision(3)));
+  // ---- elements ----
+  const element = (name, attributes, ...children) => {
+    const made = name.startsWith("svg:")
+      ? document.createElementNS("http://www.w3.org/2000/svg", name.slice(4))
+      : document.createElement(name);
+    for (const [key, text] of Object.entries(attributes || {}))
+      if (text !== null && text !== undefined) made.setAttribute(key, text);
+    made.append(...children);
+    return made;
+  };
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function marker(x, y, shape, size, attributes) {
+    const path = {
+      circle: `M${x - size} ${y}a${size} ${size} 0 1 0 ${2 * size} 0a${size} ${size} 0 1 0 ${-2 * size} 0`,
+      square: `M${x - size} ${y - size}h${2 * size}v${2 * size}h${-2 * size}z`,
+      triangle: `M${x} ${y - 1.2 * size}l${1.2 * size} ${2.1 * size}h${-2.4 * size}z`,
+      diamond: `M${x} ${y - 1.4 * size}l${1.4 * size} ${1.4 * size}l${-1.4 * size} ${1.4 * size}l${-1.4 * size} ${-1.4 * size}z`,
+      down: `M${x} ${y + 1.2 * size}l${1.2 * size} ${-2.1 * size}h${-2.4 * size}z`,
+      cross: `M${x - size} ${y - size / 2.5}h${size * 0.6}v${-size * 0.6}h${size * 0.8}v${size * 0.6}h${size * 0.6}v${size * 0.8}h${-size * 0.6}v${size * 0.6}h${-size * 0.8}v${-size * 0.6}h${-size * 0.6}z`,
+    }[shape];
+    return element("svg:path", { d: path, ...attributes });
+  }
+
+  // ---- axes ----
+  function ticks(low, high, log, most) {
+    if (!log) {
+      const raw = (high - low) / Math.max(1, most - 1),
+        power = 10 ** Math.floor(Math.log10(raw));
+      const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw * 0.999);
+      const found = [];
+      for (let tick = Math.ceil(low / step - 1e-9); tick * step <= high * (1 + 1e-12) + 1e-12; tick++)
+        found.push(Number((tick * step).toPrecision(12)));
+      return found;
+    }
+    for (const steps of [
+      [1],
+      [1, 3],
+      [1, 2, 5],
+      [1, 1.5, 2, 3, 4, 5, 7],
+      [...Array(90).keys()].map((each) => 1 + each / 10),
+    ]) {
+      const found = [];
+      for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++) {
+        for (const step of steps) {
+          const tick = Number((step * 10 ** decade).toPrecision(3));
+          if (tick >= low && tick <= high) found.push(tick);
+        }
+      }
+      if (found.length >= 3) return found.filter((_, place) => place % Math.ceil(found.length / most) === 0);
+    }
+    return [low, high];
+  }
+
+  function scale(values, { log = false, from = null, least = null, exact = null }, start, end) {
+    let low = Math.min(...values),
+      high = Math.max(...values);
+    if (log) {
+      const spread = Math.max(1.12, (LEAST_RATIO / (high / low)) ** 0.5);
+      [low, high] = [low / spread, high * spread];
+    } else {
+      if (from !== null) low = Math.min(from, low);
+      if (least !== null) high = Math.max(high, least);
+      const pad = (high - low || Math.abs(high) || 1) * 0.06;
+      [low, high] = [from !== null && low >= from ? from : low - pad, high + pad];
+    }
+    const place = (number) => (log ? Math.log(number) : number);
+    const at = (number) => start + ((place(number) - place(low)) / (place(high) - place(low))) * (end - start);
+    return {
+      at,
+      ticks: exact || ticks(low, high, log, Math.max(3, Math.round(Math.abs(end - start) / (start > end ? 50 : 80)))),
+      low,
+      high,
+    };
+  }
+
+  class Figure {
+    constructor(box, draw, view) {
+      this.view = view;
+      this.box = box;
+      this.drawing = draw;
+      this.marks = [];
+      this.place = -1;
+      this.plot = box.querySelector(".plot");
+      this.tip = element("div", { class: "tip", hidden: "" });
+      this.plot.addEventListener("pointermove", (event) => this.hover(event));
+      this.plot.addEventListener("pointerleave", () => {
+        this.tip.hidden = true;
+      });
+      this.plot.addEventListener("click", (event) => {
+        const mark = this.nearest(event);
+        this.view.choose(mark && mark.cell !== this.view.chosen() ? mark.cell : null);
+      });
+      this.plot.addEventListener("keydown", (event) => this.key(event));
+      this.plot.addEventListener("blur", () => {
+        this.tip.hidden = true;
+      });
+      box.querySelector(".png").addEventListener("click", () => this.png());
+    }
+    draw() {
+      this.width = Math.max(280, this.plot.clientWidth);
+      this.height = HEIGHT;
+      this.marks = [];
+      this.svg = element("svg:svg", {
+        viewBox: `0 0 ${this.width} ${this.height}`,
+        width: this.width,
+        height: this.height,
+        "aria-hidden": "true",
+      });
+      this.empty = !this.drawing(this);
+      if (this.empty)
+        this.svg.append(
+          element(
+            "svg:text",
+            { x: this.width / 2, y: this.height / 2, "text-anchor": "middle", fill: css("--soft"), "font-size": 13 },
+            "no cell to draw with these filters",
+          ),
+        );
+      this.plot.replaceChildren(this.svg, this.tip);
+    }
+    axes(x, y) {
+      const { left, right, top, bottom } = MARGIN,
+        floor = this.height - bottom,
+        end = this.width - right;
+      this.x = scale(x.values, x, left, end);
+      this.y = scale(y.values, y, floor, top);
+      const rule = css("--rule"),
+        ink = css("--soft"),
+        text = { fill: ink, "font-size": 11.5 };
+      for (const tick of this.y.ticks) {
+        this.svg.append(
+          element("svg:line", { x1: left, x2: end, y1: this.y.at(tick), y2: this.y.at(tick), stroke: rule }),
+        );
+        this.svg.append(
+          element(
+            "svg:text",
+            { x: left - 7, y: this.y.at(tick) + 4, "text-anchor": "end", ...text },
+            y.text ? y.text(tick) : three(tick),
+          ),
+        );
+      }
+      for (const tick of this.x.ticks) {
+        this.svg.append(
+          element("svg:line", { x1: this.x.at(tick), x2: this.x.at(tick), y1: floor, y2: floor + 4, stroke: ink }),
+        );
+        this.svg.append(
+          element("svg:text", { x: this.x.at(tick), y: floor + 17, "text-anchor": "middle", ...text }, three(tick)),
+        );
+      }
+      this.svg.append(element("svg:line", { x1: left, x2: end, y1: floor, y2: floor, stroke: ink }));
+      this.svg.append(
+        element("svg:text", { x: (left + end) / 2, y: this.height - 6, "text-anchor": "middle", ...text }, x.label),
+      );
+      this.svg.append(
+        element(
+          "svg:text",
+          { transform: `translate(13 ${(top + floor) / 2}) rotate(-90)`, "text-anchor": "middle", ...text },
+          y.label,
+        ),
+      );
+    }
+    line(points, attributes) {
+      const path = points
+        .map(([x, y], place) => `${place ? "L" : "M"}${this.x.at(x).toFixed(1)} ${this.y.at(y).toFixed(1)}`)
+        .join("");
+      this.svg.append(element("svg:path", { d: path, fill: "none", ...attributes }));
+    }
+    level(number, words) {
+      if (number < this.y.low || number > this.y.high) return;
+      const y = this.y.at(number);
+      this.svg.append(
+        element("svg:line", {
+          x1: MARGIN.left,
+          x2: this.width - MARGIN.right,
+          y1: y,
+          y2: y,
+          stroke: css("--soft"),
+          "stroke-dasharray": "3 3",
+        }),
+      );
+      this.svg.append(
+        element(
+          "svg:text",
+          { x: this.width - MARGIN.right, y: y - 5, "text-anchor": "end", fill: css("--soft"), "font-size": 11.5 },
+          words,
+        ),
+      );
+    }
+    mark(cell, x, y) {
+      this.marks.push({ cell, x, y });
+    }
+    point(cell, x, y, size = 5) {
+      const [left, top] = [this.x.at(x), this.y.at(y)],
+        roles = this.view.roles(cell);
+      const fill = this.view.colour(cell);
+      if (roles.length)
+        this.svg.append(
+          marker(left, top, "circle", size + 5, { fill: "none", stroke: css("--accent"), "stroke-width": 2 }),
+        );
+      if (cell === this.view.chosen())
+        this.svg.append(
+          marker(left, top, "circle", size + 8, {
+            fill: "none",
+            stroke: css("--ink"),
+            "stroke-width": 2.5,
+            class: "chosen",
+          }),
+        );
+      this.svg.append(
+        marker(left, top, this.view.shape(cell), size, { fill, "fill-opacity": 0.85, "data-cell": cell }),
+      );
+      this.mark(cell, left, top);
+      return [left, top];
+    }
+    nearest(event) {
+      const box = this.svg.getBoundingClientRect();
+      const [x, y] = [
+        ((event.clientX - box.left) * this.width) / box.width,
+        ((event.clientY - box.top) * this.height) / box.height,
+      ];
+      let best = null,
+        least = NEAR;
+      this.marks.forEach((mark) => {
+        const far = Math.hypot(mark.x - x, mark.y - y);
+        if (far < least) [least, best] = [far, mark];
+      });
+      return best;
+    }
+    hover(event) {
+      this.say(this.nearest(event));
+    }
+    say(mark) {
+      this.tip.hidden = !mark;
+      if (!mark) return;
+      this.tip.replaceChildren(
+        element("strong", {}, this.view.title(mark.cell)),
+        ...this.view.facts(mark.cell).map((text) => element("div", {}, text)),
+      );
+      const left = Math.min(mark.x + 14, this.width - this.tip.offsetWidth - 4);
+      this.tip.style.left = `${Math.max(0, left)}px`;
+      this.tip.style.top = `${mark.y + 14 + this.tip.offsetHeight > this.height ? Math.max(0, mark.y - 14 - this.tip.offsetHeight) : mark.y + 14}px`;
+    }
+    key(event) {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (event.key === "Escape") {
+        this.tip.hidden = true;
+        this.view.choose(null);
+        return;
+      }
+      if (!step || !this.marks.length) return;
+      event.preventDefault();
+      const order = [...new Set([...this.marks].sort((a, b) => a.x - b.x || a.y - b.y).map((mark) => mark.cell))];
+      this.place = (order.indexOf(this.view.chosen()) + step + order.length) % order.length;
+      this.view.choose(order[this.place]);
+      this.say(this.marks.find((mark) => mark.cell === this.view.chosen()));
+    }
+    png() {
+      const copy = this.svg.cloneNode(true),
+        ratio = 2;
+      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+      copy.setAttribute("font-family", "system-ui, sans-serif");
+      copy.prepend(element("svg:rect", { width: this.width, height: this.height, fill: css("--paper") }));
+      const image = new Image();
+      image.onload = () => {
+        const canvas = element("canvas", { width: this.width * ratio, height: this.height * ratio });
+        canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+        canvas.toBlob((blob) => save(blob, `${this.box.id}.png`));
+      };
+      image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(copy));
+    }
+  }
+
+  function save(blob, name) {
+    const link = element("a", { href: URL.createObjectURL(blob), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  return { Figure, MARGIN, css, element, save, three };
+})();

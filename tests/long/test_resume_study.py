@@ -50,7 +50,7 @@ def test_a_killed_driver(place, undisturbed):
     assert f"process {driver.process.pid} on" in seen["holder"]
     busy = scalestudy("resume", "killed", cwd=place)
     assert (busy.returncode, busy.stdout) == (2, "")
-    assert f"is run by process {driver.process.pid}" in busy.stderr
+    assert f"is being run by process {driver.process.pid}" in busy.stderr
 
     driver.wait_for("epoch", 1 + EPOCHS * (1 + driver.count("ended")))  # in the middle of a later trial
     driver.send(signal.SIGKILL)

@@ -42,7 +42,7 @@ def test_a_study_that_was_cut_in_the_middle_of_its_last_trial(interrupted, small
     with lock_of(folder) as lock:
         busy = scalestudy("resume", "cut", cwd=place)
         assert (busy.returncode, busy.stdout) == (2, "")
-        assert f"is run by process {lock.holder().pid}" in busy.stderr
+        assert f"is being run by process {lock.holder().pid}" in busy.stderr
         assert json.loads(scalestudy("status", "cut", "--json", cwd=place).stdout)["state"] == "running"
 
     done = scalestudy("resume", "cut", "--address", "local", cwd=place)

@@ -255,7 +255,7 @@ def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refus
         assert done.returncode == 2
         first, second = done.stderr.splitlines()
         assert first == "latest: runs/c"
-        assert second.startswith("DIR: runs/c: is run by process ")
+        assert second.startswith("DIR: runs/c: is being run by process ")
 
 
 # --- open -----------------------------------------------------------------------------------------------------------

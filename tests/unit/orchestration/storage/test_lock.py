@@ -45,7 +45,7 @@ def test_a_lock_is_held_and_given_back(file):
 
 
 def test_one_process_at_a_time(file, other):
-    with pytest.raises(RequestError, match=f"is run by process {other.pid}"), StudyLock(file):
+    with pytest.raises(RequestError, match=f"is being run by process {other.pid}"), StudyLock(file):
         pass
     assert read_lock(file).pid == other.pid
 

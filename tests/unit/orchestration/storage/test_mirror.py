@@ -206,7 +206,7 @@ def test_one_process_holds_the_lock_of_a_bucket(opened, monkeypatch):
     lost = []
     with lock_of(opened.folder) as lock:
         assert lock.holder().pid == os.getpid()
-        with pytest.raises(RequestError, match=rf"DIR: s3://.*: is run by process {os.getpid()}"):
+        with pytest.raises(RequestError, match=rf"DIR: s3://.*: is being run by process {os.getpid()}"):
             lock_of(open_folder(opened.folder.address)).__enter__()
         lock.lost = lambda: lost.append(True)
         thief = {"token": "t", "host": "elsewhere", "pid": 1, "born": "1", "beat": time.time()}

@@ -153,7 +153,7 @@ def test_batch_norm_looks_at_the_batch_in_training_alone() -> None:
         ("mlp", {"dropout": "0.5"}, "model_args.dropout: '0.5'"),
         ("mlp", {"batch_norm": 1}, "model_args.batch_norm: 1 is not known; choose true or false"),
         ("mlp", {"shared": -1}, "model_args.shared: -1 is not valid"),
-        ("mlp", {"shared": 2, "hidden": []}, "model_args.shared: 2 uses .* hidden is empty; give hidden"),
+        ("mlp", {"shared": 2, "hidden": []}, "model_args.shared: 2 repeats .* hidden is empty; give hidden"),
         ("resnet18", {"conv_bias": "no"}, "model_args.conv_bias: 'no' is not known; choose true or false"),
         ("linear_regression", {"image_size": 0}, "model_args.image_size: 0 is too small"),
         ("tests.support.training.workloads:no_module", {}, "gave a str; the callable must return an nn.Module"),

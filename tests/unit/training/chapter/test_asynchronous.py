@@ -47,4 +47,4 @@ def test_eager_operations_on_a_cpu_leave_nothing_to_wait_for(found: Experiment) 
 
 
 def test_the_condition_is_explained_in_words(found: Experiment) -> None:
-    assert any("100·t2 > 99·t1 is asked" in note for note in found.notes)
+    assert any("only where 100·t2 > 99·t1" in note for note in found.notes)

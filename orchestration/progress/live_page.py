@@ -16,8 +16,8 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.groups.events import Ended, TrialEvent
 from scalestudy.orchestration.progress.progress import StudyProgress
 
@@ -66,15 +66,15 @@ def is_due(pages: Pages, now: float, *, alone: bool, running: int, ended: bool) 
 class LivePage:
     """Rewrites a study's report while it runs. Whatever fails here is logged, and the study goes on."""
 
-    def __init__(self, folder: StudyFolder, progress: StudyProgress) -> None:
-        """Starts the process, whose libraries then load beside the start of the first workers."""
-        self._folder, self._progress = folder, progress
+    def __init__(self, folder: Path, progress: StudyProgress) -> None:
+        """folder: the study's. Starts the process, whose libraries then load beside the start of the first workers."""
+        self._progress = progress
         self._pages, self._start = Pages(), time.monotonic()
         self._begun: float | None = None
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder.path)],
+                [sys.executable, "-c", PROGRAM, str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

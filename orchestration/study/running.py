@@ -136,7 +136,7 @@ class RunningStudy:
                     self.recorder.begin(StudyBegan(how=self.ready.study.state), self.cursor)
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
-                    self.page = LivePage(self.folder, self.progress)
+                    self.page = LivePage(self.folder.path, self.progress)
                     self._sweep()
                     self._run_held_out()
                     self._run_timing()

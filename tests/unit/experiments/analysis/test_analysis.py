@@ -253,7 +253,7 @@ def test_trainings_that_stopped_at_the_target_say_so_and_are_compared_by_their_t
     assert not cut["failures"]
     captions = {drawn.name: drawn.caption for drawn in draw(gather(plan, ends, ACCURACY), cut)}
     assert all(AT_TARGET in captions[name] for name in ("accuracy_epochs", "accuracy_seconds"))
-    assert "does not tell which rate is the best" in captions["learning_rate"]
+    assert "does not show which rate is best" in captions["learning_rate"]
     harder = target_row(gather(plan, ends, ACCURACY)[2], 0.9)
     assert (harder["reached"], harder["censored"]) == (0, 3), "whether they would have got there is not known"
 

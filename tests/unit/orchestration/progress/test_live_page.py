@@ -45,7 +45,7 @@ def test_pages_take_at_most_a_hundredth_of_the_time():
 
 def page_of(tmp_path):
     folder = folder_of(tmp_path / "tiny-1", TINY)
-    return folder, LivePage(folder, StudyProgress(folder.read_plan().by_id()))
+    return folder, LivePage(folder.path, StudyProgress(folder.read_plan().by_id()))
 
 
 @pytest.fixture

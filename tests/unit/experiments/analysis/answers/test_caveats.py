@@ -46,7 +46,7 @@ CHOICE = {
             {"stopped_after": [1], "reached": None, "censored": None},
             None,
             [],
-            ["1 seed was stopped early, so that the last epoch"],
+            ["1 seed was stopped early: its last epoch"],
         ),
         ({"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2}, None, [], ["2 workers ran at 0.80× the speed"]),
         ({"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2}, None, [], []),

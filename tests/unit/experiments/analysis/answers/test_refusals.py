@@ -24,9 +24,7 @@ def test_one_cell_is_no_choice():
     found = recommend(*study)
     for role in ("recommended", "fastest", "cheapest"):
         assert found[role]["value"] is None
-        assert found[role]["why"].startswith(
-            "only one cell was run (gpus=1 batch=128 lr=0.4), so that there is nothing"
-        )
+        assert found[role]["why"].startswith("only one cell was run (gpus=1 batch=128 lr=0.4), so there is nothing")
     assert found["choice"]["value"] is None
     seconds = statistics.median(sum(epoch["train_seconds"] for epoch in trial["epochs"]) for trial in study[2])
     assert found["fastest"]["why"].endswith(f"a training takes some {seconds_text(seconds)}")

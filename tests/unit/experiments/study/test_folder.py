@@ -91,3 +91,15 @@ def test_measured_trials_carry_their_workload(tmp_path):
     folder = folder_of(tmp_path / "s", TEXT)
     folder.append_trial({"trial_id": "stranger", "params": {}, "status": "finished"})
     assert [trial["workload"]["model"] for trial in folder.measured_trials()] == ["lenet"] * 4
+
+
+def test_the_timing_runs_of_a_study_are_measured_trials_too(tmp_path):
+    text = TEXT.replace("seed: [0, 1]", "seed: [0, 1], train.precision: [fp32, bf16]")
+    folder = folder_of(tmp_path / "s", text)
+    run = folder.read_trials()[-1]
+    for identity, kind in (("timed", "timing"), ("stranger", "training")):
+        params = {**run["params"], "num_gpus": 4, "seed": 7}
+        folder.append_trial({**run, "trial_id": identity, "kind": kind, "params": params})
+    *planned, timing = folder.measured_trials()
+    assert len(planned) == 8
+    assert (timing["trial_id"], timing["train"]["precision"]) == ("timed", run["params"]["train.precision"])

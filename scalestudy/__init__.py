@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scalestudy.orchestration.study.running import StudyResult
+    from scalestudy.orchestration.study.result import StudyResult
     from scalestudy.orchestration.study.study import resume_study, run_study
 
     __version__: str

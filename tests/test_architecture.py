@@ -87,7 +87,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "orchestration.study": {
         *within("orchestration", "base", "cluster", "storage", "groups", "sweep", "tracking", "progress"),
-        *within("experiments", "spec", "plan", "study", "analysis.measures", "analysis.answers"),
+        *within("experiments", "spec", "plan", "study"),
+        *within("experiments.analysis", "measures", "text", "answers"),
         *("training", *within("training", "data", "loop", "checkpoint")),
     },
     "orchestration.commands": {

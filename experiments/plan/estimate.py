@@ -1,14 +1,21 @@
 """What a plan will cost, from epochs that were measured earlier. Pure."""
 
 import json
+import math
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
-from scalestudy.experiments.plan.timing_runs import TIMING_RUNS, timed_steps, timing_kinds
+from scalestudy.experiments.plan.timing_runs import DISTURBED, TIMING_RUNS, timed_steps, timing_kinds
 from scalestudy.experiments.spec.sections import OUTSIDE_STEP
+
+SLOWED = 1.5
+"""How many times longer a step may take with more workers, all else equal: on small networks summing outweighs."""
+
+Between = tuple[float, float]
+"""The least and the most that is likely."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +23,10 @@ class Estimate:
     """What a plan will cost.
 
     worker_epochs: epochs times workers, summed. seconds: training and evaluation, one trial at a time, without
-    start-up. gpu_seconds: each trial's seconds times its num_gpus, summed. Both are None if nothing alike was measured;
-    `why` tells it. timings: number of timing runs that follow a factorised study's trials; seconds include them.
-    grid: the cost of the whole grid.
+    start-up. gpu_seconds: each trial's seconds times its num_gpus, summed. Both are None unless each trial's like was
+    timed; `why` tells it. seconds_between, gpu_seconds_between: their intervals; where only some were timed, the others
+    are scaled from the nearest of these. None if no timing is of use. timed: trials whose like was timed. timings:
+    number of timing runs that follow a factorised study's trials; seconds include them. grid: of the whole grid.
     """
 
     trials: int
@@ -29,30 +37,192 @@ class Estimate:
     why: str | None = None
     timings: int = 0
     grid: "Estimate | None" = None
+    timed: int = 0
+    seconds_between: Between | None = None
+    gpu_seconds_between: Between | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         return asdict(self)
 
 
-class Measured(NamedTuple):
-    """Seconds that were measured earlier: of an epoch with its evaluation, and of a step."""
+class Span(NamedTuple):
+    """Seconds: the least likely, the median, the most likely. timed: by runs like this; else scaled from others."""
 
-    epoch: float
-    step: float
+    low: float
+    middle: float
+    high: float
+    timed: bool = True
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Span":
+        """Nine in ten of the values lie in it."""
+        if len(values) < 2:
+            return cls(values[0], values[0], values[0])
+        ends = statistics.quantiles(values, n=20, method="inclusive")
+        return cls(ends[0], statistics.median(values), ends[-1])
+
+    def times(self, low: float, high: float | None = None) -> "Span":
+        """Each bound times its own factor."""
+        high = low if high is None else high
+        return Span(self.low * low, self.middle * math.sqrt(low * high), self.high * high, self.timed)
+
+    def plus(self, other: "Span") -> "Span":
+        """Both, one after the other."""
+        return Span(
+            self.low + other.low, self.middle + other.middle, self.high + other.high, self.timed and other.timed
+        )
 
 
-def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]], timing_runs: int = TIMING_RUNS) -> Estimate:
+NO_TIME = Span(0.0, 0.0, 0.0)
+
+
+@dataclass
+class Timed:
+    """What earlier epochs of one num_gpus and batch_size say. Lists hold seconds, an item an epoch.
+
+    epochs: with their evaluation; of whole trainings. steps: of one step. evaluations: of those that were evaluated.
+    quiet: steps of runs that had the machine to themselves. counts: steps of a whole epoch.
+    """
+
+    epochs: list[float] = field(default_factory=list)
+    quiet_epochs: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    quiet: list[float] = field(default_factory=list)
+    evaluations: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def take(self, trial: Mapping[str, Any]) -> None:
+        """Adds the epochs of a record of trials.jsonl. A timing run's step is taken from its rate after the warm-up.
+
+        A record may also have `epoch_steps`, the steps of a whole epoch, and `evaluations`, bounds in seconds.
+        """
+        whole, alone = trial.get("kind") != "timing", DISTURBED not in (trial.get("flags") or ())
+        self.counts += [trial["epoch_steps"]] if trial.get("epoch_steps") else []
+        self.evaluations += trial.get("evaluations") or []
+        for epoch in trial.get("epochs") or ():
+            seconds, evaluation, count = epoch["train_seconds"], epoch.get("eval_seconds"), epoch.get("steps") or 1
+            rate, samples = epoch.get("samples_per_second"), epoch.get("samples")
+            step = samples / count / rate if rate and samples and not whole else seconds / count
+            self.steps.append(step)
+            self.quiet += [step] if alone else []
+            self.evaluations += [evaluation] if whole and evaluation is not None else []
+            if whole:
+                self.counts.append(count)
+                self.epochs.append(seconds + (evaluation or 0.0))
+                self.quiet_epochs += [self.epochs[-1]] if alone else []
+
+    @property
+    def step(self) -> Span:
+        """Seconds of a step; undisturbed ones if there are any."""
+        return Span.of(self.quiet or self.steps)
+
+
+class Timings:
+    """What earlier trials say of the time that others will take."""
+
+    def __init__(self, earlier_trials: Iterable[Mapping[str, Any]]) -> None:
+        self._ways: dict[str, dict[tuple[int, int], Timed]] = {}
+        for trial in earlier_trials:
+            if "workload" in trial and "train" in trial and trial.get("epochs"):
+                params = trial["params"]
+                alike = self._ways.setdefault(way_of(trial["workload"], trial["train"]), {})
+                alike.setdefault((params["num_gpus"], params["batch_size"]), Timed()).take(trial)
+
+    def step(self, trial: TrialPlan) -> Span | None:
+        """Seconds of a step; None if nothing of this way of training was timed."""
+        alike = self._alike(trial)
+        if known := alike.get((trial.num_gpus, trial.batch_size)):
+            return known.step
+        if not alike:
+            return None
+        (workers, batch), nearest = _nearest(trial, alike)
+        low, high = step_ratios(workers, batch, trial.num_gpus, trial.batch_size)
+        return nearest.step.times(low, high)._replace(timed=False)
+
+    def epoch(self, trial: TrialPlan) -> Span | None:
+        """Seconds of an epoch with its evaluation; None if nothing of this way of training was timed."""
+        alike, key = self._alike(trial), (trial.num_gpus, trial.batch_size)
+        known = alike.get(key)
+        if known and (known.quiet_epochs or (known.epochs and not known.quiet)):
+            return Span.of(known.quiet_epochs or known.epochs)
+        step, count = self.step(trial), _steps_an_epoch(trial, alike)
+        if step is None or count is None:
+            return None
+        return step.times(count).plus(_evaluation(trial, alike))
+
+    def training(self, trial: TrialPlan) -> Span | None:
+        """Seconds of a whole training with its evaluations."""
+        epoch = self.epoch(trial)
+        return None if epoch is None else epoch.times(trial.train["epochs"])
+
+    def _alike(self, trial: TrialPlan) -> Mapping[tuple[int, int], Timed]:
+        return self._ways.get(way_of(trial.workload, trial.train), {})
+
+
+def step_ratios(workers: int, batch: int, num_gpus: int, batch_size: int) -> Between:
+    """The least and the most by which a step's time may change from (workers, batch) to (num_gpus, batch_size).
+
+    A step may keep its time, or go with the batch, or with the batch of each worker: the ends are the extremes of the
+    three. With more workers it may also take up to SLOWED times longer, with fewer that much less.
+    """
+    grown = batch_size / batch
+    ratios = (1.0, grown, grown * workers / num_gpus)
+    slower = SLOWED if num_gpus > workers else 1.0
+    faster = SLOWED if num_gpus < workers else 1.0
+    return min(ratios) / faster, max(ratios) * slower
+
+
+def _nearest(trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> tuple[tuple[int, int], Timed]:
+    """The timed num_gpus and batch_size from which the least has to be concluded."""
+
+    def uncertainty(key: tuple[int, int]) -> float:
+        low, high = step_ratios(*key, trial.num_gpus, trial.batch_size)
+        return high / low
+
+    key = min(alike, key=uncertainty)
+    return key, alike[key]
+
+
+def _steps_an_epoch(trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> int | None:
+    """Steps of one epoch: as timed with this batch, else by the examples of another."""
+    for (_, batch), timed in sorted(alike.items(), key=lambda item: item[0][1] != trial.batch_size):
+        if timed.counts:
+            count = statistics.median_high(timed.counts)
+            return count if batch == trial.batch_size else max(1, math.ceil(count * batch / trial.batch_size))
+    return None
+
+
+def _evaluation(trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> Span:
+    """Seconds of an evaluation: as timed with this num_gpus, else of the nearest, which share it or don't."""
+    found = [(workers, timed.evaluations) for (workers, _), timed in alike.items() if timed.evaluations]
+    if not found:
+        return NO_TIME
+    workers, seconds = min(found, key=lambda each: abs(math.log(each[0] / trial.num_gpus)))
+    shared = workers / trial.num_gpus
+    return Span.of(seconds).times(min(1.0, shared), max(1.0, shared))
+
+
+def estimate(
+    plan: Plan,
+    earlier_trials: Iterable[Mapping[str, Any]],
+    timing_runs: int = TIMING_RUNS,
+    corners: Sequence[TrialPlan] = (),
+) -> Estimate:
     """Estimates what the plan will cost, from epochs measured earlier: at most, if a search makes the trials or stops
     some, or if they stop at a target.
 
     earlier_trials: lines of trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`).
     A trial's epochs count for every trial with the same workload, num_gpus, batch_size and way of training. Learning
-    rate, schedule, seed and number of epochs may differ: they don't change the time of an epoch.
+    rate, schedule, seed and number of epochs may differ: they don't change the time of an epoch. Of another num_gpus or
+    batch_size they give an interval (`step_ratios`). corners: trials at the corners of a search's space, which bound
+    what it will come to.
     """
+    timings = Timings(earlier_trials)
     coming = plan.to_suggest
     if coming:
         epochs = coming.trials * coming.epochs
+        at_corners = [_of_trials([trial], timings) for trial in corners]
         return Estimate(
             trials=coming.trials,
             epochs=epochs,
@@ -60,37 +230,44 @@ def estimate(plan: Plan, earlier_trials: Iterable[Mapping[str, Any]], timing_run
             seconds=None,
             gpu_seconds=None,
             why=f"{coming.method} chooses the points while the study runs; these figures are the maximum",
+            seconds_between=_extremes([each.seconds_between for each in at_corners], coming.trials),
+            gpu_seconds_between=_extremes([each.gpu_seconds_between for each in at_corners], coming.trials),
         )
-    measured = _measured(earlier_trials)
-    return _of_factorised(plan, measured, timing_runs) if plan.factorised else _of_trials(plan.trials, measured)
+    return _of_factorised(plan, timings, timing_runs) if plan.factorised else _of_trials(plan.trials, timings)
 
 
-def trial_seconds(trials: Iterable[TrialPlan], earlier_trials: Iterable[Mapping[str, Any]]) -> list[float | None]:
-    """Seconds of training and evaluation of each trial, as `estimate` finds them. None if nothing alike was measured.
+def trial_spans(trials: Iterable[TrialPlan], earlier_trials: Iterable[Mapping[str, Any]]) -> list[Span | None]:
+    """Seconds of training and evaluation of each trial, as `estimate` finds them. None if nothing is of use for it.
 
     earlier_trials: as for `estimate`.
     """
-    return _seconds(trials, _measured(earlier_trials))
+    timings = Timings(earlier_trials)
+    return [timings.training(trial) for trial in trials]
 
 
-def _of_trials(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> Estimate:
+def _of_trials(trials: Iterable[TrialPlan], timings: Timings) -> Estimate:
     trials = list(trials)
     epochs = [trial.train["epochs"] for trial in trials]
     workers = [trial.num_gpus for trial in trials]
-    totals = [each for each in _seconds(trials, measured) if each is not None]
-    complete = bool(totals) and len(totals) == len(trials)
-    unknown = len(trials) - len(totals)
+    spans = [span for trial in trials if (span := timings.training(trial))]
+    timed = sum(span.timed for span in spans)
+    complete, bounded = bool(trials) and timed == len(trials), bool(trials) and len(spans) == len(trials)
+    unknown = len(trials) - timed
+    on_gpus = [span.times(number) for span, number in zip(spans, workers, strict=True)] if bounded else []
     return Estimate(
         trials=len(trials),
         epochs=sum(epochs),
         worker_epochs=sum(count * number for count, number in zip(epochs, workers, strict=True)),
-        seconds=sum(totals) if complete else None,
-        gpu_seconds=sum(total * number for total, number in zip(totals, workers, strict=True)) if complete else None,
+        seconds=sum(span.middle for span in spans) if complete else None,
+        gpu_seconds=sum(span.middle for span in on_gpus) if complete else None,
         why=None if complete else f"no earlier timing for {unknown} of {len(trials)} trials",
+        timed=timed,
+        seconds_between=_sum(spans) if bounded else None,
+        gpu_seconds_between=_sum(on_gpus) if bounded else None,
     )
 
 
-def _of_factorised(plan: Plan, measured: Mapping[str, Measured], timing_runs: int) -> Estimate:
+def _of_factorised(plan: Plan, timings: Timings, timing_runs: int) -> Estimate:
     """Estimates trainings, held-out cells and timing runs.
 
     The held-out cells are not chosen yet. Their epochs are counted with the most workers, their seconds as the mean
@@ -98,65 +275,73 @@ def _of_factorised(plan: Plan, measured: Mapping[str, Measured], timing_runs: in
     """
     assert plan.factorised is not None
     trainings, others = plan.swept, [size for size in plan.factorised.sizes if size != plan.factorised.train_on]
-    trained, count = _of_trials(trainings, measured), plan.held_out_trials
-    candidates = _of_trials([at_size(trial, size) for trial in trainings for size in others], measured)
+    trained, count = _of_trials(trainings, timings), plan.held_out_trials
+    candidates = _of_trials([at_size(trial, size) for trial in trainings for size in others], timings)
     longest = max((trial.train["epochs"] for trial in trainings), default=0)
     whole = _with_share(trained, candidates, share=count / max(candidates.trials, 1))
-    seconds, gpu_seconds = whole.seconds, whole.gpu_seconds
     kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes] * timing_runs
-    if seconds is not None and gpu_seconds is not None:
-        timings = [measured.get(_timing_key(trial.workload, trial.train, trial.params)) for trial in kinds]
-        timed = [known.step * timed_steps(trial) if known else 0.0 for trial, known in zip(kinds, timings, strict=True)]
-        seconds += sum(timed)
-        gpu_seconds += sum(each * trial.num_gpus for each, trial in zip(timed, kinds, strict=True))
+    timed = [(timings.step(trial) or NO_TIME).times(timed_steps(trial)) for trial in kinds]
+    on_gpus = [span.times(trial.num_gpus) for span, trial in zip(timed, kinds, strict=True)]
     return replace(
         whole,
         trials=trained.trials + count,
         epochs=trained.epochs + count * longest,
         worker_epochs=trained.worker_epochs + count * longest * max(others, default=0),
-        seconds=seconds,
-        gpu_seconds=gpu_seconds,
+        seconds=_added(whole.seconds, timed),
+        gpu_seconds=_added(whole.gpu_seconds, on_gpus),
         timings=len(kinds),
         grid=_with_share(trained, candidates, share=1.0),
+        timed=trained.timed,
+        seconds_between=_joined(whole.seconds_between, _sum(timed)),
+        gpu_seconds_between=_joined(whole.gpu_seconds_between, _sum(on_gpus)),
     )
 
 
 def _with_share(trained: Estimate, others: Estimate, share: float) -> Estimate:
     """The trainings, plus a share of the grid's other trials."""
+
+    def of(value: Callable[[Estimate], float | None]) -> float | None:
+        first, more = value(trained), value(others)
+        return None if first is None or more is None else first + share * more
+
     known = trained.seconds is not None and others.seconds is not None
     return Estimate(
         trials=trained.trials + round(share * others.trials),
         epochs=trained.epochs + round(share * others.epochs),
         worker_epochs=trained.worker_epochs + round(share * others.worker_epochs),
-        seconds=(trained.seconds or 0.0) + share * (others.seconds or 0.0) if known else None,
-        gpu_seconds=(trained.gpu_seconds or 0.0) + share * (others.gpu_seconds or 0.0) if known else None,
+        seconds=of(lambda each: each.seconds),
+        gpu_seconds=of(lambda each: each.gpu_seconds),
         why=None if known else trained.why or f"{others.why} with another num_gpus",
+        timed=trained.timed + round(share * others.timed),
+        seconds_between=_joined(trained.seconds_between, others.seconds_between, share),
+        gpu_seconds_between=_joined(trained.gpu_seconds_between, others.gpu_seconds_between, share),
     )
 
 
-def _seconds(trials: Iterable[TrialPlan], measured: Mapping[str, Measured]) -> list[float | None]:
-    timings = [(trial, measured.get(_timing_key(trial.workload, trial.train, trial.params))) for trial in trials]
-    return [None if known is None else known.epoch * trial.train["epochs"] for trial, known in timings]
+def _sum(spans: Iterable[Span]) -> Between:
+    """The ends, summed: trials alike err alike."""
+    spans = list(spans)
+    return sum(span.low for span in spans), sum(span.high for span in spans)
 
 
-def _measured(earlier_trials: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
-    """Median seconds of an epoch and of a step, by `_timing_key`."""
-    epochs: dict[str, list[Mapping[str, Any]]] = {}
-    for trial in earlier_trials:
-        if "workload" in trial and "train" in trial:
-            key = _timing_key(trial["workload"], trial["train"], trial["params"])
-            epochs.setdefault(key, []).extend(trial.get("epochs", ()))
-    return {
-        key: Measured(
-            epoch=statistics.median(epoch["train_seconds"] + (epoch.get("eval_seconds") or 0.0) for epoch in found),
-            step=statistics.median(epoch["train_seconds"] / (epoch.get("steps") or 1) for epoch in found),
-        )
-        for key, found in epochs.items()
-        if found
-    }
+def _added(seconds: float | None, spans: Iterable[Span]) -> float | None:
+    return None if seconds is None else seconds + sum(span.middle for span in spans)
 
 
-def _timing_key(workload: Mapping[str, Any], train: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    """What trials with equally long epochs have in common: workload, way of training, num_gpus and batch_size."""
-    way = without(train, OUTSIDE_STEP)
-    return json.dumps([workload, way, params["num_gpus"], params["batch_size"]], sort_keys=True)
+def _joined(first: Between | None, second: Between | None, share: float = 1.0) -> Between | None:
+    if first is None or second is None:
+        return None
+    return first[0] + share * second[0], first[1] + share * second[1]
+
+
+def _extremes(found: Sequence[Between | None], count: int) -> Between | None:
+    """The ends of so many trials, each of which lies between the least and the most of these."""
+    known = [each for each in found if each is not None]
+    if not known or len(known) < len(found):
+        return None
+    return count * min(low for low, _ in known), count * max(high for _, high in known)
+
+
+def way_of(workload: Mapping[str, Any], train: Mapping[str, Any]) -> str:
+    """What trials with comparable steps have in common: workload and way of training."""
+    return json.dumps([workload, without(train, OUTSIDE_STEP)], sort_keys=True)

@@ -3,9 +3,10 @@
 All problems are told at once, before anything is started or written.
 """
 
+import copy
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,7 @@ __all__ = [
     "new_spec",
     "new_spec_from",
     "parse_study",
+    "study_from",
 ]
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -119,6 +121,24 @@ def parse_study(
 
     if resolved:
         document.data.setdefault("version", 1)
+    return _study_of(document, source, overrides, models, datasets)
+
+
+def study_from(
+    data: Mapping[str, Any],
+    source: str,
+    overrides: Sequence[str] = (),
+    *,
+    models: Collection[str],
+    datasets: Collection[str],
+) -> StudySpec:
+    """Validates a spec that is plain data already, as `load_study` does. `source` names it in errors."""
+    return _study_of(Document(copy.deepcopy(dict(data))), source, overrides, models, datasets)
+
+
+def _study_of(
+    document: Document, source: str, overrides: Sequence[str], models: Collection[str], datasets: Collection[str]
+) -> StudySpec:
     origin = Origin(document, [])
     problems = list(document.problems)
     for override in overrides:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from scalestudy.experiments.plan.plan import Plan
+from scalestudy.experiments.plan.plan import Plan, step_params, without
 from scalestudy.experiments.spec.addresses import child
 
 PLAN_MARKS = ("study_id", "spec_sha256")
@@ -292,13 +292,26 @@ class StudyFolder:
         return list(trials.values())
 
     def measured_trials(self) -> list[dict[str, Any]]:
-        """The ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them."""
-        planned = {trial.trial_id: trial for trial in self.read_plan().trials}
-        return [
-            {**trial, "workload": planned[trial["trial_id"]].workload, "train": planned[trial["trial_id"]].train}
-            for trial in self.read_trials()
-            if trial["trial_id"] in planned
-        ]
+        """The ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
+
+        The plan does not list timing runs. Each has those of a planned trial with the same kind of step.
+        """
+        trials = self.read_plan().trials
+        planned = {trial.trial_id: trial for trial in trials}
+        kinds = {_kind_of_step(trial.params): trial for trial in reversed(trials)}
+        found = []
+        for record in self.read_trials():
+            trial = planned.get(record["trial_id"])
+            if trial is None and record.get("kind") == "timing":
+                trial = kinds.get(_kind_of_step(record["params"]))
+            if trial is not None:
+                found.append({**record, "workload": trial.workload, "train": trial.train})
+        return found
+
+
+def _kind_of_step(params: Mapping[str, Any]) -> str:
+    """The kind of a trial's step, whatever its num_gpus."""
+    return json.dumps(without(step_params(params), {"num_gpus"}), sort_keys=True)
 
 
 def _hash(content: bytes) -> str:

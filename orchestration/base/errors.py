@@ -41,6 +41,17 @@ class RequestError(StudyError):
     """The request can never be met: exit 2."""
 
 
+class StudyFailedError(StudyError):
+    """A study that has run, and did not end cleanly: see `StudyResult.raise_on_failure`."""
+
+    def __init__(self, problem: str, remedy: str, exit_code: ExitCode = ExitCode.SOME_FAILED) -> None:
+        super().__init__(problem, remedy)
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, ExitCode]]:
+        return type(self), (self.problem, self.remedy, self.exit_code)
+
+
 class UnreachableError(StudyError):
     """A cluster, storage or tracking store is out of reach: exit 3."""
 

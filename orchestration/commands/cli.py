@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -16,6 +18,7 @@ from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.orchestration.base.environment import redacting
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
 from scalestudy.orchestration.base.places import check_not_hidden
+from scalestudy.orchestration.base.waiting import Say, process_seconds, say_nothing, waiting_lines
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.parameters import (
     LATEST,
@@ -37,7 +40,7 @@ from scalestudy.orchestration.commands.parameters import (
 )
 
 if TYPE_CHECKING:
-    from scalestudy.orchestration.study.running import StudyResult
+    from scalestudy.orchestration.study.result import StudyResult
 
 
 app = typer.Typer(
@@ -95,29 +98,22 @@ def plan(
     set_: Overrides = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Workers that fit one machine; default: this one's.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of machines.")] = 1,
+    storage: Annotated[
+        str | None, typer.Option(help="A folder or URI with earlier studies, beside those that `list` finds.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Train one cheap cell for some steps here, at most a minute.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials, their order and their cost. Runs nothing."""
-    from scalestudy.experiments.plan.estimate import estimate
-    from scalestudy.experiments.plan.plan import make_plan
-    from scalestudy.experiments.plan.timing_runs import runs_each
-    from scalestudy.orchestration.commands.folder import earlier_trials
-    from scalestudy.orchestration.commands.plan import forecast, machines
-    from scalestudy.orchestration.study.folders import read_spec
-    from scalestudy.orchestration.study.ready import check_callables, logical_cpus
+    """Show the trials, their order and their cost. Runs no study."""
+    from scalestudy.orchestration.commands.plan import plan_study
 
-    study = read_spec(spec, set_ or ())
-    check_callables(study)
-    planned = make_plan(study)
-    earlier = earlier_trials(study)
-    cost = estimate(planned, earlier, runs_each(study))
-    room = machines(study.resources, slots, nodes, logical_cpus(planned, study))
-    expected = forecast(study, planned, earlier, room)
+    planned = plan_study(spec, set_ or (), slots=slots, nodes=nodes, storage=storage, measure=measure)
     if as_json:
-        whole = {**planned.to_dict(), "estimate": cost.to_dict(), "schedule": expected.to_dict()}
-        print(json.dumps(whole, indent=1))
+        print(json.dumps(planned.to_dict(), indent=1))
     else:
-        show.plan(Console(), study, planned, cost, expected)
+        show.plan(Console(), planned.spec, planned.plan, planned.cost, planned.expected, planned.rests_on)
 
 
 @app.command("inspect")
@@ -142,22 +138,38 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study, and print its table and the answer."""
-    from scalestudy.orchestration.study.study import run_study
-
     if out is not None and extend is not None:
         raise RequestError("--out, --extend: name two folders", "give one of the two")
     if extend is not None:
         extend = _study(extend, acts=True)
-    view = None if as_json else _view
-    _show_end(run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view), as_json)
+    with _waits(as_json) as say:
+        from scalestudy.orchestration.study.study import run_study
+
+        view = None if as_json else _view
+        result = run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view, say=say)
+    _show_end(result, as_json)
 
 
 @app.command()
 def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
     """Continue an interrupted study. Trials that have ended are not run again."""
-    from scalestudy.orchestration.study.study import resume_study
+    named = _study(folder, acts=True)
+    with _waits(as_json) as say:
+        from scalestudy.orchestration.study.study import resume_study
 
-    _show_end(resume_study(_study(folder, acts=True), address=address, view=None if as_json else _view), as_json)
+        result = resume_study(named, address=address, view=None if as_json else _view, say=say)
+    _show_end(result, as_json)
+
+
+@contextmanager
+def _waits(as_json: bool) -> Iterator[Say]:
+    """Says on standard error what a command waits for, from before the imports of Ray on; nothing for --json."""
+    if as_json:
+        yield say_nothing
+        return
+    with waiting_lines(sys.stderr) as say:
+        say("Ray and PyTorch's libraries to load")
+        yield say
 
 
 def _study(folder: str, *, acts: bool = False) -> str:
@@ -186,6 +198,7 @@ def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, floa
 
 
 def _show_end(result: StudyResult, as_json: bool) -> None:
+    result = replace(result, wall_seconds=process_seconds())
     if as_json:
         print(json.dumps(show.result_data(result), indent=1))
     else:

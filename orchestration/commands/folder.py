@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 import webbrowser
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.plan.plan import Plan
-from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
-from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.progress.progress import StudyProgress, clock
-from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.study.advice import WISHES, Advice
+from scalestudy.orchestration.study.advice import advise as advise_by_records
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
-from scalestudy.orchestration.study.opening import storage_of
 from scalestudy.orchestration.study.ready import data_root
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.orchestration.tracking.server import check_reachable, reason_of, resolve_address, same_address
 from scalestudy.orchestration.tracking.writer import Cursor, catch_up
-
-BY = ("time", "cost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,20 +193,8 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
         raise UnreachableError(f"tracking.uri: {address.shown}: {reason_of(error)}", remedy) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """What to choose by a study's records. data: for --json. lines: in words.
-
-    role: of the cell that was asked for: recommended, fastest or cheapest. spec: the study's, with the target, price
-    and tolerance that were asked for.
-    """
-
-    data: dict[str, Any]
-    lines: list[str]
-    role: str
-    spec: StudySpec
-    plan: Plan
-    study_id: str
+OPTIONS = {"target": "--accuracy", **{wish: f"--{wish.replace('_', '-')}" for wish in WISHES if wish != "target"}}
+"""What an error calls each wish of `recommend`."""
 
 
 def advise(
@@ -228,59 +208,12 @@ def advise(
 ) -> Advice:
     """`recommend`: what to choose by a study's records.
 
-    Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
-    max_gpus) and `study` (the num_gpus that were measured, the device).
-
     accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or
     a folder that is not a study's.
     """
-    from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
-    from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
-    from scalestudy.experiments.analysis.answers.summary import predict
-    from scalestudy.experiments.analysis.measures.parts import present
-    from scalestudy.experiments.analysis.text.advice import recommendation_lines
-
-    if max_gpus is not None and max_gpus < 1:
-        raise RequestError(f"--max-gpus: {max_gpus}: is not a number of workers", "give 1 or more")
-    if price is not None and not 0 <= price < float("inf"):
-        raise RequestError(f"--price: {price}: is not a price", "give the price of a GPU-hour, 0 or more")
-    if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise RequestError(f"--tolerance: {tolerance}: is not a share", "give 0 or more, such as 0.1 for 10 %")
-    if by is not None and by not in BY:
-        raise RequestError(f"--by: {by}: is not known", f"choose {' or '.join(BY)}")
-    folder = open_folder(path)
-    with readable(folder):
-        spec = spec_of(folder)
-        plan, trials = folder.read_plan(), folder.read_trials()
-    metric = StudyMetric.of(spec.workload)
-    if accuracy is not None:
-        if metric.share and not 0 < accuracy <= 1:
-            raise RequestError(f"--accuracy: {accuracy}: is not a share", "give one above 0 and up to 1, such as 0.95")
-        if not math.isfinite(accuracy):
-            raise RequestError(f"--accuracy: {accuracy}: is not a number", f"give a {metric.title} to reach")
-    price = spec.targets.price_per_gpu_hour if price is None else price
-    advice = recommend(
-        spec,
-        plan,
-        trials,
-        accuracy=accuracy,
-        max_gpus=max_gpus,
-        price=price,
-        tolerance=tolerance,
-        by=cast(By, by),
+    return advise_by_records(
+        open_folder(path), target=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by, names=OPTIONS
     )
-    if accuracy is not None:  # the laws are asked for this target in place of the spec's own
-        spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (accuracy,)})})
-    advice["predictions"] = predict(spec, plan, trials, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
-    choice = advice["choice"]
-    measured = sorted({cell["num_gpus"] for cell in plan.cells})
-    advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
-    lines = recommendation_lines(advice)
-    if by is not None and present(advice["fastest"]):  # else the choice is the best by the metric, the least of nothing
-        lines = [f"Choose {choice['label']} (least {by}).", *lines]
-    asked = {"price_per_gpu_hour": price, "tolerance": advice["tolerance"]}
-    spec = spec.model_copy(update={"targets": spec.targets.model_copy(update=asked)})
-    return Advice(data=advice, lines=lines, role=ROLE_BY[cast(By, by)], spec=spec, plan=plan, study_id=folder.study_id)
 
 
 def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
@@ -301,22 +234,6 @@ def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
         with readable(folder):
             summaries[folder.study_id] = summarise(spec_of(folder), folder.read_plan(), folder.read_trials())
     return compare(summaries)
-
-
-def earlier_trials(spec: StudySpec) -> list[dict[str, Any]]:
-    """Trials of earlier studies in the spec's storage, for `plan`'s estimate; skips broken folders."""
-    trials: list[dict[str, Any]] = []
-    storage = storage_of(spec)
-    folders: list[StudyFolder] = []
-    if is_uri(storage):
-        with suppress(UnreachableError):  # there is nothing to learn from, and `run` will tell
-            folders = mirror.glimpses(storage)
-    else:
-        folders = [StudyFolder(plan_file.parent) for plan_file in sorted(Path(storage).glob("*/plan.json"))]
-    for folder in folders:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            trials.extend(folder.measured_trials())
-    return trials
 
 
 def write_new_spec(name: str, study: str | None = None) -> Path:

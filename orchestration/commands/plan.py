@@ -1,18 +1,29 @@
-"""`scalestudy plan`: when each trial of a study is expected to run, as bars."""
+"""`scalestudy plan`: what a study costs, by which timings, and when each trial is expected to run, as bars."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalestudy.experiments.plan.estimate import trial_seconds
-from scalestudy.experiments.plan.plan import Plan
+from scalestudy.experiments.plan.estimate import Between, Estimate, estimate, trial_spans
+from scalestudy.experiments.plan.plan import Plan, make_plan
+from scalestudy.experiments.plan.timing_runs import runs_each
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device, slots
+from scalestudy.orchestration.commands.earlier import earlier_timings
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.ready import (
+    check_callables,
+    check_configs,
+    check_data,
+    known_trials,
+    logical_cpus,
+)
 from scalestudy.orchestration.study.schedule import (
     NO_COSTS,
     Costs,
@@ -37,6 +48,7 @@ class Forecast:
         unit: `seconds`, or `epochs` where not every trial has an earlier timing: each epoch then counts as one unit.
         schedule: None where there is none, for the reason in `why`.
         why: why there is no schedule, or none in seconds.
+        scaled: trials whose seconds are scaled from timings of another num_gpus or batch size.
         at_most: trials may stop early, by a scheduler or at the target, which the schedule does not foresee.
     """
 
@@ -45,6 +57,7 @@ class Forecast:
     schedule: Schedule | None
     why: str | None
     at_most: bool = False
+    scaled: int = 0
 
     @property
     def makespan_seconds(self) -> float | None:
@@ -58,10 +71,66 @@ class Forecast:
             "why": self.why,
             "unit": self.unit,
             "at_most": self.at_most,
+            "scaled": self.scaled,
             "slots": [node.slots for node in self.room.nodes],
             "exclusive": self.room.exclusive,
             **(self.schedule.to_dict() if self.schedule else {}),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStudy:
+    """What `plan` says of a study. rests_on: the timings behind its figures, a line each."""
+
+    spec: StudySpec
+    plan: Plan
+    cost: Estimate
+    expected: Forecast
+    rests_on: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        figures = {"estimate": self.cost.to_dict(), "schedule": self.expected.to_dict()}
+        return {**self.plan.to_dict(), **figures, "rests_on": list(self.rests_on)}
+
+
+def plan_study(
+    source: str,
+    overrides: Sequence[str] = (),
+    *,
+    slots: int | None = None,
+    nodes: int = 1,
+    storage: str | None = None,
+    measure: bool = False,
+) -> PlannedStudy:
+    """Plans a study by the timings that earlier ones left; with `measure` also by some steps that are trained now.
+
+    storage: a folder or URI with earlier studies, beside the usual places. Raises SpecError or RequestError for a study
+    that can't be, and what `measure_cells` raises.
+    """
+    from scalestudy.orchestration.commands.measure import measure_cells
+
+    spec = read_spec(source, overrides)
+    check_callables(spec)
+    plan = make_plan(spec)
+    trials = known_trials(spec, plan)
+    room = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
+    device, threads = choose_device(spec.resources.device, room), spec.resources.cpus_per_worker
+    earlier = earlier_timings(spec, trials, device, storage)
+    timed, rests_on = list(earlier.trials), [words] if (words := earlier.words()) else []
+    if measure:
+        if device == "cuda" and not gpus_here():
+            problem = "--measure: the plan is for workers with a GPU, and this machine has none"
+            raise RequestError(problem, "measure on a machine that has, or set resources.device: cpu")
+        root = check_data(spec)
+        check_configs(trials, root)
+        measured = measure_cells(trials, root, device=device, threads=threads)
+        timed += measured.trials
+        rests_on.append(measured.words)
+    cost = estimate(plan, timed, runs_each(spec), corners=trials)
+    return PlannedStudy(
+        spec=spec, plan=plan, cost=cost, expected=forecast(spec, plan, timed, room), rests_on=tuple(rests_on)
+    )
 
 
 def forecast(
@@ -75,23 +144,29 @@ def forecast(
     if plan.to_suggest:
         later = f"{plan.to_suggest.method} chooses the points while the study runs"
         return Forecast(room=room, unit="epochs", schedule=None, why=later)
-    seconds = trial_seconds(plan.trials, earlier)
-    unknown = sum(each is None for each in seconds)
-    durations = [
-        trial.train["epochs"] if unknown else each or 0.0 for trial, each in zip(plan.trials, seconds, strict=True)
-    ]
+    spans = trial_spans(plan.trials, earlier)
+    known = [span for span in spans if span is not None]
+    unknown = len(spans) - len(known)
+    durations = [trial.train["epochs"] for trial in plan.trials] if unknown else [span.middle for span in known]
     works = [
         Work(trial_id=trial.trial_id, num_workers=trial.num_gpus, duration=duration)
         for trial, duration in zip(plan.trials, durations, strict=True)
     ]
-    why: str | None = f"no earlier timing for {unknown} of {len(seconds)} trials" if unknown else None
+    why: str | None = f"no earlier timing for {unknown} of {len(spans)} trials" if unknown else None
     schedule: Schedule | None = None
     try:
         schedule = simulate(works, room, NO_COSTS if unknown else Costs())
     except ValueError as error:
         why = f"{error}; for other machines: --slots, --nodes"
     early = spec.search.scheduler != "none" or spec.stops_at_target
-    return Forecast(room=room, unit="epochs" if unknown else "seconds", schedule=schedule, why=why, at_most=early)
+    return Forecast(
+        room=room,
+        unit="epochs" if unknown else "seconds",
+        schedule=schedule,
+        why=why,
+        at_most=early,
+        scaled=0 if unknown else sum(not span.timed for span in known),
+    )
 
 
 def room_of(spec: StudySpec, nodes: Sequence[ClusterNode]) -> Room:
@@ -124,6 +199,37 @@ def gpus_here() -> int:
 BAR_WIDTH = 60
 MOST_GROUPS = 16
 BUSY, STARTING, IDLE, ABSENT = "█", "░", "·", " "
+
+
+def cost_lines(cost: Estimate, price: float | None, rests_on: Sequence[str] = ()) -> list[str]:
+    """What a study costs, with intervals, and what these figures rest on. price: of a GPU-hour."""
+    between, on_gpus = cost.seconds_between, cost.gpu_seconds_between
+    if between is None or on_gpus is None:
+        how = "--measure times one cell now" if not rests_on else "the trials timed are of other ways of training"
+        return [f"time: not known before a first run ({cost.why}); {how}"]
+    if cost.seconds is not None and cost.gpu_seconds is not None:
+        ends, gpu_ends = _between(between, duration_text), _between(on_gpus, "{:.0f}".format)
+        times = f"about {duration_text(cost.seconds)} one trial at a time{f' ({ends})' if ' to ' in ends else ''}"
+        times += f", {cost.gpu_seconds:.0f} GPU-seconds{f' ({gpu_ends})' if ' to ' in gpu_ends else ''}"
+    else:
+        times = f"{_between(between, duration_text)} one trial at a time"
+        times += f", {_between(on_gpus, '{:.0f}'.format)} GPU-seconds"
+    lines = [f"time: {times}, by {'; '.join(rests_on) or 'earlier runs'}"]
+    if cost.seconds is None:
+        lines.append(
+            f"of {cost.trials} trials {cost.timed} are of a num_gpus and batch size that was timed; "
+            "the others are scaled from the nearest"
+        )
+    if price:
+        hours = [seconds / 3_600 for seconds in on_gpus]
+        lines.append(f"cost: {_between((price * hours[0], price * hours[1]), '{:.3g}'.format)} at {price:g} a GPU-hour")
+    return lines
+
+
+def _between(ends: Between, text: Callable[[float], str]) -> str:
+    """`9 s to 12 s`; one of the two if they are written alike."""
+    low, high = map(text, ends)
+    return low if low == high else f"{low} to {high}"
 
 
 def forecast_lines(forecast: Forecast) -> list[str]:
@@ -180,7 +286,8 @@ def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
     most = "at most, because trials may stop early: " if forecast.at_most else ""
     if forecast.unit == "seconds":
         bound = duration_text(schedule.lower_bound)
-        times = f"about {duration_text(schedule.makespan)}; {bound} if starting workers took no time"
+        about = "roughly" if forecast.scaled else "about"
+        times = f"{about} {duration_text(schedule.makespan)}; {bound} if starting workers took no time"
     else:
         times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
     return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}"]

@@ -12,7 +12,6 @@ from rich.text import Text
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.errors import ExitCode
-from scalestudy.orchestration.commands.plan import forecast_lines
 
 if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
@@ -22,15 +21,24 @@ if TYPE_CHECKING:
     from scalestudy.orchestration.commands.inspect import Variant
     from scalestudy.orchestration.commands.plan import Forecast
     from scalestudy.orchestration.commands.studies import ListedStudy
-    from scalestudy.orchestration.study.running import StudyResult
+    from scalestudy.orchestration.study.result import StudyResult
 
 
 TABLE_ROWS = 40
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
 
 
-def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expected: Forecast | None = None) -> None:
-    """Prints the trials in their order, what they cost, and when they are expected to run."""
+def plan(
+    console: Console,
+    spec: StudySpec,
+    planned: Plan,
+    cost: Estimate,
+    expected: Forecast | None = None,
+    rests_on: Sequence[str] = (),
+) -> None:
+    """Prints the trials in their order, what they cost, by which timings, and when they are expected to run."""
+    from scalestudy.orchestration.commands.plan import cost_lines, forecast_lines
+
     if planned.trials:
         names = list(planned.trials[0].params)
         header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
@@ -47,11 +55,8 @@ def plan(console: Console, spec: StudySpec, planned: Plan, cost: Estimate, expec
     console.print(Text(f"{spec.name}: {bound}{totals}"))
     for line in (*stop_lines(spec), *factorised_lines(planned, cost)):
         console.print(Text(line), soft_wrap=True)
-    if cost.seconds is None or cost.gpu_seconds is None:
-        console.print(Text(f"time: not known before a first run ({cost.why})"))
-    else:
-        text = f"about {cost.seconds:.0f} s one trial at a time, {cost.gpu_seconds:.0f} GPU-seconds, by earlier runs"
-        console.print(Text(f"time: {text}"))
+    for line in cost_lines(cost, spec.targets.price_per_gpu_hour, rests_on):
+        console.print(Text(line), soft_wrap=True)
     for line in forecast_lines(expected) if expected else ():
         console.print(Text(line), soft_wrap=True)
 
@@ -93,7 +98,7 @@ def result(console: Console, done: StudyResult) -> None:
         console.print()
         for failure in done.summary["failures"] or ():
             console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
-        console.print(Text(cost_line(done.summary)), soft_wrap=True)
+        console.print(Text(cost_line(done.summary, done.wall_seconds)), soft_wrap=True)
     places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
     for label, place in ((label, place) for label, place in places.items() if place):
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
@@ -149,12 +154,15 @@ def comparison(console: Console, compared: dict[str, Any]) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def cost_line(summary: dict[str, Any]) -> str:
-    """Says `overhead_ratio` and its parts in one line."""
+def cost_line(summary: dict[str, Any], command_seconds: float | None = None) -> str:
+    """Says `overhead_ratio` and its parts in one line. command_seconds: what this command took, from start to end."""
     cost = summary["cost"]
     wall, trained, ratio = cost["wall_seconds"], cost["train_seconds"], cost["overhead_ratio"]
     if isinstance(wall, int | float) and isinstance(ratio, int | float):
-        return f"wall {wall:.1f} s, training {trained:.1f} s, overhead_ratio {ratio:.2f}"
+        parts = f"training {trained:.1f} s, overhead_ratio {ratio:.2f}"
+        if command_seconds is None:
+            return f"wall {wall:.1f} s, {parts}"
+        return f"wall {command_seconds:.1f} s (this command); study {wall:.1f} s, {parts}"
     return f"training {trained:.1f} s" if isinstance(trained, int | float) else "nothing was trained"
 
 
@@ -194,6 +202,7 @@ def result_data(done: StudyResult) -> dict[str, Any]:
         "unsent": done.unsent,
         "unsent_reason": done.unsent_reason,
         "cold_start_seconds": done.cold_starts,
+        "wall_seconds": done.wall_seconds,
         "summary": done.summary,
     }
 

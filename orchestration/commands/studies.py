@@ -71,8 +71,8 @@ def list_studies(storage: str | None = None) -> tuple[list[ListedStudy], list[st
     storage: a folder or a URI that holds studies' folders; None: `places()`. Raises RequestError for a place that can't
     be right, UnreachableError if the URI can't be read.
     """
-    looked = places() if storage is None else [_checked(storage)]
-    found = [folder for place in looked for folder in _folders_in(place)]
+    looked = places() if storage is None else [checked_place(storage)]
+    found = [folder for place in looked for folder in folders_in(place)]
     with ThreadPoolExecutor(AT_ONCE) as threads:  # of a bucket each lock is a request
         listed = list(threads.map(_listed, found))
     return sorted(listed, key=lambda each: (each.started or 0.0, each.folder), reverse=True), looked
@@ -108,7 +108,7 @@ def find_latest(where: str) -> Latest | None:
     looked = _places_of(where)
     if looked is None:
         return None
-    found = [folder for place in looked for folder in _folders_in(place)]
+    found = [folder for place in looked for folder in folders_in(place)]
     if not found:
         remedy = "run one with scalestudy run SPEC, or name a study's folder"
         raise RequestError(f"DIR: {where}: there is no study in {' or '.join(looked)}", remedy)
@@ -146,7 +146,7 @@ def _places_of(where: str) -> list[str] | None:
     return places() if path.parent == Path() else [str(path.parent)]
 
 
-def _checked(storage: str) -> str:
+def checked_place(storage: str) -> str:
     """The place that --storage names. Raises RequestError for a folder that is not there, or is a study's own."""
     if is_uri(storage):
         mirror.open_store(storage, "--storage")
@@ -159,7 +159,8 @@ def _checked(storage: str) -> str:
     return str(path)
 
 
-def _folders_in(place: str) -> list[StudyFolder]:
+def folders_in(place: str) -> list[StudyFolder]:
+    """The studies of a folder or URI. Raises UnreachableError if the URI can't be read."""
     if is_uri(place):
         return mirror.glimpses(place)
     return [StudyFolder(file.parent) for file in sorted(Path(place).glob("*/plan.json"))]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.errors import SpecError
-from scalestudy.experiments.spec.reading import find_study, load_study
+from scalestudy.experiments.spec.reading import find_study, load_study, study_from
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
@@ -17,11 +18,23 @@ from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
+Source = str | Path | Mapping[str, Any] | StudySpec
+"""A spec file, the name of a study of the catalogue, a dict of what a file would have, or the spec itself."""
 
-def read_spec(source: str | Path, overrides: Sequence[str] = (), *, resolved: bool = False) -> StudySpec:
-    """The spec of a path or a catalogue name. Raises SpecError with every problem. resolved: see `load_study`."""
+
+def read_spec(source: Source, overrides: Sequence[str] = (), *, resolved: bool = False) -> StudySpec:
+    """The spec of a path, a catalogue name, a dict or a spec. Raises SpecError with every problem.
+
+    resolved: see `load_study`.
+    """
     from scalestudy.training.registry import DATASETS, MODELS
 
+    if isinstance(source, StudySpec):
+        source = {**source.to_dict(), "tracking": source.tracking.model_dump(mode="json")}  # with its password
+    if isinstance(source, Mapping):
+        from scalestudy.orchestration.study.callables import SOURCE, plain_spec
+
+        return study_from(plain_spec(source), SOURCE, overrides, models=MODELS, datasets=DATASETS)
     return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS, resolved=resolved)
 
 

@@ -13,6 +13,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import Output
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, request_error
+from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.cluster import checks, connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.cluster.checks import check_versions
@@ -39,13 +40,14 @@ class Ready:
     output: Output
 
 
-def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack) -> Ready:
+def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing) -> Ready:
     """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
 
     Args:
         study: new, resumed or extended.
         address: of the Ray cluster; see `cluster.connect`.
         stack: takes the redirected output and the cluster, which the study needs to its end.
+        say: is told what comes next, before each wait.
 
     Raises:
         RequestError: data, callables, a trial, the tracking address or the cluster's size refuse it for good.
@@ -56,11 +58,14 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack) -> Re
     check_callables(spec)
     check_configs(known_trials(spec, plan), data_root)
     if study.state != "resumed":
+        if plan.factorised and not spec.search.allow_inexact:
+            say(f"a try of {spec.workload.model}, whether it trains alike at every num_gpus")
         check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
         tracking = same_address(study.folder.address_file, tracking)
     output = stack.enter_context(Output())
+    say(f"MLflow to answer at {tracking.shown}")
     try:
         check_reachable(tracking)
     except RefusedError:
@@ -68,6 +73,7 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack) -> Re
     except UnreachableError:
         if spec.tracking.offline != "spool":
             raise
+    say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
     if not cluster.started_here:

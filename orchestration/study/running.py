@@ -7,15 +7,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
 from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
-from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
 from scalestudy.orchestration.groups.events import EngineLost, JournalEvent, Lost, StudyBegan, Suggested, TrialEvent
@@ -29,6 +27,7 @@ from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
+from scalestudy.orchestration.study.result import StudyResult
 from scalestudy.orchestration.study.trials import order, train_config
 from scalestudy.orchestration.sweep.search import PlannedTrials, Search, search_for
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
@@ -46,39 +45,6 @@ ENGINE_STARTS = 3
 """Times that a run of a study starts its engine; each loss of the pool's actor costs one."""
 QUICK_SECONDS = 0.5
 """What MLflow's writer, and the workers, may still take in a job that Ray will kill in three seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyResult:
-    """How a run of a study ended.
-
-    Attributes:
-        folder: the study's folder, with `report.html`, `summary.json` and `trials.jsonl`; the copy on this machine
-            where the study is kept under a URI.
-        address: what commands take for the study: the folder, or the URI.
-        summary: `summary.json`; None where the run was ended before it could be written.
-        exit_code: the command's exit status.
-        tracking_uri: where MLflow has the study, without a password.
-        broken: why the sweep broke off before its end, or None.
-        unsent: events that MLflow did not get; `scalestudy sync` sends them.
-        unsent_reason: why it did not, in one line; None where it got all.
-        cold_starts: seconds from a group's order to its workers being ready, by group.
-    """
-
-    folder: Path
-    address: str
-    summary: dict[str, Any] | None
-    exit_code: ExitCode
-    tracking_uri: str
-    broken: str | None
-    unsent: int
-    cold_starts: dict[str, float]
-    unsent_reason: str | None = None
-
-    @property
-    def report(self) -> Path | None:
-        """`report.html`; None where the run was ended before it could be written."""
-        return None if self.summary is None else StudyFolder(self.folder).report_file
 
 
 class RunningStudy:
@@ -205,6 +171,8 @@ class RunningStudy:
                 search = search_for(self.spec, self.plan, past)
                 left = [trial for trial in self.plan.swept if trial.trial_id not in ended]
                 sizes = list(dict.fromkeys(trial.num_gpus for trial in left))
+                if sizes and start == 1:
+                    self.view.stage(f"waiting for {plural(sizes[0], 'worker')} to start")
             self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(exclusive))
             if not self.engine.is_lost or self.stopping.is_set():
                 return

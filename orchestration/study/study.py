@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
-from scalestudy.orchestration.study.folders import lock_study, read_spec
+from scalestudy.orchestration.study.folders import Source, lock_study, read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed
 from scalestudy.orchestration.study.ready import check_storage, get_ready
-from scalestudy.orchestration.study.running import RunningStudy, StudyResult, ViewFactory
+from scalestudy.orchestration.study.result import StudyResult
+from scalestudy.orchestration.study.running import RunningStudy, ViewFactory
 from scalestudy.orchestration.tracking.server import same_address
 
 __all__ = ["StudyResult", "ViewFactory", "resume_study", "run_study"]
 
 
 def run_study(
-    source: str | Path,
+    source: Source,
     overrides: Sequence[str] = (),
     *,
     address: str | None = None,
     out: str | Path | None = None,
     extend: str | Path | None = None,
     view: ViewFactory | None = None,
+    say: Say = say_nothing,
 ) -> StudyResult:
     """Runs a study and writes its report.
 
     Args:
-        source: a spec file, or the name of a study of the catalogue.
+        source: a spec file, or the name of a study of the catalogue; or the spec itself, as a dict of what a file
+            would have, or as a `StudySpec`. In a dict, model, data, loss and metric may be importable callables.
         overrides: `key.path=value`, each put in place of what the file says.
         address: of the Ray cluster; see `cluster.connect`.
         out: the study's folder, or its URI; by default a new one in the spec's `storage`.
         extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
         view: makes what shows the progress; by default nothing is shown.
+        say: is told what comes next, before each wait until there is progress to show.
 
     Returns:
         Where the results lie, and how the study ended. Trials that fail don't raise.
@@ -43,37 +50,54 @@ def run_study(
         SpecError: the spec is wrong.
         StudyError: data, cluster, storage or tracking store are not there; nothing was written.
     """
+    began = time.monotonic()
     prepare_environment()
     spec = read_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
-            return _run(open_new(spec, out), None, stack, address, view)
-        lock = stack.enter_context(lock_study(extend))
-        return _run(open_extended(spec, extend), lock, stack, address, view)
+            result = _run(open_new(spec, out), None, stack, address, view, say)
+        else:
+            lock = stack.enter_context(lock_study(extend))
+            result = _run(open_extended(spec, extend), lock, stack, address, view, say)
+    return replace(result, wall_seconds=time.monotonic() - began)
 
 
-def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFactory | None = None) -> StudyResult:
+def resume_study(
+    folder: str | Path,
+    *,
+    address: str | None = None,
+    view: ViewFactory | None = None,
+    say: Say = say_nothing,
+) -> StudyResult:
     """Goes on with a study, however it was interrupted: nothing is lost, and no ended trial runs again.
 
     Args:
         folder: the study's, or its URI.
         address: as for `run_study`.
         view: as for `run_study`.
+        say: as for `run_study`.
 
     Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
     another process runs.
     """
+    began = time.monotonic()
     prepare_environment()
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
-        return _run(open_resumed(folder), lock, stack, address, view)
+        result = _run(open_resumed(folder), lock, stack, address, view, say)
+    return replace(result, wall_seconds=time.monotonic() - began)
 
 
 def _run(
-    study: PreparedStudy, lock: StudyLock | None, stack: ExitStack, address: str | None, view: ViewFactory | None
+    study: PreparedStudy,
+    lock: StudyLock | None,
+    stack: ExitStack,
+    address: str | None,
+    view: ViewFactory | None,
+    say: Say,
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
-    ready = get_ready(study, address, stack)
+    ready = get_ready(study, address, stack, say)
     folder = study.folder
     if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first
         lock = stack.enter_context(lock_of(folder))

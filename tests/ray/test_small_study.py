@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -226,7 +227,12 @@ def test_summary_counts_and_overhead(done):
 
 def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place):
     printed = small_study.printed
-    assert (printed.returncode, printed.stderr) == (0, "")
+    waits = printed.stderr.splitlines()
+    assert printed.returncode == 0
+    assert waits[0].startswith("waiting for Ray")
+    assert all(line.startswith("waiting for ") for line in waits)
+    assert "waiting for 1 worker to start" in printed.stdout
+    assert re.search(r"^wall \d+\.\d s \(this command\); study ", printed.stdout, re.MULTILINE)
     assert "num_gpus (CPU)  batch   lr  epoch s  test acc  speed-up  efficiency" in printed.stdout
     assert "Recommended" in printed.stdout
     assert "overhead_ratio" in printed.stdout

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from scalestudy.experiments.plan.estimate import estimate
-from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.plan.estimate import estimate, step_ratios
+from scalestudy.experiments.plan.plan import corner_trials, make_plan
 from tests.support.factorised import SMALL, grid_of
 from tests.support.synthetic_studies import spec_of, study_of
 from tests.support.trials import Law, make_trials
@@ -63,6 +63,80 @@ def test_without_earlier_epochs_the_cost_says_why():
         cost = estimate(plan, earlier)
         assert (cost.seconds, cost.gpu_seconds) == (None, None)
         assert "16 of 16" in cost.why
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def timed(trial, seconds, flags=(), kind="training", **more):
+    """A record whose epochs of ten steps took so many seconds each, with no evaluation."""
+    epochs = [{"train_seconds": each, "eval_seconds": None, "steps": 10, **more} for each in seconds]
+    whole = {"kind": kind, "params": trial.params, "flags": list(flags), "epochs": epochs}
+    return {**whole, "workload": trial.workload, "train": trial.train}
+
+
+ONE = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1], batch_size: [32]}"
+TWO_SIZES = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], batch_size: [32, 64]}"
+
+
+def test_nine_in_ten_of_the_epochs_timed_lie_in_the_interval():
+    plan = make_plan(spec_of(ONE))
+    cost = estimate(plan, [timed(plan.trials[0], [float(number) for number in range(1, 22)])])
+    # of 1 … 21 the median is 11; 5 % and 95 % of the way lie 2 and 20; two epochs each
+    assert (cost.seconds, cost.seconds_between) == (22.0, (4.0, 40.0))
+    assert (cost.timed, cost.why) == (1, None)
+
+
+def test_what_was_not_timed_is_scaled_between_the_extremes():
+    plan = make_plan(spec_of(TWO_SIZES))
+    cost = estimate(plan, [timed(plan.trials[0], [1.0])])
+    # a step of 1 worker, batch 32, took 0.1 s. Batch 64: 5 steps of 0.1 to 0.2 s an epoch. Two workers: half of it,
+    # or 1.5 times: batch 32: 10 of 0.05 to 0.15 s; batch 64: 5 of 0.1 (per worker 32) to 0.3 s. Two epochs each
+    assert cost.seconds is None
+    assert cost.seconds_between == pytest.approx((2 * (1 + 0.5 + 0.5 + 0.5), 2 * (1 + 1 + 1.5 + 1.5)))
+    assert cost.gpu_seconds_between == pytest.approx((2 * (1 + 0.5 + 1 + 1), 2 * (1 + 1 + 3 + 3)))
+    assert cost.timed == 1
+    assert cost.why == "no earlier timing for 3 of 4 trials"
+
+
+@pytest.mark.parametrize("shift", range(3))
+def test_the_interval_holds_whatever_a_step_consists_of(shift):
+    """Steps of any fixed part and any part that goes with the batch of each worker, from each cell to each other."""
+    for fixed in (0.0, 0.3, 1.0):
+        for workers, batch, more, larger in ((1, 32, 2, 256), (4, 512, 1, 32), (2, 64, 8, 64 << shift)):
+            seconds = [fixed + (1 - fixed) * b / n for n, b in ((workers, batch), (more, larger))]
+            low, high = step_ratios(workers, batch, more, larger)
+            assert low <= seconds[1] / seconds[0] <= high
+
+
+def test_steps_with_the_machine_to_themselves_count_before_disturbed_ones():
+    plan = make_plan(spec_of(ONE))
+    (trial,) = plan.trials
+    packed = timed(trial, [3.0, 3.0], flags=["shared_node"])
+    assert estimate(plan, [packed]).seconds == 6.0, "there is nothing better"
+    alone = timed(trial, [9.0], kind="timing", samples=320, samples_per_second=320.0)
+    # the timing run's step takes 320 / 10 / 320 = 0.1 s by its rate, its warm-up left out; ten steps, two epochs
+    assert estimate(plan, [packed, alone]).seconds == pytest.approx(2.0)
+
+
+def test_a_timing_run_without_any_whole_epoch_needs_the_steps_of_one():
+    plan = make_plan(spec_of(ONE))
+    run = timed(plan.trials[0], [9.0], kind="timing", samples=320, samples_per_second=320.0)
+    assert estimate(plan, [run]).seconds_between is None
+    low, high = estimate(plan, [{**run, "epoch_steps": 20, "evaluations": [0.0, 1.0]}]).seconds_between
+    # 20 steps of 0.1 s and an evaluation of up to 1 s, twice
+    assert low == pytest.approx(2 * 2.05)
+    assert high == pytest.approx(2 * 2.95)
+
+
+def test_a_search_costs_between_its_cheapest_and_its_dearest_corner():
+    spec = spec_of(TWO_SIZES + "\nsearch: {method: tpe, samples: 10}")
+    grid = make_plan(spec_of(TWO_SIZES))
+    corners = corner_trials(spec)
+    cost = estimate(make_plan(spec), [timed(grid.trials[0], [1.0])], corners=corners)
+    assert (cost.seconds, cost.trials) == (None, 4)  # all points of the space
+    assert cost.seconds_between == pytest.approx((4 * 2 * 0.5, 4 * 2 * 1.5))
+    assert estimate(make_plan(spec), [], corners=corners).seconds_between is None
 
 
 # --- factorised grids -------------------------------------------------------------------------------------------------

@@ -109,3 +109,15 @@ def test_only_a_server_s_page_is_linked(tmp_path, text, page):
     if text is not None:
         folder.write_text(folder.pages_file, text)
     assert folder.runs_page() == page
+
+
+def test_the_timing_runs_of_a_study_are_measured_trials_too(tmp_path):
+    text = TEXT.replace("seed: [0, 1]", "seed: [0, 1], train.precision: [fp32, bf16]")
+    folder = folder_of(tmp_path / "s", text)
+    run = folder.read_trials()[-1]
+    for identity, kind in (("timed", "timing"), ("stranger", "training")):
+        params = {**run["params"], "num_gpus": 4, "seed": 7}
+        folder.append_trial({**run, "trial_id": identity, "kind": kind, "params": params})
+    *planned, timing = folder.measured_trials()
+    assert len(planned) == 8
+    assert (timing["trial_id"], timing["train"]["precision"]) == ("timed", run["params"]["train.precision"])

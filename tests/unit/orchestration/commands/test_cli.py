@@ -140,6 +140,19 @@ def test_a_missing_spec_names_the_catalogue(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+def test_run_says_what_it_waits_for_before_it_loads_ray(tmp_path):
+    python, *words = command("run", "nowhere.yaml")
+    done = subprocess.run(
+        [python, "-X", "importtime", *words], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    before, _, after = done.stderr.partition("waiting for Ray")
+    assert after
+    loaded = {line.rpartition("|")[2].strip() for line in before.splitlines()}
+    assert "typer" in loaded
+    assert not loaded & {"ray", "torch", "mlflow", "scipy", "pandas"}
+    assert process("run", "nowhere.yaml", "--json", cwd=tmp_path).stderr.startswith("nowhere.yaml"), "not for --json"
+
+
 def test_an_override_that_names_nothing(tmp_path):
     done = scalestudy("validate", "digits-quick", "--set", "train.epoch=3", cwd=tmp_path)
     assert_refused(done, 2, "--set", "train.epoch", "epochs")

@@ -5,9 +5,18 @@ import os
 
 import pytest
 
+from scalestudy.experiments.plan.estimate import estimate
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.cluster.nodes import ClusterNode
-from scalestudy.orchestration.commands.plan import bar, duration_text, forecast, forecast_lines, gpus_here, machines
+from scalestudy.orchestration.commands.plan import (
+    bar,
+    cost_lines,
+    duration_text,
+    forecast,
+    forecast_lines,
+    gpus_here,
+    machines,
+)
 from scalestudy.orchestration.study.schedule import GroupSpan, TrialSpan
 from tests.support.studies import scalestudy, write_spec
 from tests.support.synthetic_studies import spec_of, study_of
@@ -84,6 +93,19 @@ def test_the_forecast_is_that_of_the_trainings():
     assert (expected.room.exclusive, len(expected.schedule.trials), expected.schedule.makespan) == (False, 2, 2)
 
 
+def test_a_forecast_in_seconds_where_some_are_scaled():
+    spec, plan, trials = study_of(SPEC)
+    first = plan.trials[0]
+    alone = [
+        {**trial, "workload": first.workload, "train": first.train}
+        for trial in trials
+        if trial["params"]["num_gpus"] == 1
+    ]
+    found = forecast(spec, plan, alone, two_cores())
+    assert (found.unit, found.scaled, found.why) == ("seconds", 2, None)
+    assert "schedule: roughly" in "\n".join(forecast_lines(found))
+
+
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +124,26 @@ def test_many_groups_are_cut():
     lines = forecast_lines(forecast(many, plan, [], two_cores()))
     assert sum("1 trial" in line for line in lines) == 4
     assert [duration_text(value) for value in (48.2, 720.0, 12_600.0)] == ["48 s", "12 min", "3.5 h"]
+
+
+def test_costs_are_told_with_their_interval_and_what_they_rest_on():
+    _, plan, trials = study_of(SPEC)
+    first = plan.trials[0]
+    known = [{**trial, "workload": first.workload, "train": first.train} for trial in trials]
+    for trial in known:
+        for number, epoch in enumerate(trial["epochs"]):
+            epoch.update(train_seconds=100.0 + 10 * number, eval_seconds=0.0)
+    (line, cost) = cost_lines(estimate(plan, known), 3.6, ["4 trials of 1 earlier study (runs/a)", "60 steps"])
+    # epochs of 100, 110 … 170 s, each twice: 5 % and 95 % of the way lie 100 and 170; 32 epochs, 48 by workers
+    assert "time: about 72 min one trial at a time (53 min to 91 min)" in line
+    assert line.endswith("by 4 trials of 1 earlier study (runs/a); 60 steps")
+    assert cost == "cost: 4.8 to 8.16 at 3.6 a GPU-hour"
+    (line, some) = cost_lines(estimate(plan, known[:2]), None, ["2 trials"])
+    # two workers: an epoch of 0.5 × 100 to 1.5 × 170 s; 16 epochs of each
+    assert line.startswith("time: 40 min to 113 min one trial at a time, ")
+    assert some.startswith("of 4 trials 2 are of a num_gpus and batch size that was timed")
+    (line,) = cost_lines(estimate(plan, []), 2.0)
+    assert line.startswith("time: not known before a first run (no earlier timing for 4 of 4 trials); --measure")
 
 
 def test_the_command(tmp_path):

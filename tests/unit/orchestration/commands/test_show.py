@@ -48,6 +48,7 @@ def test_a_plan():
     first = plan.trials[0]
     known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
     assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
+    assert "by 4 trials" in printed(show.plan, spec, plan, known, None, ["4 trials of 1 earlier study (runs/a)"])
 
 
 def test_a_plan_of_a_factorised_grid():
@@ -86,6 +87,8 @@ def test_failures_are_shown_as_the_user_wrote_them():
 def test_the_line_of_costs():
     cost = {"wall_seconds": 12.34, "train_seconds": 10.0, "overhead_ratio": 1.234}
     assert show.cost_line({"cost": cost}) == "wall 12.3 s, training 10.0 s, overhead_ratio 1.23"
+    told = show.cost_line({"cost": cost}, 20.0)
+    assert told == "wall 20.0 s (this command); study 12.3 s, training 10.0 s, overhead_ratio 1.23"
     nothing = {"wall_seconds": None, "train_seconds": None, "overhead_ratio": None}
     assert show.cost_line({"cost": nothing}) == "nothing was trained"
 

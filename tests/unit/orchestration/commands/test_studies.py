@@ -253,9 +253,10 @@ def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refus
     with lock_of(folders[0]):
         done = scalestudy("resume", "latest", cwd=here)
         assert done.returncode == 2
-        first, second = done.stderr.splitlines()
+        first, *waits, last = done.stderr.splitlines()
         assert first == "latest: runs/c"
-        assert second.startswith("DIR: runs/c: is being run by process ")
+        assert all(line.startswith("waiting for ") for line in waits)
+        assert last.startswith("DIR: runs/c: is being run by process ")
 
 
 # --- open -----------------------------------------------------------------------------------------------------------

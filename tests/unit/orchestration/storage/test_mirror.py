@@ -14,7 +14,8 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import cli
 from scalestudy.orchestration.commands.doctor import _safely, _storage
-from scalestudy.orchestration.commands.folder import earlier_trials, rebuild_report, status_of
+from scalestudy.orchestration.commands.earlier import earlier_timings
+from scalestudy.orchestration.commands.folder import rebuild_report, status_of
 from scalestudy.orchestration.commands.studies import find_latest
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
@@ -145,10 +146,11 @@ def test_a_copy_is_fetched_once(opened, monkeypatch):
 
 
 def test_a_plan_learns_from_the_studies_of_a_bucket(opened):
-    assert earlier_trials(opened.spec) == []
+    assert earlier_timings(opened.spec, opened.plan.trials, "cpu").trials == []
     opened.folder.append_trial(next(iter(open_resumed(opened.folder.address).history.ended.values())))
     opened.folder.share(opened.folder.trials_file)
-    assert len(earlier_trials(opened.spec)) == 1
+    found = earlier_timings(opened.spec, opened.plan.trials, "cpu")
+    assert (len(found.trials), found.studies) == (1, [opened.folder.address])
 
 
 def test_the_studies_of_a_bucket_are_listed_by_a_glimpse_of_each(bucket, opened, tmp_path, monkeypatch):

@@ -1,0 +1,109 @@
+"""What to choose by a study's records: for `scalestudy recommend` and for the result of `run_study`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import Plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.study.folders import readable, spec_of
+
+WISHES = ("target", "max_gpus", "price", "tolerance", "by")
+BY = ("time", "cost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to choose by a study's records. data: for --json. lines: in words, as it prints.
+
+    role: of the cell that was asked for: recommended, fastest or cheapest. spec: the study's, with the target, price
+    and tolerance that were asked for.
+    """
+
+    data: dict[str, Any]
+    lines: list[str]
+    role: str
+    spec: StudySpec
+    plan: Plan
+    study_id: str
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def advise(
+    folder: StudyFolder,
+    *,
+    target: float | None = None,
+    max_gpus: int | None = None,
+    price: float | None = None,
+    tolerance: float | None = None,
+    by: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Advice:
+    """What to choose by a study's records.
+
+    Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
+    max_gpus) and `study` (the num_gpus that were measured, the device).
+
+    target: of whatever metric the study has. names: what an error calls a wish, if not by its name. Raises
+    RequestError for a request that can't be met, or for records that can't be read.
+    """
+    # these load SciPy, which a study that starts does not need
+    from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
+    from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
+    from scalestudy.experiments.analysis.answers.summary import predict
+    from scalestudy.experiments.analysis.measures.parts import present
+    from scalestudy.experiments.analysis.text.advice import recommendation_lines
+
+    called = {**{wish: wish for wish in WISHES}, **(names or {})}
+    if max_gpus is not None and max_gpus < 1:
+        raise RequestError(f"{called['max_gpus']}: {max_gpus}: is not a number of workers", "give 1 or more")
+    if price is not None and not 0 <= price < float("inf"):
+        raise RequestError(f"{called['price']}: {price}: is not a price", "give the price of a GPU-hour, 0 or more")
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise RequestError(
+            f"{called['tolerance']}: {tolerance}: is not a share", "give 0 or more, such as 0.1 for 10 %"
+        )
+    if by is not None and by not in BY:
+        raise RequestError(f"{called['by']}: {by}: is not known", f"choose {' or '.join(BY)}")
+    with readable(folder):
+        spec = spec_of(folder)
+        plan, trials = folder.read_plan(), folder.read_trials()
+    metric = StudyMetric.of(spec.workload)
+    if target is not None:
+        if metric.share and not 0 < target <= 1:
+            raise RequestError(
+                f"{called['target']}: {target}: is not a share", "give one above 0 and up to 1, such as 0.95"
+            )
+        if not math.isfinite(target):
+            raise RequestError(f"{called['target']}: {target}: is not a number", f"give a {metric.title} to reach")
+    price = spec.targets.price_per_gpu_hour if price is None else price
+    advice = recommend(
+        spec,
+        plan,
+        trials,
+        accuracy=target,
+        max_gpus=max_gpus,
+        price=price,
+        tolerance=tolerance,
+        by=cast(By, by),
+    )
+    if target is not None:  # the laws are asked for this target in place of the spec's own
+        spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (target,)})})
+    advice["predictions"] = predict(spec, plan, trials, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
+    choice = advice["choice"]
+    measured = sorted({cell["num_gpus"] for cell in plan.cells})
+    advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
+    lines = recommendation_lines(advice)
+    if by is not None and present(advice["fastest"]):  # else the choice is the best by the metric, the least of nothing
+        lines = [f"Choose {choice['label']} (least {by}).", *lines]
+    asked = {"price_per_gpu_hour": price, "tolerance": advice["tolerance"]}
+    spec = spec.model_copy(update={"targets": spec.targets.model_copy(update=asked)})
+    return Advice(data=advice, lines=lines, role=ROLE_BY[cast(By, by)], spec=spec, plan=plan, study_id=folder.study_id)

@@ -1,0 +1,66 @@
+"""A spec given in Python as plain data: importable callables become their names `package.module:name`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from scalestudy.experiments.spec.errors import Problem, SpecError
+from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
+
+SOURCE = "spec"
+"""What errors call a spec that is no file."""
+BUILT_IN: Mapping[str, Mapping[str, str]] = {
+    "model": MODELS,
+    "data": DATASETS,
+    "loss": LOSSES,
+    "metric": METRICS,
+    "gradient_sync": GRADIENT_SYNCS,
+}
+"""The built-in names by the last part of a field."""
+
+
+def plain_spec(value: Any, field: str = "") -> Any:
+    """A spec's value as plain data. field: its dotted name, for errors.
+
+    Raises SpecError for a callable that workers can't import.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain_spec(inner, f"{field}.{key}".lstrip(".")) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_spec(inner, field) for inner in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):  # a NumPy array or number
+        return value.tolist()
+    return import_path(value, field) if callable(value) else value
+
+
+def import_path(function: Any, field: str) -> str:
+    """The name `package.module:name` of a callable, or its short name if it is a built-in one.
+
+    Workers are processes of their own and import it. Raises SpecError for one that can't be imported by its name.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    shown = f"{module}:{name}" if name else repr(function)
+
+    def refused(why: str) -> SpecError:
+        remedy = "write it to a file (in a notebook: %%writefile my_model.py), import my_model, and give my_model.NAME"
+        problem = f"{why}, so workers can't import it"
+        return SpecError([Problem(field=field, value=shown, line=None, message=problem, remedy=remedy)], SOURCE)
+
+    if not name or not module:
+        raise refused("has no name of its own")
+    if module == "__main__":
+        raise refused("is defined in this session or script")
+    if "<" in name:
+        raise refused("is a lambda" if "<lambda>" in name else "is defined inside a function")
+    if "." in name or getattr(sys.modules.get(module), name, None) is not function:
+        raise refused("is not what its module has under that name")
+    for short, path in BUILT_IN.get(field.rpartition(".")[2], {}).items():
+        home, _, attribute = path.partition(":")
+        if getattr(sys.modules.get(home), attribute, None) is function:
+            return short
+    return f"{module}:{name}"

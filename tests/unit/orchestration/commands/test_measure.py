@@ -1,0 +1,76 @@
+"""`plan --measure`: which cell is timed, and what it says of the study's cost."""
+
+import json
+import time
+
+import pytest
+
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands import plan
+from scalestudy.orchestration.commands.measure import cell_to_time, measure_cells
+from tests.support.in_process import scalestudy
+from tests.support.studies import write_spec
+from tests.support.synthetic_studies import spec_of
+
+GRID = """
+name: x
+workload: {model: lenet, data: digits, model_args: {init: xavier}}
+train: {epochs: 3, warmup_epochs: 2, schedule: cosine}
+sweep: {num_gpus: [1, 2], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2]}
+"""
+
+
+def test_the_cell_in_the_middle_of_the_batches_of_the_fewest_workers_is_timed():
+    cell = cell_to_time(make_plan(spec_of(GRID)).trials)
+    assert (cell.kind, cell.num_gpus, cell.batch_size) == ("timing", 1, 64)
+
+
+def test_of_several_workers_one_worker_trains_its_share():
+    cell = cell_to_time(make_plan(spec_of(GRID.replace("[1, 2]", "[4, 8]"))).trials)
+    assert (cell.num_gpus, cell.batch_size) == (1, 16)
+
+
+def test_a_cheap_cell_is_trained_and_the_plan_gives_an_interval(tmp_path, monkeypatch):
+    """Without any earlier study: the whole way, in a folder of a user."""
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
+    (tmp_path / "study.yaml").write_text(GRID)
+    began = time.monotonic()
+    done = scalestudy("plan", "study.yaml", "--measure", "--json", cwd=tmp_path)
+    assert time.monotonic() - began < 60
+    assert done.returncode == 0, done.stderr
+    plain = json.loads(done.stdout)
+    cost, (rests_on,) = plain["estimate"], plain["rests_on"]
+    low, high = cost["seconds_between"]
+    assert 0 < low < high
+    assert cost["gpu_seconds_between"][0] > low
+    assert (cost["seconds"], cost["timed"]) == (None, 2), "two rates of the cell that was timed"
+    assert "steps of gpus=1 batch=64" in rests_on
+    assert plain["schedule"]["unit"] == "seconds"
+    assert plain["schedule"]["scaled"] == 10
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_is_told_with_what_it_said(tmp_path):
+    model = {"model": "tests.support.user_models:fails_when_built", "data": "digits"}
+    done = scalestudy("plan", write_spec(tmp_path, workload=model), "--measure", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--measure: gpus=1 batch=64" in done.stderr
+    assert "no weights for this model" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_training_that_takes_too_long_is_ended(tmp_path):
+    trials = make_plan(spec_of(GRID)).trials
+    began = time.monotonic()
+    with pytest.raises(RequestError, match="took more than 0 s; plan on the machine"):
+        measure_cells(trials, tmp_path, device="cpu", threads=1, limit_seconds=0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_another_device_than_this_machine_has_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "gpus_here", lambda: 0)
+    spec = write_spec(tmp_path, resources={"device": "cuda"})
+    done = scalestudy("plan", spec, "--measure", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("--measure: the plan is for workers with a GPU, and this machine has none; ")

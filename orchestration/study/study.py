@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.study.folders import lock_study, read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.origin import origin_of
 from scalestudy.orchestration.study.ready import check_storage, get_ready
 from scalestudy.orchestration.study.running import RunningStudy, StudyResult, ViewFactory
 from scalestudy.orchestration.tracking.server import same_address
@@ -47,9 +50,9 @@ def run_study(
     spec = read_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
-            return _run(open_new(spec, out), None, stack, address, view)
+            return _run(open_new(spec, out), origin_of(source), None, stack, address, view)
         lock = stack.enter_context(lock_study(extend))
-        return _run(open_extended(spec, extend), lock, stack, address, view)
+        return _run(open_extended(spec, extend), origin_of(source), lock, stack, address, view)
 
 
 def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFactory | None = None) -> StudyResult:
@@ -66,11 +69,19 @@ def resume_study(folder: str | Path, *, address: str | None = None, view: ViewFa
     prepare_environment()
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
-        return _run(open_resumed(folder), lock, stack, address, view)
+        study = open_resumed(folder)
+        before = study.history.origin
+        origin = replace(origin_of(), source=before.source if before else str(folder))
+        return _run(study, origin, lock, stack, address, view)
 
 
 def _run(
-    study: PreparedStudy, lock: StudyLock | None, stack: ExitStack, address: str | None, view: ViewFactory | None
+    study: PreparedStudy,
+    origin: Origin,
+    lock: StudyLock | None,
+    stack: ExitStack,
+    address: str | None,
+    view: ViewFactory | None,
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
     ready = get_ready(study, address, stack)
@@ -84,7 +95,7 @@ def _run(
             check_storage(folder, ready.cluster)
             same_address(folder.address_file, ready.tracking)
             folder.share(folder.address_file)
-        running = RunningStudy(ready, lock, view)
+        running = RunningStudy(ready, lock, view, origin)
     except BaseException:
         study.discard(made)
         raise

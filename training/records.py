@@ -280,7 +280,10 @@ def _straggler_ratio(seconds: Sequence[float]) -> float | None:
 
 
 def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
-    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
+    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out.
+
+    Those of the test set come first: a run's page in MLflow lists metrics in the order in which they were logged.
+    """
     same = (
         "train_loss",
         "eval_seconds",
@@ -293,7 +296,8 @@ def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
         "learning_rate",
         "straggler_ratio",
     )
-    values = {name: epoch.get(name) for name in (*same, *(name for name in epoch if name.startswith("test_")))}
+    tested = sorted((name for name in epoch if name.startswith("test_")), key=lambda name: name == "test_loss")
+    values = {name: epoch.get(name) for name in (*tested, *same)}
     values["epoch_seconds"] = epoch.get("train_seconds")
     values |= {f"{SYSTEM}{name}": epoch.get(name) for name in USAGE}
     for name, seconds in (epoch.get("phases") or {}).items():

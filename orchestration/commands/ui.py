@@ -2,6 +2,7 @@
 
 A fresh browser shows MLflow's pages for language models, where a study's runs are not to be seen. So the address names
 the view for machine learning, the experiment, and the study by a filter: other studies may have the same experiment.
+It also asks for an order, the soonest at the target first: MLflow folds trials away below the study's run otherwise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shlex import quote as shell_quote
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError
@@ -34,6 +36,7 @@ from scalestudy.orchestration.tracking.server import (
     find_experiment,
     resolve_address,
 )
+from scalestudy.training.records import AT_TARGET
 
 HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
@@ -45,12 +48,14 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedPage:
-    """A study's page: in which store, and by which experiment and id."""
+    """A study's page: in which store, by which experiment and id, and by which metric its runs are in order."""
 
     address: TrackingAddress
     experiment: str
     study_id: str
     folder: str
+    order_by: str
+    ascending: bool
 
     @classmethod
     def of(cls, path: str, uri: str | None = None) -> TrackedPage:
@@ -58,17 +63,24 @@ class TrackedPage:
         folder = open_folder(path)
         with readable(folder):
             spec = spec_of(folder)
-        address = resolve_address(uri or spec.tracking.uri)
+        address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
         return cls(
             address=address if uri else address_of(folder.address_file, address),
             experiment=spec.tracking.experiment or spec.name,
             study_id=folder.study_id,
             folder=folder.address,
+            order_by=AT_TARGET if spec.targets.accuracy else metric.best_key,
+            ascending=bool(spec.targets.accuracy) or metric.mode == "min",
         )
 
     def url(self, server: str, experiment_id: str) -> str:
         """Its address on a server."""
-        query = {**VIEW, "searchFilter": study_filter(self.study_id)}
+        query = {
+            **VIEW,
+            "searchFilter": study_filter(self.study_id),
+            "orderByKey": f"metrics.`{self.order_by}`",
+            "orderByAsc": str(self.ascending).lower(),
+        }
         return f"{server}/#/experiments/{experiment_id}/runs?{urlencode(query, quote_via=quote)}"
 
 

@@ -52,6 +52,7 @@ from scalestudy.orchestration.tracking.run_content import (
     run_name,
     short_label,
     study_filter,
+    trial_note,
     trial_params,
     trial_tags,
 )
@@ -244,12 +245,16 @@ class MlflowStore:
 
     def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
         spec, at = self._study.spec, ended.ended_at
-        metrics = final_metrics(ended.to_line(trial), spec.targets.accuracy, StudyMetric.of(spec.workload))
+        targets, metric = spec.targets.accuracy, StudyMetric.of(spec.workload)
+        metrics = final_metrics(ended.to_line(trial), targets, metric)
+        tags = trial_tags(ended)
+        if trial.kind == "training":
+            tags[NOTE] = trial_note(ended, metrics, targets, metric)
         points = _points(at, ended.epochs[-1].epoch if ended.epochs else 0, metrics)
         run = self._trial_run(trial, at)
         if ended.error and ended.error.traceback:
             self.client.log_text(run, ended.error.traceback, TRACEBACK)
-        self._end(run, ended.status, at, points, trial_tags(ended))
+        self._end(run, ended.status, at, points, tags)
 
     def _end(
         self, run: str, status: str, at: str, points: Sequence[Metric] = (), tags: Mapping[str, str] | None = None

@@ -1,7 +1,7 @@
 """What a study's runs in MLflow say: names, parameters, metrics, tags, data sets. Pure.
 
-MLflow sorts columns, charts and lists by name. So a trial's run has its time to the target as `at_target_seconds` too,
-which stands before `best_test_accuracy`, which stands before the rest.
+MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_target_seconds`
+too, which stands before `best_test_accuracy`, which stands before the rest. A run's page begins with the description.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, present
 from scalestudy.experiments.analysis.measures.records import best_value, curve, time_to_target
+from scalestudy.experiments.analysis.measures.units import plural, seconds_text
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import TrialPlan, short_name, step_params, value_text
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -164,6 +165,19 @@ def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: Stu
         seconds = time_to_target(curve(line, metric), target, metric)
         found[metric.time_key(target)] = found[AT_TARGET] = seconds if seconds < float("inf") else None
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def trial_note(ended: Ended, metrics: Mapping[str, float], targets: Sequence[float], metric: StudyMetric) -> str:
+    """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`."""
+    words = []
+    for target in metric.hardest_first(targets)[:1]:
+        seconds, goal = metrics.get(AT_TARGET), f"{target:g} {metric.title}"
+        words.append(f"{goal} not reached" if seconds is None else f"**{seconds_text(seconds)}** to {goal}")
+    if metric.best_key in metrics:
+        words.append(f"best {metric.text(metrics[metric.best_key])} in {plural(len(ended.epochs), 'epoch')}")
+    if ended.error:
+        words.insert(0, f"{ended.status.replace('_', ' ')}: {ended.error.message[:LONGEST_TAG]}")
+    return "; ".join(words)
 
 
 def trial_tags(ended: Ended) -> dict[str, str]:

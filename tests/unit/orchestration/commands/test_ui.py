@@ -70,8 +70,18 @@ def test_a_study_s_address_names_the_view_the_experiment_and_the_study(place):
     assert parse_qs(query) == {
         "workflowType": ["machine_learning"],
         "searchFilter": ["tags.`scalestudy.study_id` = 'tiny-20260131T120000Z'"],
+        "orderByKey": ["metrics.`at_target_seconds`"],
+        "orderByAsc": ["true"],
     }
     assert not set(url) & set(" `'\"")
+
+
+@pytest.mark.parametrize(("metric", "mode", "ascending"), [("mse", "min", "true"), ("accuracy", "max", "false")])
+def test_without_a_target_the_best_run_comes_first(place, metric, mode, ascending):
+    text = TINY.replace("data: digits", f"data: digits, metric: {metric}, metric_mode: {mode}")
+    folder_of(place / "runs" / "error", text.replace("[0.8]", "[]"))
+    query = parse_qs(TrackedPage.of("runs/error").url("http://h:1", "7").partition("?")[2])
+    assert (query["orderByKey"], query["orderByAsc"]) == ([f"metrics.`best_test_{metric}`"], [ascending])
 
 
 def test_a_study_s_pages_are_those_of_its_own_store(place, monkeypatch):

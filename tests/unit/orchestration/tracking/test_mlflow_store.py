@@ -92,6 +92,7 @@ def test_the_layout(store, told):
     assert trial.data.tags["scalestudy.trial_id"] == record["trial_id"]
     assert trial.data.tags["scalestudy.kind"] == "training"
     assert trial.data.tags["scalestudy.attempts"] == "1"
+    assert trial.data.tags[NOTE].startswith("0.99 test accuracy not reached; best 0.")
     for run in (study, trial):
         assert run.data.tags["scalestudy.study_id"] == STUDY_ID
         assert run.data.tags["scalestudy.status"] == "finished"

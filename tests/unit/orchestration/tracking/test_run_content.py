@@ -18,6 +18,7 @@ from scalestudy.orchestration.tracking.run_content import (
     origin_tags,
     run_name,
     study_filter,
+    trial_note,
     trial_tags,
 )
 from scalestudy.training.data import SOURCES
@@ -158,6 +159,21 @@ def test_a_trial_leads_with_its_time_to_the_hardest_target_and_its_best_value():
     found = final_metrics(trials[-1], (0.3, 0.5), ACCURACY)
     assert sorted(found)[:2] == ["at_target_seconds", "best_test_accuracy"]
     assert found["at_target_seconds"] == found["time_to_accuracy_0.5"] > found["time_to_accuracy_0.3"]
+
+
+def test_a_trial_s_description_is_how_it_ended():
+    seconds, best = {"at_target_seconds": 12.3}, {"best_test_accuracy": 0.87654}
+    for facts, metrics, words in (
+        ({}, {**seconds, **best}, "**12.3 s** to 0.5 test accuracy; best 0.877 in 2 epochs"),
+        ({}, best, "0.5 test accuracy not reached; best 0.877 in 2 epochs"),
+        (
+            {"status": "out_of_memory", "epochs": (), "error": TrialError(kind="out_of_memory", message="no room")},
+            {},
+            "out of memory: no room; 0.5 test accuracy not reached",
+        ),
+    ):
+        assert trial_note(end_with(**facts), metrics, (0.3, 0.5), ACCURACY) == words
+    assert trial_note(end_with(), best, (), ACCURACY) == "best 0.877 in 2 epochs"
 
 
 def end_with(**facts):

@@ -18,6 +18,10 @@ PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
 """What a record says of the machine; MLflow shows names that begin with `system/` in a tab of their own."""
 SYSTEM = "system/"
+AT_TARGET = "at_target_seconds"
+"""The time to the hardest target under a name that MLflow's lists, which are sorted, show first."""
+RECOMMENDED = "recommended_"
+"""How the metrics of a study's run begin that describe the recommended cell."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,12 @@ METRICS = (
     Metric("test_loss", "1", "sum of losses / sum of examples", "mean loss over the test set, after the epoch"),
     Metric("test_accuracy", "1", "sum of hits / sum of examples", "share of the test set that is classified rightly"),
     Metric("test_<metric>", "1", "sum of values / sum of examples", "the study's metric over the test set"),
-    Metric("best_test_<metric>", "1", "as test_<metric>", "best value of the trial's epochs, by the metric's mode"),
+    Metric(
+        "best_test_<metric>",
+        "1",
+        "as test_<metric>",
+        "best value of the trial's epochs, by the metric's mode; in the study's run, of all trials",
+    ),
     Metric("learning_rate", "1", "equal on all ranks", "effective rate of the epoch's last update"),
     Metric("train_seconds", "s", "max", "time in steps: no evaluation, checkpoint, logging, start-up; trial or epoch"),
     Metric("epoch_seconds", "s", "max", "train_seconds of one epoch"),
@@ -115,8 +124,19 @@ METRICS = (
     ),
     Metric("replica_max_diff", "1", "max", "largest difference of a parameter from rank 0's; 0 unless there is a bug"),
     Metric("time_to_<metric>_<target>", "s", "as train_seconds", "training time until the metric's target is reached"),
-    Metric("wall_seconds", "s", "driver", "time from the trial's start to its end"),
+    Metric(AT_TARGET, "s", "as train_seconds", "time_to_<metric>_<target> of the study's hardest target"),
+    Metric("wall_seconds", "s", "driver", "time from the trial's start to its end; in the study's run, of the study"),
     Metric("startup_seconds", "s", "driver", "time from the trial's start to its first step"),
+    Metric("trials_planned", "1", "study", "trials of the study's plan"),
+    Metric("trials_ended", "1", "study", "planned trials that have ended, in whatever way"),
+    Metric("trials_failed", "1", "study", "trials that failed; diverging and running out of memory are results"),
+    Metric(f"{RECOMMENDED}workers", "1", "study", "num_gpus of the recommended cell"),
+    Metric(f"{RECOMMENDED}batch_size", "1", "study", "its batch size, all workers together"),
+    Metric(f"{RECOMMENDED}learning_rate", "1", "study", "its nominal learning rate"),
+    Metric(f"{RECOMMENDED}target", "1", "study", "the target that the answer is for: the hardest that a cell reaches"),
+    Metric(f"{RECOMMENDED}seconds", "s", "study", "the cell's training time to that target, as estimated"),
+    Metric(f"{RECOMMENDED}worker_seconds", "s", "study", "that time times its workers"),
+    Metric(f"{RECOMMENDED}cost", "1", "study", "what that costs at targets.price_per_gpu_hour"),
 )
 """Every metric of records, trials.jsonl and MLflow."""
 
@@ -260,7 +280,10 @@ def _straggler_ratio(seconds: Sequence[float]) -> float | None:
 
 
 def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
-    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out."""
+    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out.
+
+    Those of the test set come first: a run's page in MLflow lists metrics in the order in which they were logged.
+    """
     same = (
         "train_loss",
         "eval_seconds",
@@ -273,7 +296,8 @@ def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
         "learning_rate",
         "straggler_ratio",
     )
-    values = {name: epoch.get(name) for name in (*same, *(name for name in epoch if name.startswith("test_")))}
+    tested = sorted((name for name in epoch if name.startswith("test_")), key=lambda name: name == "test_loss")
+    values = {name: epoch.get(name) for name in (*tested, *same)}
     values["epoch_seconds"] = epoch.get("train_seconds")
     values |= {f"{SYSTEM}{name}": epoch.get(name) for name in USAGE}
     for name, seconds in (epoch.get("phases") or {}).items():

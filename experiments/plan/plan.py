@@ -274,14 +274,14 @@ def name_of(kind: str, params: Mapping[str, Any]) -> str:
 
 def label(params: Mapping[str, Any]) -> str:
     """Parameters as `gpus=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
-    words = []
-    for key, value in params.items():
-        if isinstance(value, float):
-            text = f"{value:g}"
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        words.append(f"{short_name(key)}={text}")
-    return " ".join(words)
+    return " ".join(f"{short_name(key)}={value_text(value)}" for key, value in params.items())
+
+
+def value_text(value: Any) -> str:
+    """The value of a parameter in run names: `0.2`, `sgd`, `[1,2]`."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def short_name(key: str) -> str:

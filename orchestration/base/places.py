@@ -8,10 +8,13 @@ from pathlib import Path
 
 from scalestudy.orchestration.base.errors import RequestError
 
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which Ray tells a job its metadata, as JSON."""
+
 
 def inside_ray_job() -> bool:
     """Says whether `ray job submit` started this process. Its current folder is then a temporary copy."""
-    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    return JOB_CONFIG in os.environ
 
 
 def home() -> Path:

@@ -35,6 +35,7 @@ from scalestudy.orchestration.commands.parameters import (
     Folder,
     Folders,
     Overrides,
+    ShownStudy,
     Spec,
     Version,
 )
@@ -241,7 +242,7 @@ def open_(folder: Folder = LATEST, as_json: AsJson = False) -> None:
     page = report_of(_study(folder))
     if not as_json:
         print(page, flush=True)
-    shown = show_in_browser(page)
+    shown = show_in_browser(page.as_uri())
     if as_json:
         print(json.dumps({"report": str(page), "shown": shown}))
 
@@ -342,13 +343,34 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
 
 @app.command()
 def ui(
+    folder: ShownStudy = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     uri: Annotated[str | None, typer.Option(help="Tracking URI; default: the one that `run` uses.")] = None,
 ) -> None:
-    """Serve MLflow's pages on 127.0.0.1. They show the store that `run` uses."""
+    """Serve MLflow's pages on 127.0.0.1 over the store that `run` uses, and open a study's page."""
     from scalestudy.orchestration.commands.ui import serve_ui
 
-    raise typer.Exit(serve_ui(uri, port))
+    raise typer.Exit(serve_ui(uri, port, None if folder is None else _study(folder)))
+
+
+@app.command()
+def register(
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="Of the model in MLflow's registry; it gets the next version.")],
+    as_json: AsJson = False,
+) -> None:
+    """Register the recommended model in MLflow; where its weights were not kept, print the command that trains it."""
+    from scalestudy.orchestration.commands.register import register_recommended
+
+    done = register_recommended(_study(folder, acts=True), name)
+    if as_json:
+        print(json.dumps(done.to_dict(), indent=1))
+    elif done.version is None:
+        print(done.words, file=sys.stderr)  # so that a pipe gets the command alone
+        print(done.torchrun)
+    else:
+        print(done.words)
+    raise typer.Exit(ExitCode.SOME_FAILED if done.version is None else ExitCode.DONE)
 
 
 @app.command()

@@ -150,8 +150,8 @@ def report_of(path: str | Path) -> Path:
     return folder.report_file.absolute()
 
 
-def show_in_browser(page: Path) -> bool:
-    """Opens a page in the user's browser; says whether there was one.
+def show_in_browser(page: str) -> bool:
+    """Opens an address in the user's browser; says whether there was one.
 
     Where there is no screen, Python would take a browser for terminals, which would cover the user's.
     """
@@ -159,7 +159,7 @@ def show_in_browser(page: Path) -> bool:
     if elsewhere:
         return False
     try:
-        return webbrowser.open(page.as_uri())
+        return webbrowser.open(page)
     except (webbrowser.Error, OSError):
         return False
 

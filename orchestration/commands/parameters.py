@@ -92,6 +92,14 @@ Folder = Annotated[
     str,
     typer.Argument(metavar="DIR", help="A study's folder, its URI, such as s3://…, or latest.", autocompletion=folders),
 ]
+ShownStudy = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="The study whose page is opened; default: the latest in the store.",
+        autocompletion=folders,
+    ),
+]
 Folders = Annotated[
     list[str],
     typer.Argument(

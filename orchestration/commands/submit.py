@@ -18,6 +18,7 @@ from scalestudy.orchestration.base.errors import ExitCode, RequestError, Unreach
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
 from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.origin import job_metadata
 from scalestudy.orchestration.study.ready import check_callables
 
 
@@ -106,7 +107,9 @@ def submit_study(
     asked = submission(spec, overrides, variables, Path.cwd())
     client = _client(address)
     try:
-        job = client.submit_job(entrypoint=asked.entrypoint, runtime_env=asked.runtime_env)
+        job = client.submit_job(
+            entrypoint=asked.entrypoint, runtime_env=asked.runtime_env, metadata=job_metadata(Path.cwd())
+        )
     except Exception as error:  # the client raises RuntimeError with the server's words
         said = redacted(first_line(error), asked.secrets)
         raise UnreachableError(

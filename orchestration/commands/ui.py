@@ -1,4 +1,9 @@
-"""`scalestudy ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to."""
+"""`scalestudy ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to, opened at a study's page.
+
+A fresh browser shows MLflow's pages for language models, where a study's runs are not to be seen. So the address names
+the view for machine learning, the experiment, and the study by a filter: other studies may have the same experiment.
+It also asks for an order, the soonest at the target first: MLflow folds trials away below the study's run otherwise.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +12,155 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from dataclasses import dataclass
+from shlex import quote as shell_quote
 from typing import Any
+from urllib.parse import quote, urlencode
 
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import RequestError, StudyError
 from scalestudy.orchestration.cluster.ports import can_connect
-from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
+from scalestudy.orchestration.commands.folder import show_in_browser
+from scalestudy.orchestration.commands.parameters import LATEST
+from scalestudy.orchestration.commands.studies import find_latest
+from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.run_content import study_filter
+from scalestudy.orchestration.tracking.server import (
+    TrackingAddress,
+    address_of,
+    check_reachable,
+    find_experiment,
+    resolve_address,
+)
+from scalestudy.training.records import AT_TARGET
 
 HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 """Passes the store's address. It may hold a password, and everybody on the machine can read a command line."""
+VIEW = {"workflowType": "machine_learning"}
+"""Names the view; MLflow 3 remembers it in the browser."""
+START_SECONDS = 120.0
 
 
-def serve_ui(uri: str | None, port: int) -> int:
-    """Serves MLflow's pages until Ctrl-C; returns the server's exit status.
+@dataclass(frozen=True, kw_only=True)
+class TrackedPage:
+    """A study's page: in which store, by which experiment and id, and by which metric its runs are in order."""
 
-    Raises RequestError if the port is in use or the store has a server of its own. Raises UnreachableError if the store
-    can't be reached.
+    address: TrackingAddress
+    experiment: str
+    study_id: str
+    folder: str
+    order_by: str
+    ascending: bool
+
+    @classmethod
+    def of(cls, path: str, uri: str | None = None) -> TrackedPage:
+        """The page of the study in a folder. uri: a store other than the study's. Raises RequestError as `sync`."""
+        folder = open_folder(path)
+        with readable(folder):
+            spec = spec_of(folder)
+        address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
+        return cls(
+            address=address if uri else address_of(folder.address_file, address),
+            experiment=spec.tracking.experiment or spec.name,
+            study_id=folder.study_id,
+            folder=folder.address,
+            order_by=AT_TARGET if spec.targets.accuracy else metric.best_key,
+            ascending=bool(spec.targets.accuracy) or metric.mode == "min",
+        )
+
+    def url(self, server: str, experiment_id: str) -> str:
+        """Its address on a server."""
+        query = {
+            **VIEW,
+            "searchFilter": study_filter(self.study_id),
+            "orderByKey": f"metrics.`{self.order_by}`",
+            "orderByAsc": str(self.ascending).lower(),
+        }
+        return f"{server}/#/experiments/{experiment_id}/runs?{urlencode(query, quote_via=quote)}"
+
+
+def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
+    """Serves MLflow's pages until Ctrl-C, and opens a study's; returns the server's exit status.
+
+    A store that is a server has pages already: the study's is opened there, and nothing is served.
+
+    Args:
+        uri: of the store; None: the study's, else the one that `run` takes.
+        port: on 127.0.0.1.
+        study: its folder; None: the latest one that is in the store, if there is one.
+
+    Raises RequestError if the port is in use or there is no such study, UnreachableError if the store can't be reached.
     """
     prepare_environment()
-    address = resolve_address(uri)
-    if address.uri.startswith(("http://", "https://")):
-        raise RequestError(f"tracking.uri: {address.shown}: is a server with its own pages", "open it in a browser")
+    page = TrackedPage.of(study, uri) if study else _latest_in(resolve_address(uri))
+    address = page.address if page else resolve_address(uri)
     check_reachable(address)
+    if address.is_server:
+        _show(address.uri.rstrip("/"), page)
+        return 0
     if can_connect(HOST, port, seconds=0.5):
         raise RequestError(f"--port: {port}: is in use on {HOST}", "name another, such as --port 5001")
-    print(f"MLflow: http://{HOST}:{port} over {address.shown} (Ctrl-C ends it)", flush=True)
+    server = f"http://{HOST}:{port}"
+    print(f"MLflow: {server} over {address.shown} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
     # the server starts other processes: in a session of their own, one signal ends them all
     process = subprocess.Popen(command, start_new_session=True, env={**os.environ, STORE_VARIABLE: address.uri})
-    stopped = threading.Event()
+    stopped, ended = threading.Event(), threading.Event()
 
     def stop(_number: int, _frame: Any) -> None:
         stopped.set()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
 
+    def show_once_it_answers() -> None:
+        give_up_at = time.monotonic() + START_SECONDS
+        while not can_connect(HOST, port, seconds=0.5):
+            if ended.wait(0.2) or time.monotonic() > give_up_at:
+                return
+        _show(server, page)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    threading.Thread(target=show_once_it_answers, name="browser", daemon=True).start()
     status = process.wait()
+    ended.set()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return 0 if stopped.is_set() else status
+
+
+def _latest_in(address: TrackingAddress) -> TrackedPage | None:
+    """The page of the study that began last, if it is in this store."""
+    with suppress(StudyError, SpecError):  # no study is here, or it can't be read: the pages are of use all the same
+        latest = find_latest(LATEST)
+        page = TrackedPage.of(latest.folder) if latest else None
+        if page and page.address.uri == address.uri:
+            return page
+    return None
+
+
+def _show(server: str, page: TrackedPage | None) -> None:
+    """Prints the address of a study's page, or of the list of experiments, and opens it in the browser."""
+    url = f"{server}/#/experiments?{urlencode(VIEW)}"
+    try:
+        experiment_id = find_experiment(server, page.experiment) if page else None
+    except StudyError as error:
+        print(error, file=sys.stderr)
+        return
+    if page and experiment_id is None:
+        print(
+            f"MLflow has nothing of {page.study_id}; to send it: scalestudy sync {shell_quote(page.folder)}", flush=True
+        )
+    elif page and experiment_id:
+        url = page.url(server, experiment_id)
+        print(f"{page.study_id}: {url}", flush=True)
+    else:
+        print(f"experiments: {url}", flush=True)
+    show_in_browser(url)

@@ -33,11 +33,17 @@ STUDY_STOPPED = "stopped"
 # --- facts that events carry --------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class TrialError:
-    """Why a trial or an attempt ended. rank: whose error it was; None: no single one's."""
+    """Why a trial or an attempt ended. rank: whose error it was; None: no single one's. traceback: may be empty."""
 
     kind: str
     message: str
     rank: int | None = None
+    traceback: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data. `TrialError(**plain)` gives an equal error."""
+        plain = {"kind": self.kind, "message": self.message, "rank": self.rank}
+        return {**plain, "traceback": self.traceback} if self.traceback else plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +221,7 @@ class Ended:
             **({"details": dict(self.details)} if self.details else {}),
             **({"failures": [asdict(failure) for failure in self.failures]} if self.failures else {}),
             "epochs": [epoch.to_dict() for epoch in self.epochs],
-            "error": None if self.error is None else asdict(self.error),
+            "error": None if self.error is None else self.error.to_plain(),
         }
 
     def to_line(self, trial: TrialPlan) -> dict[str, Any]:
@@ -252,7 +258,7 @@ def to_plain(event: JournalEvent) -> dict[str, Any]:
             flags = {"flags": list(event.flags)} if event.flags else {}
             return {"type": "epoch", "epoch": event.record.to_dict(), **flags}
         case Retried():
-            return {"type": "retry", "attempt": event.attempt, "error": asdict(event.error)}
+            return {"type": "retry", "attempt": event.attempt, "error": event.error.to_plain()}
         case Ended():
             return {"type": "ended", **event.to_facts()}
 
@@ -287,10 +293,54 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 
 # --- what the study itself goes through ---------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a run of a study comes from. None: not known.
+
+    user: who started it. source: the spec as it was named. commit: of git, in the folder of the spec. job: the id that
+    `ray job submit` gave it; None: it is no job.
+    """
+
+    user: str | None = None
+    source: str | None = None
+    commit: str | None = None
+    job: str | None = None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Origin:
+        """The origin behind `to_plain`'s data; keys of a newer version are left out."""
+        return cls(**{key: plain.get(key) for key in ("user", "source", "commit", "job")})
+
+    def to_plain(self) -> dict[str, str]:
+        """What is known, as plain data."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyAnswer:
+    """What a study says at its end.
+
+    cell: the parameters of the recommended cell; empty: there is none. figures: by their names in MLflow.
+    """
+
+    cell: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> StudyAnswer:
+        """The answer behind `to_plain`'s data."""
+        return cls(cell=dict(plain["cell"]), figures=dict(plain["figures"]))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"cell": dict(self.cell), "figures": dict(self.figures)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyBegan:
-    """A run of the study begins."""
+    """A run of the study begins. origin: None: an earlier version began it."""
 
     how: Beginning
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,18 +352,27 @@ class EngineLost:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStopped:
-    """A run ended before all trials had. open: trials that have begun and not ended. wall_seconds: of all runs."""
+    """A run ended before all trials had.
+
+    open: trials that have begun and not ended. wall_seconds: of all runs. answer: so far; None: as in `StudyFinished`.
+    """
 
     open: tuple[str, ...]
     wall_seconds: float
+    answer: StudyAnswer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFinished:
-    """All trials have ended. best: the trial with the best model; None: none kept one. wall_seconds: of all runs."""
+    """All trials have ended.
+
+    best: the trial with the best model; None: none kept one. wall_seconds: of all runs. answer: None: there was no
+    summary to take it from, or an earlier version wrote the event.
+    """
 
     best: str | None
     wall_seconds: float
+    answer: StudyAnswer | None = None
 
 
 StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
@@ -324,29 +383,36 @@ def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
     """An event of the study as plain data for JSON, in the journal's format."""
     match event:
         case StudyBegan():
-            return {"type": "study", "state": event.how}
+            origin = {} if event.origin is None else {"origin": event.origin.to_plain()}
+            return {"type": "study", "state": event.how, **origin}
         case EngineLost():
             return {"type": "study", "state": "engine_lost", "message": event.message}
         case StudyStopped():
-            return {"type": "study", "state": "stopped", "open": list(event.open), "wall_seconds": event.wall_seconds}
+            plain = {"type": "study", "state": "stopped", "open": list(event.open), "wall_seconds": event.wall_seconds}
         case StudyFinished():
-            return {"type": "study", "state": "finished", "best": event.best, "wall_seconds": event.wall_seconds}
+            plain = {"type": "study", "state": "finished", "best": event.best, "wall_seconds": event.wall_seconds}
+    return plain if event.answer is None else {**plain, "answer": event.answer.to_plain()}
 
 
 def study_event_from_plain(plain: Mapping[str, Any]) -> StudyEvent:
     """The event behind `study_event_to_plain`'s data. Raises UnknownEventError for a state that it does not know."""
     match plain["state"]:
         case "started" | "resumed" | "extended" as how:
-            return StudyBegan(how=how)
+            origin = Origin.from_plain(plain["origin"]) if "origin" in plain else None
+            return StudyBegan(how=how, origin=origin)
         case "engine_lost":
             return EngineLost(message=plain["message"])
         case "stopped":
-            return StudyStopped(open=tuple(plain["open"]), wall_seconds=plain["wall_seconds"])
+            return StudyStopped(open=tuple(plain["open"]), wall_seconds=plain["wall_seconds"], answer=_answer_in(plain))
         case "finished":
-            return StudyFinished(best=plain["best"], wall_seconds=plain["wall_seconds"])
+            return StudyFinished(best=plain["best"], wall_seconds=plain["wall_seconds"], answer=_answer_in(plain))
     raise UnknownEventError(
         f"state {plain['state']!r} of a study: this version does not know it; a newer scalestudy may have written it"
     )
+
+
+def _answer_in(plain: Mapping[str, Any]) -> StudyAnswer | None:
+    return StudyAnswer.from_plain(plain["answer"]) if "answer" in plain else None
 
 
 # --- what a rank says of the trial in its hands -------------------------------------------------------------------
@@ -393,11 +459,12 @@ class Left:
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailed:
-    """The rank has met an exception. log: the file with its traceback; "": there is none."""
+    """The rank has met an exception. log: the file with its traceback. "": there is no file, or no traceback."""
 
     kind: FaultKind
     message: str
     log: str = ""
+    traceback: str = ""
 
 
 WorkerPost = Begun | Started | Stepped | EpochDone | TrainingEnded | Left | RankFailed

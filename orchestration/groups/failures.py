@@ -36,12 +36,13 @@ MESSAGE_LIMIT = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank said before it gave up. log: the file in which it wrote more; "": none."""
+    """What one rank said before it gave up. log: the file in which it wrote more. "": there is none."""
 
     rank: int
     kind: ReportKind
     message: str
     log: str = ""
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,8 @@ def judge(
             first = named[0]
             same = [str(report.rank) for report in named if report.message == first.message]
             message = first.message if len(same) == 1 else f"{first.message} (ranks {', '.join(same)})"
-            error = TrialError(kind=kind, message=with_logs(message, first.log or logs), rank=first.rank)
+            told = with_logs(message, first.log or logs)
+            error = TrialError(kind=kind, message=told, rank=first.rank, traceback=first.traceback)
             return Verdict(status="failed" if kind == "exception" else "out_of_memory", error=error)
     kind = "worker_lost" if cause == "reported" else cause
     said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))

@@ -199,7 +199,9 @@ class GroupPool:
                 if alive and alive.record.is_news(post):
                     alive.tell(EpochDone(record=post.record, flags=tuple(sorted(alive.record.flags))), now)
             case RankFailed():
-                assignment.reports[rank] = RankReport(rank=rank, kind=post.kind, message=post.message, log=post.log)
+                assignment.reports[rank] = RankReport(
+                    rank=rank, kind=post.kind, message=post.message, log=post.log, traceback=post.traceback
+                )
                 if post.kind != "collective":  # a lost peer says nothing of the reason; that comes by another way
                     self._break_attempt(group, "reported")
             case Left():

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 PROGRESS_SECONDS = 2.0
+LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback that the journal gets: its end, where the exception stands."""
 
 logger = logging.getLogger(__name__)
 
@@ -140,21 +142,24 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
 
 
 def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> RankFailed:
-    """An exception as the pool takes it; its traceback goes into a file of the rank's."""
+    """An exception as the pool takes it. Its traceback also goes into a file of the rank's, whole."""
     from scalestudy.orchestration.base.environment import without_secrets
 
     kind, message = classify(error), describe(error)
     if kind == "collective":  # says only that another rank is gone
         return RankFailed(kind=kind, message=message)
+    text = without_secrets("".join(traceback.format_exception(error)))
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
+    failed = RankFailed(kind=kind, message=message, traceback=text[-LONGEST_TRACEBACK:])
     file = logs / f"{given.order.trial_id}-rank-{rank}.log"
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(f"attempt {given.attempt}, rank {rank}:\n{without_secrets(traceback.format_exc())}\n")
+        with file.open("a", encoding="utf-8") as log:
+            log.write(f"attempt {given.attempt}, rank {rank}:\n{text}\n")
     except OSError as failure:
-        logger.warning("%s can't be written (%s):\n%s", file, failure, traceback.format_exc())
-        return RankFailed(kind=kind, message=message)
-    return RankFailed(kind=kind, message=message, log=str(file))
+        logger.warning("%s can't be written (%s):\n%s", file, failure, text)
+        return failed
+    return replace(failed, log=str(file))
 
 
 def progress_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed: bool) -> Any:

@@ -16,7 +16,15 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
-from scalestudy.orchestration.groups.events import EngineLost, JournalEvent, Lost, StudyBegan, Suggested, TrialEvent
+from scalestudy.orchestration.groups.events import (
+    EngineLost,
+    JournalEvent,
+    Lost,
+    Origin,
+    StudyBegan,
+    Suggested,
+    TrialEvent,
+)
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
@@ -56,11 +64,12 @@ class RunningStudy:
         broken: why it broke off; None: it did not.
     """
 
-    def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None) -> None:
-        """lock: of the study's folder, which is written by now. view: None shows nothing."""
+    def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None, origin: Origin | None = None) -> None:
+        """lock: of the study's folder, which is written by now. view: None shows nothing. origin: of this run."""
         study = ready.study
         self.ready, self.lock = ready, lock
         self.spec, self.plan, self.folder, self.trials = study.spec, study.plan, study.folder, study.trials
+        self.origin = origin
         self.stopping = threading.Event()
         self.broken: str | None = None
         self.lock_lost = False
@@ -99,7 +108,7 @@ class RunningStudy:
         try:
             with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
                 try:
-                    self.recorder.begin(StudyBegan(how=self.ready.study.state), self.cursor)
+                    self.recorder.begin(StudyBegan(how=self.ready.study.state, origin=self.origin), self.cursor)
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
                     self.page = LivePage(self.folder.path, self.progress)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.waiting import Say, say_nothing
+from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.study.folders import Source, lock_study, read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.origin import origin_of
 from scalestudy.orchestration.study.ready import check_storage, get_ready
 from scalestudy.orchestration.study.result import StudyResult
 from scalestudy.orchestration.study.running import RunningStudy, ViewFactory
@@ -55,10 +57,10 @@ def run_study(
     spec = read_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
-            result = _run(open_new(spec, out), None, stack, address, view, say)
+            result = _run(open_new(spec, out), origin_of(source), None, stack, address, view, say)
         else:
             lock = stack.enter_context(lock_study(extend))
-            result = _run(open_extended(spec, extend), lock, stack, address, view, say)
+            result = _run(open_extended(spec, extend), origin_of(source), lock, stack, address, view, say)
     return replace(result, wall_seconds=time.monotonic() - began)
 
 
@@ -84,12 +86,16 @@ def resume_study(
     prepare_environment()
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
-        result = _run(open_resumed(folder), lock, stack, address, view, say)
+        study = open_resumed(folder)
+        before = study.history.origin
+        origin = replace(origin_of(), source=before.source if before else str(folder))
+        result = _run(study, origin, lock, stack, address, view, say)
     return replace(result, wall_seconds=time.monotonic() - began)
 
 
 def _run(
     study: PreparedStudy,
+    origin: Origin,
     lock: StudyLock | None,
     stack: ExitStack,
     address: str | None,
@@ -108,7 +114,7 @@ def _run(
             check_storage(folder, ready.cluster)
             same_address(folder.address_file, ready.tracking)
             folder.share(folder.address_file)
-        running = RunningStudy(ready, lock, view)
+        running = RunningStudy(ready, lock, view, origin)
     except BaseException:
         study.discard(made)
         raise

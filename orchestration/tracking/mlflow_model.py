@@ -1,4 +1,4 @@
-"""The best trial's model in MLflow, exported without pickle."""
+"""The best trial's model in MLflow: exported without pickle, found again, and registered under a name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import importlib.metadata
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from typing import Any
 
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage.trial_states import read_from
+from scalestudy.orchestration.tracking.run_content import quoted
 from scalestudy.training.config import TrainConfig
 
 logger = logging.getLogger(__name__)
+
+MODEL = "scalestudy.model"
+"""Tag of a trial's run whose model was kept and is no model of MLflow's: why."""
 
 
 def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
@@ -30,9 +35,7 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
     """
     import torch
 
-    experiment = client.get_run(run_id).info.experiment_id
-    models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
-    if any(model.status == "READY" for model in models):  # of any other, MLflow may not have all files
+    if find_model(client, run_id) is not None:
         return
     with read_from(model_path) as file:
         try:
@@ -43,9 +46,44 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
             logger.warning("the model is logged as its parameters alone: %s", error)
             client.log_artifact(run_id, str(file), "model")
             reason = describe(error)[:500]
-            client.set_tag(run_id, "scalestudy.model", f"state_dict only; torch.export refused: {reason}")
+            client.set_tag(run_id, MODEL, f"state_dict only; torch.export refused: {reason}")
             return
         _log_exported(client, run_id, model, example)
+
+
+def find_model(client: Any, run_id: str) -> str | None:
+    """The id of the model that was logged to a trial's run, whole; None: there is none."""
+    experiment = client.get_run(run_id).info.experiment_id
+    models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
+    ready = [model.model_id for model in models if model.status == "READY"]  # of any other, files may be missing
+    return str(ready[0]) if ready else None
+
+
+def register_model(client: Any, model_id: str, name: str) -> int:
+    """Registers a logged model under a name; returns the version. One that the name has already is found, not doubled.
+
+    Raises what MLflow raises, among it INVALID_PARAMETER_VALUE for a name that it does not take.
+    """
+    import mlflow
+
+    source = f"models:/{model_id}"
+    for known in _versions(client, name):
+        if known.source == source:
+            return int(known.version)
+    with _default_store(client.tracking_uri), redirect_stderr(StringIO()):  # it tells there what we tell
+        return int(mlflow.register_model(source, name).version)
+
+
+def _versions(client: Any, name: str) -> list[Any]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return []
+    return list(client.search_model_versions(f"name = {quoted(name)}"))
 
 
 def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:

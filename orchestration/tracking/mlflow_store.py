@@ -1,15 +1,17 @@
 """A study in MLflow: one run for the study, and under it one run a trial, written from the journal's entries.
 
-The experiment has the study's name. The study's run carries the answer as its note, and the report as an artifact. A
-trial's run carries the spec's parameters, and one point an epoch for each metric. The journal is all that is needed:
-what MLflow has missed is written from it later, by whichever process that is.
+The experiment has the study's name. The study's run carries the answer as metrics, parameters and its note, and the
+report as an artifact. A trial's run carries the spec's parameters, and one point an epoch for each metric; a failed one
+its traceback. All runs have the data set as their input, and say who ran them, from what. `run_content` says what that
+is. The journal is all that is needed: what MLflow has missed is written from it later, by whichever process that is.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,9 +21,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION
-from scalestudy.experiments.analysis.measures.records import best_value, curve, time_to_target
-from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
@@ -30,7 +29,9 @@ from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
     JournalEvent,
+    Origin,
     Running,
+    StudyAnswer,
     StudyBegan,
     StudyEvent,
     StudyFinished,
@@ -39,9 +40,25 @@ from scalestudy.orchestration.groups.events import (
     from_plain,
     study_event_from_plain,
 )
+from scalestudy.orchestration.tracking.run_content import (
+    ORIGIN_TAGS,
+    STUDY_ID,
+    DataSet,
+    answer_params,
+    final_metrics,
+    flat_params,
+    note,
+    origin_tags,
+    run_name,
+    short_label,
+    study_filter,
+    trial_note,
+    trial_params,
+    trial_tags,
+)
 from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.records import epoch_metrics, noise_scale_of, utc_text
+from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,9 +67,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROLE, STUDY_ID, TRIAL_ID, STATUS, KIND = (
-    f"scalestudy.{key}" for key in ("role", "study_id", "trial_id", "status", "kind")
-)
+ROLE, TRIAL_ID, STATUS, KIND = (f"scalestudy.{key}" for key in ("role", "trial_id", "status", "kind"))
+CELL = "scalestudy.recommended"
 NOTE = "mlflow.note.content"
 RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's word for ours; every other status is FAILED."""
@@ -62,8 +78,7 @@ SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")
 UI = "http://127.0.0.1:5000"
 """Where `scalestudy ui` listens unless told otherwise."""
 NOTE_LIMIT = 7_900
-LONGEST_TAG = 1_000
-"""Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
+TRACEBACK = "traceback.txt"
 METRICS_A_BATCH = 1_000  # MLflow's limit
 PARAMS_A_BATCH = 100
 RUNS_A_PAGE = 1_000
@@ -120,6 +135,8 @@ class MlflowStore:
         if folder.runs_page() != page:
             folder.write_json(folder.pages_file, {"experiment": page})
         self._runs: dict[str, str] | None = None
+        self._bare: set[str] = set()  # trials whose runs lack parameters and input: MLflow went away in between
+        self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Writes entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
@@ -151,46 +168,69 @@ class MlflowStore:
         match event:
             case StudyBegan():
                 with self._refusals_logged("the study's start"):
-                    self._start_study(at)
+                    self._start_study(event.origin, at)
             case StudyStopped():
                 for trial_id in event.open:
                     if trial_id in self._study.trials:
                         with self._refusals_logged(f"the interruption of {trial_id}"):
                             self._end(self._trial_run(self._study.trials[trial_id], at), "interrupted", at)
                 with self._refusals_logged("the study's end"):
-                    self._end_study("interrupted", event.wall_seconds, at)
+                    self._end_study("interrupted", event.wall_seconds, event.answer, at)
             case StudyFinished():
                 with self._refusals_logged("the study's end"):
-                    self._end_study("finished", event.wall_seconds, at)
+                    self._end_study("finished", event.wall_seconds, event.answer, at)
                 if event.best:  # last, since it takes longest
                     with self._refusals_logged("the best model"):
                         self._write_model(event.best)
 
-    def _start_study(self, at: str) -> None:
+    def _start_study(self, origin: Origin | None, at: str) -> None:
         spec = self._study.spec
         if self._study_id not in self.runs:
             note = (spec.description or spec.name)[:NOTE_LIMIT]
             self._make_run(self._study_id, self._study_id, at, {ROLE: "study", NOTE: note})
         run = self.runs[self._study_id]
-        known = self.client.get_run(run).data.params  # MLflow lets no parameter change: an extended study adds some
-        params = flat_params(spec.to_dict(), SECTIONS)
-        self._log_params(run, {key: value for key, value in params.items() if key not in known})
+        known, plain = self.client.get_run(run).data, spec.to_dict()
+        if origin is not None:
+            self._origin = origin_tags(origin)
+            self._log(run, (), self._origin)
+            for key in [key for key in ORIGIN_TAGS if key in known.tags and key not in self._origin]:
+                self.client.delete_tag(run, key)  # of an earlier beginning, such as its job
+        self._log_input(run, plain["workload"])
+        params = flat_params(plain, SECTIONS)  # MLflow lets none change: an extended study adds some
+        self._log_params(run, {key: value for key, value in params.items() if key not in known.params})
         self._set_running(run)
         self.client.log_artifact(run, str(self._study.folder.spec_file))
 
-    def _end_study(self, status: str, wall_seconds: float, at: str) -> None:
-        """Writes the answer as the run's note, and the report's files as artifacts."""
+    def _end_study(self, status: str, wall_seconds: float, answer: StudyAnswer | None, at: str) -> None:
+        """Writes the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
         spec, folder, run = self._study.spec, self._study.folder, self._known_run(self._study_id)
+        metrics, tags = {"wall_seconds": wall_seconds}, {STATUS: status}
+        if answer is not None:
+            known = self.client.get_run(run).data
+            gone = self._figures_gone(run, set(known.metrics) - set(answer.figures), at)
+            metrics |= {**gone, **answer.figures}
+            tags[CELL] = short_label(answer.cell) or "none"
+            if status == "finished":  # of a study that goes on, the answer may be another one tomorrow
+                self._log_params(run, answer_params(answer.cell, known.params))
         try:
             text = note(spec, json.loads(folder.summary_file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             text = f"**{spec.description or spec.name}**"
-        self._log(run, _points(at, 0, {"wall_seconds": wall_seconds}), {NOTE: text[:NOTE_LIMIT], STATUS: status})
+        self._log(run, _points(at, 0, metrics), {**tags, NOTE: text[:NOTE_LIMIT]})
         for file in (folder.report_file, folder.summary_file, folder.spec_file, folder.trials_file, folder.plan_file):
             if file.exists():
                 self.client.log_artifact(run, str(file))
         self.client.log_artifacts(run, str(folder.figures), "figures")
         self.client.set_terminated(run, RUN_STATUS[status], milliseconds(at))
+
+    def _figures_gone(self, run: str, names: Iterable[str], at: str) -> dict[str, float]:
+        """NaN for figures of an earlier answer that the one of this moment has no more. MLflow forgets no metric."""
+        candidates = [name for name in names if name.startswith(RECOMMENDED)]
+        return {
+            name: math.nan
+            for name in candidates
+            if any(point.timestamp < milliseconds(at) for point in self.client.get_metric_history(run, name))
+        }
 
     def _write_model(self, trial_id: str) -> None:
         from scalestudy.orchestration.tracking.mlflow_model import log_best_model
@@ -216,9 +256,16 @@ class MlflowStore:
 
     def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
         spec, at = self._study.spec, ended.ended_at
-        metrics = final_metrics(ended.to_line(trial), spec.targets.accuracy, StudyMetric.of(spec.workload))
+        targets, metric = spec.targets.accuracy, StudyMetric.of(spec.workload)
+        metrics = final_metrics(ended.to_line(trial), targets, metric)
+        tags = trial_tags(ended)
+        if trial.kind == "training":
+            tags[NOTE] = trial_note(ended, metrics, targets, metric)
         points = _points(at, ended.epochs[-1].epoch if ended.epochs else 0, metrics)
-        self._end(self._trial_run(trial, at), ended.status, at, points, trial_tags(ended))
+        run = self._trial_run(trial, at)
+        if ended.error and ended.error.traceback:
+            self.client.log_text(run, ended.error.traceback, TRACEBACK)
+        self._end(run, ended.status, at, points, tags)
 
     def _end(
         self, run: str, status: str, at: str, points: Sequence[Metric] = (), tags: Mapping[str, str] | None = None
@@ -230,12 +277,14 @@ class MlflowStore:
     def runs(self) -> dict[str, str]:
         """The study's runs by trial id, and its own by the study's id. Asked for once: no other process writes them."""
         if self._runs is None:
-            clause = f"tags.`{STUDY_ID}` = {_quoted(self._study_id)}"
+            clause = study_filter(self._study_id)
             found: dict[str, str] = {}
+            self._bare = set()
             token = None
             while token is None or token:
                 page = self.client.search_runs([self.experiment_id], clause, max_results=RUNS_A_PAGE, page_token=token)
                 found |= {run.data.tags.get(TRIAL_ID, self._study_id): run.info.run_id for run in page}
+                self._bare |= {run.data.tags[TRIAL_ID] for run in page if is_bare(run.data.tags)}
                 token = page.token or ""
             self._runs = found
         return self._runs
@@ -246,18 +295,35 @@ class MlflowStore:
         return self.runs[key]
 
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
-        """The run of a trial, made at its first event."""
+        """The run of a trial, made at its first event. It gets a status once it has its parameters and its input."""
         trial_id = trial.trial_id
         if trial_id not in self.runs:
             parent = {"mlflow.parentRunId": self._known_run(self._study_id)}
-            self._make_run(
-                trial_id,
-                trial.run_name,
-                at,
-                {ROLE: "trial", TRIAL_ID: trial_id, **parent, STATUS: "running", KIND: trial.kind},
-            )
-            self._log_params(self.runs[trial_id], trial_params(trial))
-        return self.runs[trial_id]
+            tags = {ROLE: "trial", TRIAL_ID: trial_id, KIND: trial.kind, **parent, **self._origin_of_runs()}
+            self._make_run(trial_id, run_name(trial.kind, trial.params), at, tags)
+            self._bare.add(trial_id)
+        run = self.runs[trial_id]
+        if trial_id in self._bare:
+            with self._refusals_logged(f"what {trial_id} was trained with"):
+                self._log_input(run, trial.workload)
+                self._log_params(run, trial_params(trial))
+            self._log(run, (), {STATUS: "running"})
+            self._bare.discard(trial_id)
+        return run
+
+    def _origin_of_runs(self) -> dict[str, str]:
+        """The tags of the study's own run that say where it comes from. A process that did not see it begin asks."""
+        if self._origin is None:
+            tags = self.client.get_run(self._known_run(self._study_id)).data.tags
+            self._origin = {key: tags[key] for key in ORIGIN_TAGS if key in tags}
+        return self._origin
+
+    def _log_input(self, run: str, workload: Mapping[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        data = DataSet.of(workload)
+        dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
+        self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def _make_run(self, key: str, name: str, at: str, tags: Mapping[str, str]) -> None:
         tags = {STUDY_ID: self._study_id, **tags}
@@ -294,6 +360,11 @@ def _unknown_skipped() -> Iterator[None]:
         logger.warning("skipping it for MLflow: %s", error)
 
 
+def is_bare(tags: Mapping[str, str]) -> bool:
+    """Whether a trial's run was made, and has not got all that it begins with."""
+    return TRIAL_ID in tags and STATUS not in tags
+
+
 def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:
     from mlflow.entities import Metric
 
@@ -310,64 +381,3 @@ def _is_refused(error: Exception) -> bool:
 def milliseconds(at: str) -> int:
     """An ISO time in UTC as MLflow's milliseconds since 1970."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)
-
-
-def _quoted(text: str) -> str:
-    """A text in a filter of MLflow, which knows two quotation marks and no escapes."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
-
-
-def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
-    """What a trial's run gets at its end: best value, times, and the time to each target that it reached.
-
-    line: of trials.jsonl.
-    """
-    found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
-    found[metric.best_key] = best_value(line, metric)
-    found["noise_scale"] = noise_scale_of(line["epochs"])
-    for target in targets:
-        seconds = time_to_target(curve(line, metric), target, metric)
-        found[metric.time_key(target)] = seconds if seconds < float("inf") else None
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def trial_tags(ended: Ended) -> dict[str, str]:
-    """The tags of an ended trial's run beside its status, among them what training has chosen by itself."""
-    tags = {}
-    for name, value in ended.details.items():
-        tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
-    tags["scalestudy.attempts"] = str(ended.attempts)
-    if ended.flags:
-        tags["scalestudy.flags"] = ", ".join(ended.flags)
-    if ended.error:
-        tags["scalestudy.error"] = ended.error.message[:LONGEST_TAG]
-    return tags
-
-
-def trial_params(trial: TrialPlan) -> dict[str, Any]:
-    """A trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
-    return {**trial.params, **flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))}
-
-
-def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    """Nested sections as dotted names and values."""
-
-    def flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                yield from flat(f"{prefix}.{key}", inner)
-        else:
-            yield prefix, value
-
-    return {name: value for section in sections for name, value in flat(section, tree[section])}
-
-
-def note(spec: StudySpec, summary: dict[str, Any]) -> str:
-    """The study's note: the question, and the answer as a list, in Markdown.
-
-    A summary of another version has no such list; `report` writes it anew.
-    """
-    lines = [f"**{spec.description or spec.name}**", ""]
-    if summary.get("version") == SUMMARY_VERSION:
-        lines.extend([*(f"- {line}" for line in answer_lines(summary)), ""])
-    return "\n".join([*lines, "The whole answer, with figures, is the artifact `report.html`."])

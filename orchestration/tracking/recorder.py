@@ -20,6 +20,8 @@ from scalestudy.orchestration.groups.events import (
     EngineLost,
     JournalEvent,
     Lost,
+    Origin,
+    StudyAnswer,
     StudyBegan,
     StudyEvent,
     StudyFinished,
@@ -37,6 +39,7 @@ from scalestudy.orchestration.groups.failures import INTERRUPTED
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
+from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 
 logger = logging.getLogger(__name__)
@@ -51,7 +54,8 @@ class History:
 
     ended: the line of trials.jsonl of each ended trial. open: those begun and not ended. suggested: the trials that a
     search has made, in order. past: every trial's events, in order. unjournalled: lines of trials.jsonl that the
-    journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". Moments are seconds since 1970.
+    journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". origin: of the last run of the
+    study that told one. Moments are seconds since 1970.
     """
 
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,6 +64,7 @@ class History:
     past: list[tuple[str, JournalEvent]] = field(default_factory=list)
     unjournalled: list[dict[str, Any]] = field(default_factory=list)
     state: str = "new"
+    origin: Origin | None = None
     earlier_seconds: float = 0.0  # that earlier runs of the study took
     began: float = 0.0  # this run's first event
     last_seen: float = 0.0
@@ -121,7 +126,7 @@ class History:
     def _take_study_event(self, event: StudyEvent, at: float) -> None:
         match event:
             case StudyBegan():
-                self.state = "running"
+                self.state, self.origin = "running", event.origin or self.origin
                 self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
                 self.began = at
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
@@ -162,6 +167,7 @@ class Recorder:
         self._shared_at = -SHARE_SECONDS
         self._metric = StudyMetric.of(study.spec.workload)
         self._best: tuple[float, str] | None = None
+        self._answer: StudyAnswer | None = None
         self._states = states_of(study.folder)
         self.history = history
         for line in history.ended.values():
@@ -213,15 +219,17 @@ class Recorder:
         self._folder.share(self._folder.trials_file)
         write_report(self._folder, wall_seconds=self.wall_seconds)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
+        self._answer = answer_of(summary)
         return summary
 
     def close(self, *, interrupted: bool) -> None:
         """Writes the study's last word: in MLflow its runs end, and with the study the best model is logged."""
+        wall_seconds, answer = self.wall_seconds, self._answer
         if interrupted:
-            self.take_study(StudyStopped(open=tuple(self.history.open), wall_seconds=self.wall_seconds))
+            self.take_study(StudyStopped(open=tuple(self.history.open), wall_seconds=wall_seconds, answer=answer))
         else:
             best = self._best[1] if self._best else None
-            self.take_study(StudyFinished(best=best, wall_seconds=self.wall_seconds))
+            self.take_study(StudyFinished(best=best, wall_seconds=wall_seconds, answer=answer))
 
     @property
     def wall_seconds(self) -> float:

@@ -32,6 +32,7 @@ ASK_SECONDS = 20
 """A server's first answer may wait for its database, or for a bucket."""
 LONGEST_REASON = 300
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
+EXPERIMENT_BY_NAME = "/api/2.0/mlflow/experiments/get-by-name"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 DRIVER_REMEDY = "install it, or name one that is there, such as postgresql+psycopg2:// after pip install '.[server]'"
 REMEDY = "start the server, or correct tracking.uri or MLFLOW_TRACKING_URI"
@@ -54,6 +55,16 @@ class TrackingAddress:
     def shown(self) -> str:
         """The URI without its password."""
         return redacted(self.uri)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is an MLflow server, which has pages of its own."""
+        return self.uri.startswith(("http://", "https://"))
+
+    @property
+    def is_there(self) -> bool:
+        """False for a database file that nobody has made yet."""
+        return not self.uri.startswith(SQLITE) or Path(self.uri.removeprefix(SQLITE)).exists()
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
@@ -101,6 +112,13 @@ def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(kept), encoding="utf-8")
         return now
+    return address_of(file, now)
+
+
+def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
+    """The same, for who only reads: where there is no such file it is `now`, and none is written."""
+    if not file.exists():
+        return now
     kept = json.loads(file.read_text(encoding="utf-8"))
     if kept["uri"]:
         return TrackingAddress(kept["uri"], kept["artifacts"])
@@ -137,6 +155,16 @@ def check_reachable(address: TrackingAddress) -> None:
         _check_server(address.uri)
     elif scheme in DATABASES:
         _check_database(address.uri, where)
+
+
+def find_experiment(uri: str, name: str) -> str | None:
+    """The id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not answer.
+
+    uri: without a login.
+    """
+    answer = _ask(uri, f"tracking.uri: {uri}", EXPERIMENT_BY_NAME, {"experiment_name": name})
+    found = (_json(answer) or {}).get("experiment")
+    return str(found["experiment_id"]) if answer.status_code == 200 and found else None
 
 
 def _check_database_file(database: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.study.origin import git_commit
 from tests.support.groups import wait_until
 from tests.support.studies import REPOSITORY, command, environment, scalestudy
 
@@ -148,6 +149,12 @@ def test_a_stopped_job_goes_on(cluster, variables):
     assert done.returncode == 0, done.stdout + done.stderr
     assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]
     assert [len(trial["epochs"]) for trial in folder.read_trials()] == [12, 12]
+    first, second = (
+        each.event["origin"] for each in Journal(folder.journal_folder).entries() if "origin" in each.event
+    )
+    assert (first["job"], first["commit"]) == (number, git_commit(REPOSITORY)), "the .git does not travel with the job"
+    assert second["job"] not in (None, number)
+    assert (first["source"], second["source"]) == ("digits-quick", "digits-quick")
 
 
 def test_a_job_s_secret_is_in_no_log_of_the_cluster(cluster, variables, tmp_path):

@@ -135,7 +135,7 @@ def test_mlflow_holds_one_parent_and_one_child_a_trial(done, runs, trials):
     assert {run.data.tags["scalestudy.trial_id"] for run in children} == {trial["trial_id"] for trial in trials}
     assert {run.data.tags["scalestudy.study_id"] for run in runs} == {done.folder.name}
     assert {run.info.status for run in runs} == {"FINISHED"}
-    assert "gpus=2 batch=64 lr=0.2 seed=0" in {run.info.run_name for run in children}
+    assert "w2 b64 lr.2 s0" in {run.info.run_name for run in children}
 
 
 def test_mlflow_metrics_equal_the_records_exactly(client, runs, trials):
@@ -182,7 +182,7 @@ def test_mlflow_params_are_the_spec_s(runs, trials):
         assert params["train.epochs"] == "3"
 
 
-def test_the_parent_run_carries_the_answer_and_the_report(client, runs):
+def test_the_parent_run_carries_the_answer_and_the_report(client, runs, done):
     parent = next(run for run in runs if run.data.tags["scalestudy.role"] == "study")
     names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
     assert names >= {"report.html", "summary.json", "spec.yaml", "trials.jsonl", "figures"}
@@ -190,6 +190,19 @@ def test_the_parent_run_carries_the_answer_and_the_report(client, runs):
     assert SMALL["description"] in note
     assert "0.6 test accuracy" in note
     assert parent.data.metrics["wall_seconds"] > 0
+    chosen = done.summary["recommendation"]["recommended"]
+    assert parent.data.metrics["recommended_workers"] == chosen["num_gpus"]
+    assert parent.data.metrics["recommended_seconds"] == chosen["seconds"]
+    assert parent.data.params["recommended.learning_rate"] == str(chosen["learning_rate"])
+    assert all(find_metric(name) for name in parent.data.metrics)
+
+
+def test_every_run_says_who_ran_it_from_what_on_which_data(client, runs):
+    for run in runs:
+        assert run.data.tags["mlflow.user"]
+        assert run.data.tags["mlflow.source.name"] == "study.yaml"
+        (given,) = client.get_run(run.info.run_id).inputs.dataset_inputs
+        assert given.dataset.name == "digits"
 
 
 def test_the_best_trial_s_model_is_logged_once_and_gives_its_accuracy(client, runs, trials):

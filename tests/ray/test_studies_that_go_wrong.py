@@ -2,6 +2,7 @@
 
 import html
 import sqlite3
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
@@ -57,6 +58,9 @@ def test_a_failing_model_fails_its_trials_and_the_study_goes_on(done, trials):
     )
     assert run.info.status == "FAILED"
     assert RAISED in run.data.tags["scalestudy.error"]
+    traceback = Path(client.download_artifacts(run.info.run_id, "traceback.txt")).read_text("utf-8")
+    assert traceback.startswith("Traceback (most recent call last)")
+    assert RAISED in traceback
 
 
 def test_a_diverged_trial_is_a_result(done, trials):

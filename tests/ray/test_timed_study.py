@@ -108,7 +108,7 @@ def test_mlflow_tells_the_kinds_apart(timed):
     assert sorted(run.data.tags["scalestudy.kind"] for run in children) == ["timing"] * 4 + ["training"] * 2
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     timing = [run for run in children if run.data.tags["scalestudy.kind"] == "timing"]
-    assert {run.info.run_name for run in timing} == {"timing gpus=1 batch=64", "timing gpus=2 batch=64"}
+    assert {run.info.run_name for run in timing} == {"timing w1 b64", "timing w2 b64"}
     assert all(run.info.status == "FINISHED" and run.data.params["train.max_steps"] == str(STEPS) for run in timing)
     assert not any("test_accuracy" in run.data.metrics or "eval_seconds" in run.data.metrics for run in timing)
     assert all(run.data.metrics["samples_per_second"] > 0 for run in timing)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, StudyBegan
+from scalestudy.experiments.study.journal import Entry, Journal
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, StudyBegan, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
@@ -20,6 +20,7 @@ train: {epochs: 2}
 sweep: {num_gpus: [1], batch_size: [32], learning_rate: [0.1, 0.2]}
 targets: {accuracy: [0.3, 0.99]}
 """
+BEGAN = 1_769_860_800.125  # 2026-01-31T12:00:00.125Z
 
 
 class FakeWriter:
@@ -81,3 +82,22 @@ def play(recorder, trial):
     model.touch()
     for event in events_of(trial):
         assert recorder.take(trial["trial_id"], event) == event
+
+
+def entries_of(trials, *, last="finished", origin=None, **facts):
+    """The journal of a study with these trials, an entry a second."""
+    ended = {"type": "study", "state": last, "wall_seconds": 12.5, "best": None, "open": [], **facts}
+    told = [("", {"type": "study", "state": "started", **({"origin": origin} if origin else {})})]
+    for trial in trials:
+        *others, _ = events_of(trial)
+        plain = [*(to_plain(event) for event in others), {"type": "ended", **trial}]
+        told += [(trial["trial_id"], event) for event in plain]
+    return numbered([*told, ("", ended)])
+
+
+def numbered(told):
+    """Entries with these (trial id, event), a second apart."""
+    return [
+        Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event)
+        for number, (trial_id, event) in enumerate(told, start=1)
+    ]

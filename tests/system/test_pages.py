@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import dataclass
 
 import pytest
 from mlflow import MlflowClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
+from scalestudy.orchestration.tracking.run_content import answer_of, study_filter
+from scalestudy.orchestration.tracking.server import resolve_address
 from tests.support.browser import chromium, look
 from tests.support.groups import wait_until
-from tests.support.ports import free_port, listens
+from tests.support.ports import free_port
+from tests.support.recordings import entries_of, whole
 from tests.support.studies import ANSWERED, command, environment, scalestudy, write_spec
+from tests.support.synthetic_studies import TINY, study_of
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +43,59 @@ def browser(tmp_path_factory):
         yield driver
 
 
+@dataclass(frozen=True)
+class Pages:
+    """What `scalestudy ui` serves: its address, the lines that it printed, and the address that it opened."""
+
+    server: str
+    printed: list[str]
+    opened: str
+
+
 @pytest.fixture(scope="module")
-def mlflow_pages(study):
-    """The address of `scalestudy ui` over the study's store."""
-    port = free_port()
-    process = subprocess.Popen(
-        command("ui", "--port", str(port)),
-        cwd=study,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
+def ui(study, tmp_path_factory):
+    """`scalestudy ui` over the study's store; the browser that it finds writes down what it is to open."""
+    place, port = tmp_path_factory.mktemp("ui"), free_port()
+    told, asked = place / "printed", place / "asked"
+    browser = place / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{asked}"\n')
+    browser.chmod(0o755)
+    with told.open("w") as out:
+        process = subprocess.Popen(
+            command("ui", "out", "--port", str(port)),
+            cwd=study,
+            env=environment(BROWSER=str(browser)),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: asked.exists() and asked.read_text(), seconds=120)
+        yield Pages(f"http://127.0.0.1:{port}", told.read_text().splitlines(), asked.read_text())
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def mlflow_pages(ui):
+    """The address of MLflow's pages over the study's store."""
+    return ui.server
+
+
+@pytest.fixture(scope="module")
+def other_study(study, tmp_path_factory):
+    """Another study of the same experiment, told by its journal; its own run."""
+    spec, plan, trials = study_of(TINY.replace("targets:", "tracking: {experiment: small}\ntargets:"))
+    folder = StudyFolder(tmp_path_factory.mktemp("other") / "tiny-1")
+    folder.create()
+    folder.write_plan(plan, "tiny-1", spec.to_yaml())
+    tracked = TrackedStudy(
+        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, ".")
     )
-    wait_until(lambda: listens(port), seconds=90)
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(20)
+    store = MlflowStore(resolve_address(f"sqlite:///{study / 'mlflow.db'}"), tracked)
+    answer = answer_of(summarise(spec, plan, trials)).to_plain()
+    store.write(entries_of([whole(trial) for trial in trials], answer=answer))
+    return store.client.get_run(store.runs["tiny-1"])
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -80,24 +127,62 @@ def test_the_report_s_table_can_be_sorted(browser, study):
         assert values() == expected
 
 
-def test_the_experiment_s_page_lists_the_runs(browser, study, mlflow_pages):
+def runs_of(study, role):
+    """The experiment, and the runs of a role that the study has in it."""
     client = MlflowClient(tracking_uri=f"sqlite:///{study / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("small").experiment_id
-    page = f"{mlflow_pages}/#/experiments/{experiment}/runs"
-    look(browser, page, "mlflow-experiment", "small-2", "5 matching runs")
+    of_study = study_filter(StudyFolder(study / "out").study_id)
+    return experiment, client.search_runs([experiment], f"tags.`scalestudy.role` = '{role}' and {of_study}")
+
+
+def test_the_study_s_own_address_is_printed_and_opened_with_its_runs(browser, study, ui, other_study):
+    """In a fresh browser, which would show MLflow's pages for language models."""
+    assert [line for line in ui.printed if line.endswith(ui.opened)], ui.printed
+    names = ("w1 b64 lr.1 s0", "w1 b64 lr.2 s0", "w2 b64 lr.1 s0", "w2 b64 lr.2 s0")
+    look(browser, ui.opened, "mlflow-study", "5 matching runs", "Sort: at_target_seconds", *names)
+    assert "workflowType=machine_learning" in browser.current_url
+    body = browser.find_element(By.TAG_NAME, "body").text
+    assert "Evaluation runs" not in body, "of the view for language models"
+    assert "tiny-1" not in body
+    _, trials = runs_of(study, "trial")
+    soonest = min(trials, key=lambda run: run.data.metrics.get("at_target_seconds", float("inf")))
+    assert min(names, key=body.index) == soonest.info.run_name
 
 
 def test_the_parent_run_s_page_shows_the_answer(browser, study, mlflow_pages):
-    client = MlflowClient(tracking_uri=f"sqlite:///{study / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("small").experiment_id
-    parent = client.search_runs([experiment], "tags.`scalestudy.role` = 'study'")[0].info.run_id
-    look(browser, f"{mlflow_pages}/#/experiments/{experiment}/runs/{parent}", "mlflow-parent", "Recommended")
+    experiment, (parent,) = runs_of(study, "study")
+    words = ("Recommended", "recommended_workers", "recommended_seconds", "best_test_accuracy", "digits")
+    page = f"{mlflow_pages}/#/experiments/{experiment}/runs/{parent.info.run_id}"
+    look(browser, page, "mlflow-parent", *words, parent.data.tags["mlflow.user"], height=2400)
+
+
+def test_a_trial_s_page_leads_with_its_time_to_the_target(browser, study, mlflow_pages):
+    experiment, trials = runs_of(study, "trial")
+    trial = next(run for run in trials if "at_target_seconds" in run.data.metrics)
+    page = f"{mlflow_pages}/#/experiments/{experiment}/runs/{trial.info.run_id}"
+    words = ("to 0.6 test accuracy; best", "test_accuracy", "train_loss")
+    look(browser, page, "mlflow-trial", *words, "study.yaml", "digits", "at_target_seconds", height=2400)
+    body = browser.find_element(By.TAG_NAME, "body").text
+    assert [body.index(text) for text in words] == sorted(body.index(text) for text in words)
+    look(browser, f"{page}/system-metrics", "mlflow-system", "system/cpu_cores", "system/resident_bytes")
 
 
 def test_four_runs_can_be_compared(browser, study, mlflow_pages):
-    client = MlflowClient(tracking_uri=f"sqlite:///{study / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("small").experiment_id
-    runs = [run.info.run_id for run in client.search_runs([experiment], "tags.`scalestudy.role` = 'trial'")]
-    assert len(runs) == 4
+    experiment, trials = runs_of(study, "trial")
+    assert len(trials) == 4
+    query = f"runs={json.dumps([run.info.run_id for run in trials])}&experiments={json.dumps([experiment])}"
+    words = ("at_target_seconds", "test_accuracy", "learning_rate", "w2 b64 lr.2 s0")
+    look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare", *words, height=3600)
+
+
+def test_two_studies_can_be_compared_by_their_answers(browser, study, mlflow_pages, other_study):
+    experiment, (parent,) = runs_of(study, "study")
+    runs = [parent.info.run_id, other_study.info.run_id]
     query = f"runs={json.dumps(runs)}&experiments={json.dumps([experiment])}"
-    look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare", "test_accuracy", "learning_rate")
+    names = [name for name in other_study.data.metrics if name.startswith("recommended_")]
+    assert {"recommended_workers", "recommended_seconds"} <= set(names)
+    browser.get("about:blank")  # the page of another comparison would go on showing that
+    look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare-studies", *names, "tiny-1", height=3600)
+    rows = {row.text.partition("\n")[0].split(" ")[0]: row.text for row in browser.find_elements(By.TAG_NAME, "tr")}
+    for run in (parent, other_study):
+        assert f"{run.data.metrics['recommended_batch_size']:g}" in rows["recommended_batch_size"]

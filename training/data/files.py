@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from http.client import HTTPException
@@ -32,6 +32,14 @@ def default_root() -> Path:
 
 class FileSource(Protocol):
     """A data set that lives in files under a root folder."""
+
+    @property
+    def mirrors(self) -> tuple[str, ...]:
+        """URLs of the folders that it is published in."""
+
+    @property
+    def md5(self) -> Mapping[str, str]:
+        """The checksum of each file, by its name."""
 
     def require(self, root: Path) -> None:
         """Raise DataError, with the command that helps, unless the files are there. Reads none."""

@@ -137,6 +137,7 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
     assert "test_loss" not in metrics
     assert "grad_sq_norm" not in metrics
     assert metrics["epoch_seconds"] == 2.0
+    assert next(iter(metrics)) == "test_accuracy"
     assert metrics["phase_gradient_sync_seconds"] == 0.8
     assert all(isinstance(value, float) for value in metrics.values())
 

@@ -5,6 +5,7 @@ import pytest
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.commands import submit
 from scalestudy.orchestration.commands.submit import submission, submit_study
+from scalestudy.orchestration.study.origin import git_commit
 from tests.support.studies import REPOSITORY, scalestudy, write_spec
 
 
@@ -77,9 +78,11 @@ class FakeServer:
     def __init__(self, exit_code, status="SUCCEEDED", refusal=None):
         self.refusal = refusal
         self.info = type("Info", (), {"driver_exit_code": exit_code, "status": status})()
+        self.metadata = None
 
-    def submit_job(self, *, entrypoint, runtime_env):
+    def submit_job(self, *, entrypoint, runtime_env, metadata):
         assert entrypoint.startswith("python -m scalestudy run digits-quick")
+        self.metadata = metadata
         if self.refusal:
             raise RuntimeError(self.refusal)
         return "raysubmit_1"
@@ -101,6 +104,15 @@ def test_the_exit_status_is_the_studys(monkeypatch, capsys, exit_code, status, e
     printed = capsys.readouterr().out
     assert "job: raysubmit_1 at http://head:8265; to stop it: ray job stop" in printed
     assert "log of raysubmit_1" in printed
+
+
+def test_the_job_is_told_who_submitted_it_and_from_which_commit(monkeypatch):
+    server = FakeServer(0)
+    monkeypatch.setattr(submit, "_client", lambda address: server)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
+    monkeypatch.chdir(REPOSITORY)
+    submit_study("digits-quick", address="http://head:8265")
+    assert server.metadata == {"scalestudy_user": "ann", "scalestudy_git_commit": git_commit(REPOSITORY)}
 
 
 def test_words_of_the_server_repeat_no_variable(monkeypatch, capsys):

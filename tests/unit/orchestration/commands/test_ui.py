@@ -1,8 +1,15 @@
-"""MLflow's own pages."""
+"""MLflow's own pages, opened at a study's."""
 
 import os
+from urllib.parse import parse_qs
 
+import pytest
+
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import ui
+from scalestudy.orchestration.commands.ui import TrackedPage
+from scalestudy.orchestration.tracking.server import resolve_address, same_address
+from tests.support.synthetic_studies import TINY, folder_of
 
 WHOLE = "postgresql://ann:s3cr3t@db:5432/mlflow"
 KEPT = "postgresql://ann:***@db:5432/mlflow"
@@ -30,3 +37,109 @@ def test_the_pages_are_on_loopback_and_their_command_line_has_no_password(monkey
     assert not any("s3cr3t" in part for part in command)
     assert asked["env"] == {**os.environ, "MLFLOW_BACKEND_STORE_URI": WHOLE}
     assert KEPT in capsys.readouterr().out
+
+
+# --- a study's page ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The current folder, with a study in `runs`."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "runs" / "tiny-20260131T120000Z", TINY)
+    return tmp_path
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The addresses that the browser is asked for."""
+    found = []
+    monkeypatch.setattr(ui, "show_in_browser", found.append)
+    return found
+
+
+STUDY = "runs/tiny-20260131T120000Z"
+
+
+def test_a_study_s_address_names_the_view_the_experiment_and_the_study(place):
+    url = TrackedPage.of(STUDY).url("http://127.0.0.1:5000", "7")
+    page, _, query = url.partition("?")
+    assert page == "http://127.0.0.1:5000/#/experiments/7/runs"
+    assert parse_qs(query) == {
+        "workflowType": ["machine_learning"],
+        "searchFilter": ["tags.`scalestudy.study_id` = 'tiny-20260131T120000Z'"],
+        "orderByKey": ["metrics.`at_target_seconds`"],
+        "orderByAsc": ["true"],
+    }
+    assert not set(url) & set(" `'\"")
+
+
+@pytest.mark.parametrize(("metric", "mode", "ascending"), [("mse", "min", "true"), ("accuracy", "max", "false")])
+def test_without_a_target_the_best_run_comes_first(place, metric, mode, ascending):
+    text = TINY.replace("data: digits", f"data: digits, metric: {metric}, metric_mode: {mode}")
+    folder_of(place / "runs" / "error", text.replace("[0.8]", "[]"))
+    query = parse_qs(TrackedPage.of("runs/error").url("http://h:1", "7").partition("?")[2])
+    assert (query["orderByKey"], query["orderByAsc"]) == ([f"metrics.`best_test_{metric}`"], [ascending])
+
+
+def test_a_study_s_pages_are_those_of_its_own_store(place, monkeypatch):
+    page = TrackedPage.of(STUDY)
+    assert page.address.uri == f"sqlite:///{place}/mlflow.db"
+    assert not (place / STUDY / "spool").exists(), "nothing is written"
+    same_address(place / STUDY / "spool" / "address.json", resolve_address("sqlite:///other.db"))
+    assert TrackedPage.of(STUDY).address.uri == f"sqlite:///{place}/other.db"
+    assert TrackedPage.of(STUDY, "sqlite:///third.db").address.uri == f"sqlite:///{place}/third.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:5000")
+    assert TrackedPage.of(STUDY).address.uri == f"sqlite:///{place}/other.db"
+
+
+def test_without_a_study_the_latest_one_is_shown_if_it_is_in_the_store(place):
+    assert ui._latest_in(resolve_address(None)).study_id == "tiny-20260131T120000Z"
+    assert ui._latest_in(resolve_address("sqlite:///other.db")) is None
+    (place / STUDY / "spec.yaml").write_text("name: [x")
+    assert ui._latest_in(resolve_address(None)) is None, "its spec can't be read"
+    (place / STUDY / "plan.json").unlink()
+    assert ui._latest_in(resolve_address(None)) is None
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words", "address"),
+    [
+        ("7", "tiny-20260131T120000Z: http://h:1/#/experiments/7/runs?workflowType=machine_learning&", "experiments/7"),
+        (None, f"MLflow has nothing of tiny-20260131T120000Z; to send it: scalestudy sync {STUDY}", "#/experiments?"),
+    ],
+)
+def test_the_address_is_printed_and_opened(place, opened, monkeypatch, capsys, experiment, words, address):
+    monkeypatch.setattr(ui, "find_experiment", lambda server, name: experiment)
+    ui._show("http://h:1", TrackedPage.of(STUDY))
+    assert words in capsys.readouterr().out
+    (url,) = opened
+    assert address in url
+    assert "workflowType=machine_learning" in url
+
+
+def test_a_server_that_does_not_answer_is_told_in_a_line(place, opened, monkeypatch, capsys):
+    def away(server, name):
+        raise UnreachableError("tracking.uri: http://h:1: is away", "start it")
+
+    monkeypatch.setattr(ui, "find_experiment", away)
+    ui._show("http://h:1", TrackedPage.of(STUDY))
+    assert capsys.readouterr().err == "tracking.uri: http://h:1: is away; start it\n"
+    assert opened == []
+
+
+def test_a_store_that_is_a_server_has_pages_of_its_own(place, opened, monkeypatch, capsys):
+    monkeypatch.setattr(ui, "check_reachable", lambda address: None)
+    monkeypatch.setattr(ui, "find_experiment", lambda server, name: "7")
+    monkeypatch.setattr(ui.subprocess, "Popen", lambda *_, **__: pytest.fail("nothing is to be served"))
+    assert ui.serve_ui("http://ann:s3cr3t@h:5000/", 5999, STUDY) == 0
+    (url,) = opened
+    assert url.startswith("http://h:5000/#/experiments/7/runs?")
+    assert "s3cr3t" not in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_study_s_is_refused(place):
+    with pytest.raises(RequestError, match="is not a study's folder"):
+        ui.serve_ui(None, 5999, str(place))

@@ -64,6 +64,13 @@ def test_the_studys_own_events_are_read_and_written_byte_for_byte():
         {"type": "study", "state": "engine_lost", "message": "the pool died"},
         {"type": "study", "state": "stopped", "open": ["a", "b"], "wall_seconds": 1.5},
     ]
+    answer = {"cell": {"num_gpus": 2}, "figures": {"recommended_workers": 2.0}}
+    others += [
+        {"type": "study", "state": "started", "origin": {"user": "ann", "source": "a.yaml", "commit": "c", "job": "j"}},
+        {"type": "study", "state": "resumed", "origin": {}},
+        {**others[1], "answer": answer},
+        {"type": "study", "state": "finished", "best": None, "wall_seconds": 1.5, "answer": answer},
+    ]
     for event in (*kept, *others):
         assert json.dumps(study_event_to_plain(study_event_from_plain(event))) == json.dumps(event)
     states = {event["state"] for event in (*kept, *others)}
@@ -113,7 +120,9 @@ places = st.builds(
     WorkerPlace, rank=st.integers(0, 9), node=st.text(), device=st.sampled_from(["cpu", "cuda:0"]), threads=st.just(1)
 )
 worlds = st.builds(World, device=st.sampled_from([None, "cpu", "cuda"]), workers=st.lists(places).map(tuple))
-errors = st.builds(TrialError, kind=st.text(), message=st.text(), rank=st.none() | st.integers(0, 9))
+errors = st.builds(
+    TrialError, kind=st.text(), message=st.text(), rank=st.none() | st.integers(0, 9), traceback=st.text()
+)
 failures = st.builds(Failure, attempt=st.integers(1, 9), kind=st.text(), message=st.text())
 flags = st.lists(st.text(), max_size=3).map(tuple)
 records = st.builds(

@@ -88,6 +88,15 @@ def test_ranks_that_said_the_same_are_named_together():
     assert verdict(said).error == TrialError(kind="exception", message="ValueError: bad (ranks 0, 2)", rank=0)
 
 
+def test_the_traceback_is_that_of_the_rank_whose_error_it_is():
+    said = {
+        rank: RankReport(rank=rank, kind="exception", message="bad", traceback=f"Traceback of {rank}")
+        for rank in (2, 1)
+    }
+    assert verdict(said).error.traceback == "Traceback of 1"
+    assert verdict(reports(r0=("exception", "bad"))).error.traceback == ""
+
+
 def test_out_of_memory_is_the_reason_whatever_else_was_said():
     said = reports(r0=("collective", "lost"), r1=("exception", "bad"), r2=("out_of_memory", "no memory"))
     found = verdict(said)

@@ -9,7 +9,13 @@ import torch
 
 from scalestudy.orchestration.groups.events import TrainingEnded
 from scalestudy.orchestration.groups.model import NextTrial
-from scalestudy.orchestration.groups.worker import last_post, save_if_best, target_hook
+from scalestudy.orchestration.groups.worker import (
+    LONGEST_TRACEBACK,
+    failed_post,
+    last_post,
+    save_if_best,
+    target_hook,
+)
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import TrainResult
@@ -32,6 +38,47 @@ def test_the_last_word_has_what_training_chose():
 def test_a_detail_that_no_journal_can_hold_is_an_error_that_names_it(value):
     with pytest.raises(InputError, match=r"^details: rank: .* can't be written as JSON"):
         last_post(GIVEN, result(shards=[1.0], rank=value))
+
+
+# --- what is told of an exception -------------------------------------------------------------------------------------
+
+
+def failed(tmp_path, error, logs=None):
+    given = SimpleNamespace(order=SimpleNamespace(trial_id="t1"), attempt=1)
+    try:
+        raise error
+    except Exception as met:
+        return failed_post(given, 1, met, tmp_path / "logs" if logs is None else logs)
+
+
+def test_a_traceback_is_told_and_written_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_PASSWORD", "hunter2222")
+    post = failed(tmp_path, ValueError("hunter2222 is bad \udcff"))
+    assert (post.kind, post.message.partition("\\")[0]) == ("exception", "ValueError: *** is bad ")
+    assert post.traceback.startswith("Traceback (most recent call last)")
+    assert "raise error" in post.traceback
+    assert "hunter2222" not in post.traceback
+    post.traceback.encode("utf-8")
+    assert post.traceback in (tmp_path / "logs" / "t1-rank-1.log").read_text("utf-8")
+    assert post.log == str(tmp_path / "logs" / "t1-rank-1.log")
+
+
+def test_of_a_long_traceback_the_end_is_told(tmp_path):
+    post = failed(tmp_path, ValueError("x" * 2 * LONGEST_TRACEBACK + "the end"))
+    assert len(post.traceback) == LONGEST_TRACEBACK
+    assert post.traceback.endswith("the end\n")
+
+
+def test_a_full_disk_keeps_no_traceback_from_the_pool(tmp_path):
+    (tmp_path / "file").touch()
+    post = failed(tmp_path, ValueError("bad"), tmp_path / "file")
+    assert post.log == ""
+    assert "ValueError: bad" in post.traceback
+
+
+def test_a_lost_peer_has_no_traceback(tmp_path):
+    post = failed(tmp_path, RuntimeError("[gloo] Connection closed by peer"))
+    assert (post.kind, post.traceback, post.log) == ("collective", "", "")
 
 
 # --- by what the best trial's model is told from the others -----------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.orchestration.tracking.mlflow_model import log_best_model, trained_model
+from scalestudy.orchestration.tracking.mlflow_model import find_model, log_best_model, register_model, trained_model
 from scalestudy.orchestration.tracking.mlflow_store import open_experiment
 from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.training.state import save_state
@@ -47,6 +47,7 @@ def run_and_model(store, tmp_path, model):
     torch.manual_seed(3)
     from scalestudy.training.models import build_model
 
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "model.pt"
     save_state(build_model(model, 10, 1, {}), path)
     run = client.create_run(experiment).info.run_id
@@ -84,6 +85,31 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
     assert "data/model.pt2" in files, files
     assert info.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
     assert info.signature.outputs.inputs[0].shape == (-1, 10)
+
+
+def test_a_registered_model_has_its_signature_and_is_registered_once(store, tmp_path, capsys):
+    import mlflow
+
+    client, _ = store
+    run_id, config, path = run_and_model(store, tmp_path, "lenet")
+    assert find_model(client, run_id) is None
+    log_best_model(client, run_id, config, path)
+    model_id = find_model(client, run_id)
+    before = mlflow.get_tracking_uri()
+    assert [register_model(client, model_id, "bob's digits") for _ in range(2)] == [1, 1]
+    assert mlflow.get_tracking_uri() == before
+    (version,) = client.search_model_versions('name = "bob\'s digits"')
+    assert (version.run_id, version.source) == (run_id, f"models:/{model_id}")
+    mlflow.set_tracking_uri(client.tracking_uri)
+    try:
+        info = mlflow.models.get_model_info("models:/bob's digits/1")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert info.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
+    other, config, path = run_and_model(store, tmp_path / "other", "lenet")
+    log_best_model(client, other, config, path)
+    assert register_model(client, find_model(client, other), "bob's digits") == 2
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):

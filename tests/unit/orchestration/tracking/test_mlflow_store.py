@@ -1,37 +1,33 @@
 """A study's journal in a real MLflow store on sqlite."""
 
 import json
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import Ended, TrialError, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.mlflow_store import (
     METRICS_A_BATCH,
     NOTE,
     NOTE_LIMIT,
+    TRACEBACK,
     MlflowStore,
     TrackedStudy,
-    final_metrics,
-    flat_params,
     milliseconds,
-    note,
-    trial_tags,
 )
+from scalestudy.orchestration.tracking.run_content import note
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.records import epoch_metrics, find_metric
 from tests.support.old_studies import OLD_SUMMARY
-from tests.support.recordings import SPEC, events_of, whole
+from tests.support.recordings import SPEC, entries_of, numbered, whole
 from tests.support.synthetic_studies import study_of, summary_of
 
-BEGAN = 1_769_860_800.125  # 2026-01-31T12:00:00.125Z
 STUDY_ID = "tiny-20260131"
 
 
@@ -55,24 +51,6 @@ def tracked(path, experiment, study_id=STUDY_ID, *, text=SPEC, **spec_facts):
         spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, "data")
     )
     return study, [whole(trial) for trial in trials]
-
-
-def entries_of(trials, *, last="finished", **facts):
-    """The journal of a study with these trials, an entry a second."""
-    ended = {"type": "study", "state": last, "wall_seconds": 12.5, "best": None, "open": [], **facts}
-    told = [("", {"type": "study", "state": "started"})]
-    for trial in trials:
-        *others, _ = events_of(trial)
-        plain = [*(to_plain(event) for event in others), {"type": "ended", **trial}]
-        told += [(trial["trial_id"], event) for event in plain]
-    return numbered([*told, ("", ended)])
-
-
-def numbered(told):
-    return [
-        Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event)
-        for number, (trial_id, event) in enumerate(told, start=1)
-    ]
 
 
 @pytest.fixture
@@ -107,13 +85,14 @@ def test_the_layout(store, told):
     assert study.data.params["sweep.num_gpus"] == "[1]"
     assert study.data.tags[NOTE] == "**A small one**"
     assert study.data.metrics == {"wall_seconds": 12.5}
-    assert trial.info.run_name == "gpus=1 batch=32 lr=0.1 seed=0"
+    assert trial.info.run_name == "w1 b32 lr.1 s0"
     assert trial.data.params["num_gpus"] == "1"
     assert trial.data.params["train.optimizer.name"] == "sgd"
     assert trial.data.tags["mlflow.parentRunId"] == study.info.run_id
     assert trial.data.tags["scalestudy.trial_id"] == record["trial_id"]
     assert trial.data.tags["scalestudy.kind"] == "training"
     assert trial.data.tags["scalestudy.attempts"] == "1"
+    assert trial.data.tags[NOTE].startswith("0.99 test accuracy not reached; best 0.")
     for run in (study, trial):
         assert run.data.tags["scalestudy.study_id"] == STUDY_ID
         assert run.data.tags["scalestudy.status"] == "finished"
@@ -380,20 +359,6 @@ def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_pat
     assert (tmp_path / "new" / "mlflow.db").exists()
 
 
-# --- what is read from records ------------------------------------------------------------------------------------
-
-
-def test_metrics_at_the_end():
-    _, _, trials = study_of(SPEC)
-    found = final_metrics(trials[0], (0.2, 0.99), ACCURACY)
-    assert found["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in trials[0]["epochs"])
-    assert "time_to_accuracy_0.2" in found
-    assert "time_to_accuracy_0.99" not in found  # not reached
-    assert [find_metric(name).name for name in found]
-    broken = {**trials[0], "epochs": [], "startup_seconds": None}
-    assert final_metrics(broken, (0.3,), ACCURACY).keys() == {"train_seconds", "wall_seconds"}
-
-
 def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
     text = SPEC.replace("data: digits", "data: digits, metric: mse, metric_mode: min").replace("0.99", "0.001")
     study, trials = tracked(tmp_path, request.node.name, text=text.replace("0.3", "0.8"))
@@ -407,42 +372,142 @@ def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
     assert [find_metric(name).name for name in found]
 
 
-def end_with(**facts):
-    """The end of a trial, with these facts."""
-    _, _, trials = study_of(SPEC)
-    return replace(Ended.from_facts(whole(trials[0])), **{"flags": (), **facts})
+# --- the answer, where it comes from, what it was trained on, why it failed -------------------------------------------
+
+ORIGIN = {"user": "ann", "source": "study.yaml", "commit": "abc123", "job": "raysubmit_7"}
+ANSWER = {
+    "cell": {"num_gpus": 2, "batch_size": 32, "learning_rate": 0.2},
+    "figures": {"recommended_workers": 2.0, "recommended_seconds": 3.5, "trials_ended": 2.0},
+}
+OTHER = {
+    "cell": {"num_gpus": 1, "batch_size": 32, "learning_rate": 0.2},
+    "figures": {"recommended_workers": 1.0, "trials_ended": 3.0},
+}
 
 
-def test_tags_at_the_end():
-    assert trial_tags(end_with(attempts=2)) == {"scalestudy.attempts": "2"}
-    tags = trial_tags(end_with(flags=("a", "b"), error=TrialError(kind="exception", message="x" * 9_999)))
-    assert tags["scalestudy.flags"] == "a, b"
-    assert len(tags["scalestudy.error"]) == 1_000
-
-
-def test_what_training_chose_by_itself_is_among_the_tags():
-    chosen = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
-    assert trial_tags(end_with(details=chosen)) == {
-        "scalestudy.shards": "[0.6, 0.4]",
-        "scalestudy.channels_last": "true",
-        "scalestudy.fused": "false",
-        "scalestudy.compressed_steps": "120",
-        "scalestudy.kind": "amx",
-        "scalestudy.attempts": "1",
+def test_the_study_s_run_has_the_answer_as_metrics_and_parameters(store, told):
+    _, record, _ = told
+    store.write(entries_of([record], answer=ANSWER))
+    run = runs_of(store)[0]["study"]
+    assert run.data.metrics == {"wall_seconds": 12.5, **ANSWER["figures"]}
+    assert {key: value for key, value in run.data.params.items() if key.startswith("recommended")} == {
+        "recommended.num_gpus": "2",
+        "recommended.batch_size": "32",
+        "recommended.learning_rate": "0.2",
     }
+    assert run.data.tags["scalestudy.recommended"] == "w2 b32 lr.2"
+    assert run.data.params["sweep.num_gpus"] == "[1]"
 
 
-def test_dotted_names():
-    tree = {"train": {"epochs": 2, "optimizer": {"name": "sgd"}, "args": {}}, "other": 1}
-    assert flat_params(tree, ("train",)) == {"train.epochs": 2, "train.optimizer.name": "sgd", "train.args": {}}
+def test_an_extended_study_s_other_answer_replaces_the_figures_and_adds_parameters(store, told, address):
+    study, record, _ = told
+    first = entries_of([record], answer=ANSWER)
+    extended = [
+        ("", {"type": "study", "state": "extended"}),
+        ("", {**first[-1].event, "wall_seconds": 20.0, "answer": OTHER}),
+    ]
+    later = numbered([*((entry.trial_id, entry.event) for entry in first), *extended])
+    for _ in range(2):  # also by a process that has lost its cursor
+        MlflowStore(address, study).write(later)
+        run = runs_of(store)[0]["study"]
+        metrics = run.data.metrics
+        assert (metrics["recommended_workers"], metrics["trials_ended"], metrics["wall_seconds"]) == (1.0, 3.0, 20.0)
+        assert math.isnan(metrics["recommended_seconds"]), "this answer has none"
+        assert run.data.params["recommended.num_gpus"] == "2"
+        assert run.data.params["recommended.2.num_gpus"] == "1"
+        assert "recommended.3.num_gpus" not in run.data.params
+        assert run.data.tags["scalestudy.recommended"] == "w1 b32 lr.2"
+        assert len(history(store, run, "recommended_workers")) == len(history(store, run, "recommended_seconds")) == 2
 
 
-def test_the_note_is_the_answer_in_markdown():
-    spec, _, _ = study_of(SPEC)
-    lines = note(spec, summary_of(SPEC)).splitlines()
-    assert lines[0] == "**A small one**"
-    assert sum(line.startswith("- ") for line in lines) >= 1
-    assert "report.html" in lines[-1]
+def test_a_study_that_was_stopped_has_figures_so_far_and_no_parameters(store, told):
+    _, record, _ = told
+    store.write(entries_of([record], last="stopped", answer=ANSWER))
+    run = runs_of(store)[0]["study"]
+    assert run.data.metrics["recommended_workers"] == 2.0
+    assert not [name for name in run.data.params if name.startswith("recommended")]
+
+
+def test_all_runs_say_who_ran_them_from_what(store, address, told):
+    study, record, _ = told
+    entries = entries_of([record], origin=ORIGIN)
+    store.write(entries[:1])
+    MlflowStore(address, study).write(entries[1:])  # `sync` in another process, which did not see the study begin
+    for run in runs_of(store)[0].values():
+        assert run.data.tags["mlflow.user"] == "ann"
+        assert run.data.tags["mlflow.source.name"] == "study.yaml"
+        assert run.data.tags["mlflow.source.type"] == "JOB"
+        assert run.data.tags["mlflow.source.git.commit"] == "abc123"
+        assert run.data.tags["scalestudy.job_id"] == "raysubmit_7"
+
+
+def test_a_later_run_of_the_study_says_where_it_comes_from(store, told):
+    _, record, _ = told
+    entries = entries_of([record], origin=ORIGIN)
+    resumed = {"type": "study", "state": "resumed", "origin": {"user": "bob", "source": "study.yaml"}}
+    store.write([entries[0], *numbered([("", resumed)]), *entries[1:]])
+    for run in runs_of(store)[0].values():
+        assert (run.data.tags["mlflow.user"], run.data.tags["mlflow.source.type"]) == ("bob", "LOCAL")
+        assert not {"scalestudy.job_id", "mlflow.source.git.commit"} & set(run.data.tags)
+
+
+def test_all_runs_have_the_data_set_as_their_input_once(store, address, told):
+    study, _, entries = told
+    for _ in range(2):
+        MlflowStore(address, study).write(entries)
+    for run in runs_of(store)[0].values():
+        (given,) = store.client.get_run(run.info.run_id).inputs.dataset_inputs
+        assert (given.dataset.name, given.dataset.source_type) == ("digits", "code")
+        assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "training")]
+
+
+def test_a_failed_trial_has_its_traceback_as_an_artifact(store, told):
+    entries = told[2]
+    error = {
+        "kind": "exception",
+        "message": "ValueError: bad",
+        "rank": 1,
+        "traceback": "Traceback …\nValueError: bad\n",
+    }
+    store.write([*entries[:-2], replace(entries[-2], event={**entries[-2].event, "status": "failed", "error": error})])
+    run = runs_of(store)[0]["trial"]
+    assert [file.path for file in store.client.list_artifacts(run.info.run_id)] == [TRACEBACK]
+    text = Path(store.client.download_artifacts(run.info.run_id, TRACEBACK)).read_text("utf-8")
+    assert text == error["traceback"]
+    assert run.data.tags["scalestudy.error"] == "ValueError: bad"
+
+
+def test_a_run_that_was_made_and_not_described_is_described_later(store, told, monkeypatch):
+    """MLflow goes away between the making of a trial's run and its parameters."""
+    entries = told[2]
+    log_inputs, calls = store.client.log_inputs, []
+
+    def away(run, datasets):
+        calls.append(run)
+        if len(calls) == 2:  # the first is the study's own run
+            raise ConnectionError("away")
+        log_inputs(run, datasets)
+
+    monkeypatch.setattr(store.client, "log_inputs", away)
+    with pytest.raises(ConnectionError):
+        store.write(entries)
+    store.write(entries)
+    runs, count = runs_of(store)
+    assert count == 2
+    assert runs["trial"].data.params["num_gpus"] == "1"
+    assert store.client.get_run(runs["trial"].info.run_id).inputs.dataset_inputs
+    assert len(calls) == 4  # the study's run again, and the trial's: after that it is not asked for again
+
+
+def test_a_parameter_that_mlflow_refuses_costs_no_metric(address, tmp_path, request, caplog):
+    study, trials = tracked(tmp_path, request.node.name)
+    trial_id = trials[0]["trial_id"]
+    study = replace(study, trials={trial_id: replace(study.trials[trial_id], params={"a?": 1})})
+    store = MlflowStore(address, study)
+    store.write(entries_of(trials[:1]))
+    run = runs_of(store)[0]["trial"]
+    assert run.data.metrics["best_test_accuracy"] > 0
+    assert f"MLflow refused what {trial_id} was trained with" in caplog.text
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path, monkeypatch):

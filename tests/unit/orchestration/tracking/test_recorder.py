@@ -15,6 +15,7 @@ from scalestudy.orchestration.groups.events import (
     EpochDone,
     Failure,
     Lost,
+    Origin,
     Retried,
     Running,
     Suggested,
@@ -31,6 +32,7 @@ from scalestudy.orchestration.study.opening import open_resumed
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials
+from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor
 from scalestudy.training.records import utc_text
 from tests.support.epochs import epoch_of
@@ -63,6 +65,31 @@ def test_a_study_from_its_start_to_its_report(study):
     assert writer.entries[-1].event["best"] == best["trial_id"]
     left = [path.name for path in (folder.path / "checkpoints").iterdir()]
     assert left == [best["trial_id"]]
+
+
+def test_the_journal_has_the_answer(study):
+    recorder, folder, writer, trials = study
+    begin(recorder, folder)
+    for trial in trials:
+        play(recorder, trial)
+    summary = recorder.finish()
+    recorder.close(interrupted=False)
+    told = study_event_from_plain(writer.entries[-1].event)
+    assert told.answer == answer_of(summary)
+    assert told.answer.figures["trials_ended"] == 2
+
+
+def test_a_study_without_a_summary_has_no_answer(study):
+    recorder, folder, writer, _ = study
+    begin(recorder, folder)
+    recorder.close(interrupted=True)
+    assert "answer" not in writer.entries[-1].event
+
+
+def test_the_history_knows_where_the_study_comes_from():
+    told = entries(of_study("started", origin={"user": "ann", "source": "a.yaml"}), of_study("resumed"))
+    assert History.of(told).origin == Origin(user="ann", source="a.yaml")
+    assert History.of(entries(of_study("started"))).origin is None
 
 
 def test_a_trial_ends_once(study):

@@ -1,0 +1,122 @@
+"""`scalestudy register`: the recommended cell's model under a name in MLflow's model registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from scalestudy.experiments.plan.plan import TrialPlan, cell_of, label
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
+from scalestudy.orchestration.commands.folder import Advice, advise
+from scalestudy.orchestration.commands.recommended import RecommendedCell
+from scalestudy.orchestration.storage.trial_states import states_of
+from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
+from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
+from scalestudy.orchestration.tracking.run_content import study_filter
+from scalestudy.orchestration.tracking.server import address_of, check_reachable, reason_of, resolve_address
+
+NOT_IN_NAMES = "/:"  # MLflow reads them as parts of a URI
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """What became of it. version: null: the weights were not kept, and torchrun is the command that trains the cell.
+
+    trial: the run name of the one whose weights they are; null with the version.
+    """
+
+    name: str
+    cell: str
+    version: int | None = None
+    trial: str | None = None
+    torchrun: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return asdict(self)
+
+    @property
+    def words(self) -> str:
+        """What became of it, in a line."""
+        if self.version is None:
+            return f"{self.cell} is recommended, and a study keeps its best trial's weights alone. To train it:"
+        load = f"mlflow.pytorch.load_model('models:/{self.name}/{self.version}')"
+        return f"{self.name} version {self.version}: the model of {self.trial}; to load it: {load}"
+
+
+def register_recommended(path: str | Path, name: str) -> Registered:
+    """Registers the model of a study's recommended cell, with its signature, as the next version of a name.
+
+    A study keeps the weights of its best trial, which may be of another cell. Raises RequestError for a folder that is
+    no study's, a study without an answer, a model that MLflow has not got, or a name that it does not take;
+    UnreachableError if it is out of reach.
+    """
+    if not name.strip() or any(character in name for character in NOT_IN_NAMES):
+        raise RequestError(f"--name: {name!r}: is no name of a model", "give one without / and :")
+    prepare_environment()
+    advice = advise(path)
+    cell = RecommendedCell.of(advice)
+    folder = open_folder(path)
+    with readable(folder):
+        spec = spec_of(folder)
+        trials = _trials_of(advice, folder)
+    address = address_of(folder.address_file, resolve_address(spec.tracking.uri))
+    check_reachable(address)
+    chosen = advice.data[advice.role]["label"]
+    try:
+        from mlflow import MlflowClient
+
+        runs: Mapping[str, Any] = {}
+        if address.is_there:  # to ask a database that is not there would make it
+            client = MlflowClient(tracking_uri=address.uri)
+            runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
+        remedy = f"scalestudy sync {quote(folder.address)} sends it"
+        if not runs:
+            raise RequestError(f"tracking.uri: {address.shown}: has no run of {advice.study_id}", remedy)
+        for trial in trials:
+            run = runs.get(trial.trial_id)
+            if run is None:
+                continue
+            if model_id := find_model(client, run.info.run_id):
+                version = register_model(client, model_id, name)
+                return Registered(name=name, cell=chosen, version=version, trial=trial.run_name)
+            if why := run.data.tags.get(MODEL):
+                load = f"load model/model.pt, an artifact of the run {run.info.run_id}, into the model by your code"
+                raise RequestError(f"DIR: {advice.study_id}: the model of {trial.run_name}: {why}", load)
+        if kept := [trial.run_name for trial in trials if states_of(folder).has_model(trial.trial_id)]:
+            raise RequestError(f"tracking.uri: {address.shown}: has not got the model of {kept[0]}", remedy)
+    except StudyError:
+        raise
+    except Exception as error:  # MLflow raises its own, SQLAlchemy's and the HTTP client's
+        if getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE":
+            raise RequestError(f"--name: {name}: {reason_of(error)}", "give another name") from error
+        remedy = "start the server, then type this command again"
+        raise UnreachableError(f"tracking.uri: {address.shown}: {reason_of(error)}", remedy) from error
+    return Registered(name=name, cell=chosen, torchrun=cell.torchrun())
+
+
+def _trials_of(advice: Advice, folder: StudyFolder) -> Sequence[TrialPlan]:
+    """The trials that stand for the recommended cell: in a factorised study they may have another num_gpus."""
+    cells = advice.data[advice.role]["evidence"]["cells"]
+    ended = {line["trial_id"] for line in folder.read_trials()}
+    trainings = [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
+    return [trial for trial in trainings if label(cell_of(trial.params)) in cells]
+
+
+def _runs_of(client: Any, experiment: str, study_id: str) -> Mapping[str, Any]:
+    """The study's runs by trial id; its own under the empty text. Empty: MLflow has none of it."""
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return {}
+    runs, token = [], None
+    while token is None or token:
+        page = client.search_runs([found.experiment_id], study_filter(study_id), page_token=token)
+        runs += page
+        token = page.token or ""
+    return {run.data.tags.get(TRIAL_ID, ""): run for run in runs}

@@ -1,0 +1,224 @@
+"""What a study's runs in MLflow say: names, parameters, metrics, tags, data sets. Pure.
+
+MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_target_seconds`
+too, which stands before `best_test_accuracy`, which stands before the rest. A run's page begins with the description.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, present
+from scalestudy.experiments.analysis.measures.records import best_value, curve, time_to_target
+from scalestudy.experiments.analysis.measures.units import plural, seconds_text
+from scalestudy.experiments.analysis.text.answer import answer_lines
+from scalestudy.experiments.plan.plan import TrialPlan, short_name, step_params, value_text
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.groups.events import Ended, Origin, StudyAnswer
+from scalestudy.training.data import SOURCES
+from scalestudy.training.records import AT_TARGET, RECOMMENDED, noise_scale_of
+from scalestudy.training.registry import DATASETS
+
+LONGEST_TAG = 1_000
+"""Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
+LETTERS: Mapping[str, str] = {"num_gpus": "w", "batch_size": "b", "learning_rate": "lr", "seed": "s"}
+"""What parameters are called in a run's name: the columns of MLflow's tables cut a longer one."""
+DIGEST_DIGITS = 12
+STUDY_ID = "scalestudy.study_id"
+"""Tag of every run of a study."""
+
+
+def study_filter(study_id: str) -> str:
+    """MLflow's filter for a study's runs: other studies may have the same experiment."""
+    return f"tags.`{STUDY_ID}` = {quoted(study_id)}"
+
+
+def quoted(text: str) -> str:
+    """A text in a filter of MLflow, which knows two quotation marks and no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+# --- a study's run ------------------------------------------------------------------------------------------------
+def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
+    """What the study's run says of its answer, from `summary.json`: the recommended cell, and figures of METRICS."""
+    metric = StudyMetric(**summary["study"]["metric"])
+    end = "high" if metric.mode == "max" else "low"
+    best = metric.best(row[metric.best_key][end] for row in summary["cells"] if present(row[metric.best_key]))
+    counts, recommendation = summary["trials"], summary["recommendation"]
+    chosen = recommendation["recommended"] if present(recommendation["recommended"]) else {}
+    found = {
+        "trials_planned": counts["planned"],
+        "trials_ended": counts["planned"] - counts["not_run"],
+        "trials_failed": counts["failed"],
+        metric.best_key: best,
+        f"{RECOMMENDED}workers": chosen.get("num_gpus"),
+        f"{RECOMMENDED}batch_size": chosen.get("batch_size"),
+        f"{RECOMMENDED}learning_rate": chosen.get("learning_rate"),
+    }
+    if chosen.get("seconds") is not None:
+        found |= {
+            f"{RECOMMENDED}target": recommendation["target"],
+            f"{RECOMMENDED}seconds": chosen["seconds"],
+            f"{RECOMMENDED}worker_seconds": chosen["gpu_seconds"],
+            f"{RECOMMENDED}cost": chosen["cost"],
+        }
+    figures = {name: float(value) for name, value in found.items() if value is not None}
+    return StudyAnswer(cell=dict(chosen.get("params") or {}), figures=figures)
+
+
+def answer_params(cell: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that the study's run lacks of an answer: `recommended.num_gpus` and so on.
+
+    MLflow lets no parameter change. Another answer, which a study gives after it was extended, is
+    `recommended.2.num_gpus`; the metrics and the tag are those of the last answer.
+    """
+    number = 1
+    while cell:
+        begin = "recommended." if number == 1 else f"recommended.{number}."
+        wanted = {f"{begin}{key}": str(value) for key, value in cell.items()}
+        there = {name: known[name] for name in wanted if name in known}
+        if there == wanted:
+            return {}
+        if not there:
+            return wanted
+        number += 1
+    return {}
+
+
+def note(spec: StudySpec, summary: Mapping[str, Any]) -> str:
+    """The study's note: the question, and the answer as a list, in Markdown.
+
+    A summary of another version has no such list; `report` writes it anew.
+    """
+    lines = [f"**{spec.description or spec.name}**", ""]
+    if summary.get("version") == SUMMARY_VERSION:
+        lines.extend([*(f"- {line}" for line in answer_lines(summary)), ""])
+    return "\n".join([*lines, "The whole answer, with figures, is the artifact `report.html`."])
+
+
+def origin_tags(origin: Origin) -> dict[str, str]:
+    """The tags that say who ran the study, from what, at which commit and in which job."""
+    tags = {
+        "mlflow.user": origin.user,
+        "mlflow.source.name": origin.source,
+        "mlflow.source.type": "JOB" if origin.job else "LOCAL",
+        "mlflow.source.git.commit": origin.commit,
+        "scalestudy.job_id": origin.job,
+    }
+    return {key: value for key, value in tags.items() if value is not None}
+
+
+ORIGIN_TAGS = tuple(origin_tags(Origin(user="", source="", commit="", job="")))
+
+
+# --- a trial's run ------------------------------------------------------------------------------------------------
+def run_name(kind: str, params: Mapping[str, Any]) -> str:
+    """`w2 b256 lr.2 s0` of a training, then other swept parameters as `momentum=0.9`; or `timing w2 b256`."""
+    if kind == "timing":
+        return f"timing {short_label(step_params(params))}"
+    return short_label(params)
+
+
+def short_label(params: Mapping[str, Any]) -> str:
+    """Parameters of a trial or a cell, in as few characters as can be read."""
+    words = []
+    for key, value in params.items():
+        text = value_text(value)
+        if key == "learning_rate" and text.startswith("0."):
+            text = text[1:]
+        words.append(f"{LETTERS[key]}{text}" if key in LETTERS else f"{short_name(key)}={text}")
+    return " ".join(words)
+
+
+def trial_params(trial: TrialPlan) -> dict[str, Any]:
+    """A trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
+    return {**trial.params, **flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))}
+
+
+def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
+    """Nested sections as dotted names and values."""
+
+    def flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                yield from flat(f"{prefix}.{key}", inner)
+        else:
+            yield prefix, value
+
+    return {name: value for section in sections for name, value in flat(section, tree[section])}
+
+
+def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
+    """What a trial's run gets at its end: best value, times, and the time to each target that it reached.
+
+    line: of trials.jsonl. The time to the hardest target stands there twice, under a name that comes first too.
+    """
+    found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
+    found[metric.best_key] = best_value(line, metric)
+    found["noise_scale"] = noise_scale_of(line["epochs"])
+    for target in metric.easiest_first(targets):
+        seconds = time_to_target(curve(line, metric), target, metric)
+        found[metric.time_key(target)] = found[AT_TARGET] = seconds if seconds < float("inf") else None
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def trial_note(ended: Ended, metrics: Mapping[str, float], targets: Sequence[float], metric: StudyMetric) -> str:
+    """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`."""
+    words = []
+    for target in metric.hardest_first(targets)[:1]:
+        seconds, goal = metrics.get(AT_TARGET), f"{target:g} {metric.title}"
+        words.append(f"{goal} not reached" if seconds is None else f"**{seconds_text(seconds)}** to {goal}")
+    if metric.best_key in metrics:
+        words.append(f"best {metric.text(metrics[metric.best_key])} in {plural(len(ended.epochs), 'epoch')}")
+    if ended.error:
+        words.insert(0, f"{ended.status.replace('_', ' ')}: {ended.error.message[:LONGEST_TAG]}")
+    return "; ".join(words)
+
+
+def trial_tags(ended: Ended) -> dict[str, str]:
+    """The tags of an ended trial's run beside its status, among them what training has chosen by itself."""
+    tags = {}
+    for name, value in ended.details.items():
+        tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
+    tags["scalestudy.attempts"] = str(ended.attempts)
+    if ended.flags:
+        tags["scalestudy.flags"] = ", ".join(ended.flags)
+    if ended.error:
+        tags["scalestudy.error"] = ended.error.message[:LONGEST_TAG]
+    return tags
+
+
+# --- the data -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set as MLflow's input. digest: the same for the same name, arguments and files. source: JSON."""
+
+    name: str
+    digest: str
+    source_type: str
+    source: str
+
+    @classmethod
+    def of(cls, workload: Mapping[str, Any]) -> DataSet:
+        """The data set of a spec's workload. Nothing is loaded: of files, their published checksums are in the digest.
+
+        Of a user's callable only its name and arguments are known.
+        """
+        name, arguments = workload["data"], workload["data_args"]
+        files = SOURCES.get(name)
+        facts = {"data": name, "data_args": arguments, "md5": dict(files.md5) if files else {}}
+        canonical = json.dumps(facts, sort_keys=True, default=str)
+        source: dict[str, Any] = {"tags": {"mlflow.source.name": DATASETS.get(name, name), "data_args": arguments}}
+        if files:
+            source = {"url": files.mirrors[0]}
+        return cls(
+            name=name,
+            digest=hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_DIGITS],
+            source_type="http" if files else "code",
+            source=json.dumps(source, default=str),
+        )

@@ -40,6 +40,8 @@ TABLE_ROWS = 40
 """Cells that are shown at once. If there are more, the best are shown, and all of them on request."""
 LONGEST_TABLE = 1_400_000
 """Characters of text in a table of every cell. If there are more, it has the best cells, summary.json the rest."""
+MOST_RANGES = 400
+"""Rows of the table of ranges over seeds."""
 TAGS = 9
 """Characters that a table's cell takes beside its text."""
 LONGEST_VERDICT = 600
@@ -121,7 +123,7 @@ def render_page(
         cells=len(table),
         every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
         flags=flag_words(summary["cells"]),
-        details=(ranges[0], [ranges[1][position] for position in listed(summary, ranges[1])]),
+        details=(ranges[0], [ranges[1][position] for position in best_rows(summary, MOST_RANGES)]),
         figures=placed["how"],
         why_figures=placed["why"],
         beyond_figures=placed["beyond"],

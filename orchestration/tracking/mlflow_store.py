@@ -115,7 +115,7 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
 
 def runs_page(address: TrackingAddress, experiment_id: str) -> str:
     """The page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
-    server = address.uri.rstrip("/") if address.uri.startswith(("http://", "https://")) else UI
+    server = address.uri.rstrip("/") if address.is_server else UI
     return f"{server}/#/experiments/{experiment_id}/runs"
 
 

@@ -183,6 +183,7 @@ def test_two_studies_can_be_compared_by_their_answers(browser, study, mlflow_pag
     assert {"recommended_workers", "recommended_seconds"} <= set(names)
     browser.get("about:blank")  # the page of another comparison would go on showing that
     look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare-studies", *names, "tiny-1", height=3600)
-    rows = {row.text.partition("\n")[0].split(" ")[0]: row.text for row in browser.find_elements(By.TAG_NAME, "tr")}
+    shown = browser.find_element(By.TAG_NAME, "body").text.splitlines()
     for run in (parent, other_study):
-        assert f"{run.data.metrics['recommended_batch_size']:g}" in rows["recommended_batch_size"]
+        assert f"{run.data.metrics['recommended_seconds']:.3f}".rstrip("0").rstrip(".") in shown
+        assert run.data.params["recommended.batch_size"] in shown

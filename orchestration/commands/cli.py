@@ -143,7 +143,7 @@ def run(
         raise RequestError("--out, --extend: name two folders", "give one of the two")
     if extend is not None:
         extend = _study(extend, acts=True)
-    with _waits(as_json) as say:
+    with _waits(f"the checks of {spec}", as_json) as say:
         from scalestudy.orchestration.study.study import run_study
 
         view = None if as_json else _view
@@ -155,7 +155,7 @@ def run(
 def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
     """Continue an interrupted study. Trials that have ended are not run again."""
     named = _study(folder, acts=True)
-    with _waits(as_json) as say:
+    with _waits(f"the records of {named}", as_json) as say:
         from scalestudy.orchestration.study.study import resume_study
 
         result = resume_study(named, address=address, view=None if as_json else _view, say=say)
@@ -163,13 +163,13 @@ def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> 
 
 
 @contextmanager
-def _waits(as_json: bool) -> Iterator[Say]:
-    """Says on standard error what a command waits for, from before the imports of Ray on; nothing for --json."""
+def _waits(first: str, as_json: bool) -> Iterator[Say]:
+    """Says on standard error what a command waits for, `first` before its imports; nothing for --json."""
     if as_json:
         yield say_nothing
         return
     with waiting_lines(sys.stderr) as say:
-        say("Ray and PyTorch's libraries to load")
+        say(first)
         yield say
 
 

@@ -142,6 +142,6 @@ class Engine:
         """Answers every waiting trial, so that the sweep can end; safe in a signal handler."""
         self.pool.close.remote()
 
-    def shut_down(self, seconds: float = SHUTDOWN_SECONDS) -> None:
-        """Ends the groups, and waits a little for their workers."""
-        self.host.close(seconds)
+    def shut_down(self, seconds: float = SHUTDOWN_SECONDS) -> bool:
+        """Ends the groups, and waits a little for their workers; returns whether all have ended."""
+        return self.host.close(seconds)

@@ -33,6 +33,7 @@ from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
+from scalestudy.orchestration.study.ahead import WHILE_THE_REPORT_IS_WRITTEN, load_ahead
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.result import StudyResult
@@ -126,7 +127,8 @@ class RunningStudy:
                 self.engine.shut_down(QUICK_SECONDS)
                 unsent = self.writer.close(QUICK_SECONDS, QUICK_SECONDS)
             else:
-                self.engine.shut_down()
+                if self.engine.shut_down():
+                    self.ready.cluster.disconnect()  # Ray ends while MLflow gets the best model
                 unsent = self.writer.close()
                 self._share_logs()
             self.view.close()
@@ -285,6 +287,8 @@ class RunningStudy:
         self._close_page()
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
+            self.engine.stop_soon()  # the groups end meanwhile
+            load_ahead(WHILE_THE_REPORT_IS_WRITTEN)
             try:
                 trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
                 self.folder.update_plan(self.plan.with_trials(trainings))

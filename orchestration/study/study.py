@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.waiting import Say, say_nothing
@@ -17,10 +18,12 @@ from scalestudy.orchestration.study.opening import PreparedStudy, open_extended,
 from scalestudy.orchestration.study.origin import origin_of
 from scalestudy.orchestration.study.ready import check_storage, get_ready
 from scalestudy.orchestration.study.result import StudyResult
-from scalestudy.orchestration.study.running import RunningStudy, ViewFactory
 from scalestudy.orchestration.tracking.server import same_address
 
-__all__ = ["StudyResult", "ViewFactory", "resume_study", "run_study"]
+if TYPE_CHECKING:
+    from scalestudy.orchestration.study.running import ViewFactory
+
+__all__ = ["StudyResult", "resume_study", "run_study"]
 
 
 def run_study(
@@ -104,6 +107,8 @@ def _run(
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
     ready = get_ready(study, address, stack, say)
+    from scalestudy.orchestration.study.running import RunningStudy  # it takes Ray Train along
+
     folder = study.folder
     if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first
         lock = stack.enter_context(lock_of(folder))

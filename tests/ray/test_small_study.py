@@ -242,7 +242,8 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
     printed = small_study.printed
     waits = printed.stderr.splitlines()
     assert printed.returncode == 0
-    assert waits[0].startswith("waiting for Ray")
+    assert waits[0] == "waiting for the checks of study.yaml"
+    assert any(line.startswith("waiting for Ray to start") for line in waits)
     assert all(line.startswith("waiting for ") for line in waits)
     assert "waiting for 1 worker to start" in printed.stdout
     assert re.search(r"^wall \d+\.\d s \(this command\); study ", printed.stdout, re.MULTILINE)

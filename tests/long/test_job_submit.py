@@ -13,7 +13,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.study.origin import git_commit
 from tests.support.groups import wait_until
-from tests.support.studies import REPOSITORY, command, environment, scalestudy
+from tests.support.studies import REPOSITORY, command, complaint, environment, scalestudy
 
 PORT, DASHBOARD_PORT, AGENT_PORT = 26379, 28265, 28365
 CLUSTER = REPOSITORY / "infra" / "local" / "cluster.sh"
@@ -91,9 +91,10 @@ def test_without_the_token_nothing_is_submitted_or_run(cluster, variables, tmp_p
     run = scalestudy("run", "--address", f"127.0.0.1:{PORT}", cwd=tmp_path, **variables, **tokens)
     assert (run.returncode, run.stdout) == (3, ""), run.stderr
     assert "Traceback" not in run.stderr
-    assert run.stderr.startswith(f"--address: 127.0.0.1:{PORT}: Ray answers, but refuses this process")
-    assert "RAY_AUTH_TOKEN" in run.stderr
-    assert run.stderr.count("\n") == 1, "one line"
+    said = complaint(run.stderr)
+    assert said.startswith(f"--address: 127.0.0.1:{PORT}: Ray answers, but refuses this process")
+    assert "RAY_AUTH_TOKEN" in said
+    assert said.count("\n") == 1, "one line"
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 

@@ -47,6 +47,11 @@ def scalestudy(
     )
 
 
+def complaint(stderr: str) -> str:
+    """What a command says on standard error beside what it waits for."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("waiting for "))
+
+
 def command(*arguments: str | Path) -> list[str]:
     """The command line in this Python."""
     return [sys.executable, "-m", "scalestudy", *map(str, arguments)]

@@ -27,7 +27,7 @@ from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.ports import free_port
-from tests.support.studies import REPOSITORY, environment, left_behind, write_spec
+from tests.support.studies import REPOSITORY, complaint, environment, left_behind, write_spec
 from tests.support.synthetic_studies import study_of
 from tests.support.training.checkpoints import LENET, save
 
@@ -277,8 +277,9 @@ def refused(tmp_path, monkeypatch, capsys):
             cli.main()
         printed = capsys.readouterr()
         assert printed.out == ""
-        assert len(printed.err.splitlines()) == 1
-        return end.value.code, printed.err
+        said = complaint(printed.err)
+        assert len(said.splitlines()) == 1
+        return end.value.code, said
 
     return run
 

@@ -11,26 +11,38 @@
     every = [...Array(count).keys()];
   const sizes = [...new Set(cells.params.map((params) => params[WORKERS]))].sort((a, b) => a - b);
   const MOST_SQUARES = 12,
-    SHAPES = ["circle", "square", "triangle", "diamond", "down", "cross"];
+    SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
   const { Figure, MARGIN, css, element, save, three } = drawing;
   const MEMORY = "study-view " + data.study.id;
 
   // ---- state ----
-  const state = { filters: {}, target: data.answered ?? targets.length - 1, chosen: null, over: "seconds" };
-  try {
-    Object.assign(state, JSON.parse(sessionStorage.getItem(MEMORY) || "{}"));
-  } catch {
-    /* storage is switched off */
-  }
-  if (!targets[state.target]) state.target = data.answered ?? targets.length - 1;
+  // Kept for the next load: what the reader has chosen, by value. Positions may be others then.
+  const kept = (() => {
+    try {
+      return JSON.parse(sessionStorage.getItem(MEMORY)) || {};
+    } catch {
+      return {}; // storage is switched off
+    }
+  })();
+  const answered = data.answered ?? targets.length - 1;
+  const state = {
+    filters: kept.filters || {},
+    target: targets.findIndex((answer) => answer.target === kept.target),
+    chosen: cells.label.indexOf(kept.chosen),
+    over: kept.over === "epochs" ? "epochs" : "seconds",
+  };
+  if (state.target < 0) state.target = answered;
+  if (state.chosen < 0) state.chosen = null;
   const asked = () => targets[state.target] || null;
   const value = (cell, key) => JSON.stringify(cells.params[cell][key]);
   const shown = (cell) =>
     keys.every((key, place) => !(key.key in state.filters) || value(cell, place) === state.filters[key.key]);
   const change = (part) => {
     Object.assign(state, part);
+    const moved = state.target !== answered;
+    const keep = { ...state, target: moved ? asked().target : null, chosen: cells.label[state.chosen] ?? null };
     try {
-      sessionStorage.setItem(MEMORY, JSON.stringify(state));
+      sessionStorage.setItem(MEMORY, JSON.stringify(keep));
     } catch {
       /* storage is switched off */
     }
@@ -83,11 +95,8 @@
       : [];
 
   function runsAddress(cell) {
-    if (!data.runs) return null;
-    const name = (key) => (/^\w+$/.test(key) ? key : "`" + key + "`");
-    const parts = keys.map((key, place) => `params.${name(key.key)} = '${data.runs.params[cell][place]}'`);
-    parts.push("tags.`scalestudy.study_id` = '" + data.study.id + "'");
-    return `${data.runs.page}?searchFilter=${encodeURIComponent(parts.join(" and "))}&workflowType=machine_learning`;
+    const filter = data.runs && data.runs.filters[cell];
+    return filter && `${data.runs.page}?searchFilter=${encodeURIComponent(filter)}&workflowType=machine_learning`;
   }
 
   // ---- the figures ----
@@ -107,6 +116,7 @@
       const curves = data.curves.filter((curve) => shown(curve.cell) && curve[state.over][0].length);
       if (!curves.length) return false;
       const [all, answer] = [curves.flatMap((curve) => curve[state.over][1]), asked()];
+      if (answer) all.push(answer.target);
       const log = !metric.share && Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) >= 30;
       figure.axes(
         {
@@ -114,7 +124,7 @@
           from: 0,
           label: state.over === "seconds" ? "training seconds, evaluation left out" : "epochs",
         },
-        { values: answer ? [...all, answer.target] : all, log, label: `test ${metric.name}` },
+        { values: all, log, label: `test ${metric.name}` },
       );
       if (answer) figure.level(answer.target, `target ${answer.target}`);
       const order = [...curves].sort((a, b) => weight(a.cell) - weight(b.cell));
@@ -407,13 +417,16 @@
   function choices() {
     keys.forEach((key, place) => {
       const values = [...new Set(every.map((cell) => value(cell, place)))];
-      if (values.length < 2) return;
+      if (values.length < 2) {
+        delete state.filters[key.key];
+        return;
+      }
       const numeric = values.every((each) => !Number.isNaN(Number(each)));
       values.sort((a, b) => (numeric ? a - b : a.localeCompare(b)));
       const select = element("select", { "data-key": key.key }, element("option", { value: "" }, "all"));
       values.forEach((each) =>
         select.append(
-          element("option", { value: each }, JSON.parse(each) === null ? "none" : String(JSON.parse(each))),
+          element("option", { value: each }, each === "null" ? "none" : each.replace(/^"(.*)"$/, "$1")),
         ),
       );
       if (values.includes(state.filters[key.key])) select.value = state.filters[key.key];
@@ -512,11 +525,15 @@
       const last = row.cells[row.cells.length - 1],
         roles = rolesOf(cell);
       last.querySelectorAll(".role:not(.metric)").forEach((role) => role.remove());
-      roles.reverse().forEach((role) => last.prepend(element("strong", { class: "role" }, role), " "));
+      last.prepend(...roles.map((role) => element("strong", { class: "role" }, role)));
       row.classList.toggle("winner", Boolean(last.querySelector(".role")));
     }
-    for (const head of document.querySelectorAll("th[data-time]"))
-      (head.querySelector("button") || head).textContent = answer ? `s to ${answer.target}` : head.textContent;
+    for (const head of document.querySelectorAll("th[data-time]")) {
+      const words = answer ? `s to ${answer.target}` : head.textContent;
+      if (head.textContent === words) continue;
+      (head.querySelector("button") || head).textContent = words;
+      if (head.hasAttribute("aria-sort")) head.setAttribute("aria-sort", "none"); // it was sorted by another target
+    }
   }
 
   function update() {
@@ -538,7 +555,11 @@
     if (state.chosen !== null && cells.label[state.chosen] !== undefined) {
       const clear = element("button", { type: "button" }, "clear"),
         address = runsAddress(state.chosen);
-      clear.addEventListener("click", () => change({ chosen: null }));
+      clear.addEventListener("click", () => {
+        const row = rows.find((each) => each.cell === state.chosen && each.row.checkVisibility());
+        change({ chosen: null });
+        if (row) row.row.querySelector("button.choose").focus();
+      });
       panel.append(
         element("strong", {}, cells.label[state.chosen]),
         ": ",

@@ -74,7 +74,7 @@ def explorer_data(
 
     by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
-    `_answer`. runs: that page, and each cell's parameters as MLflow has them; null without a page.
+    `_answer`. runs: that page, and a filter for each cell (`runs_filter`); null without a page.
     """
     metric = metric_of(summary["study"])
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -106,9 +106,24 @@ def explorer_data(
             if row["speedup"] is not None and row["scaling"] in ("base", "strong")
         ],
         "targets": answers,
-        "runs": runs_page and {"page": runs_page, "params": [list(map(str, row)) for row in columns["params"]]},
+        "runs": runs_page and {"page": runs_page, "filters": [runs_filter(cell, summary) for cell in cells]},
         "answered": targets.index(answered) if answered in targets else None,
     }
+
+
+def runs_filter(cell: Cell, summary: Summary) -> str | None:
+    """MLflow's filter for the runs of a cell in its study. None if it has none, or no filter can name them.
+
+    MLflow has parameters as text. It knows two quotation marks and no escapes.
+    """
+    if cell.inferred:
+        return None
+    wanted = {f"params.`{key}`": str(value) for key, value in cell.params.items()}
+    wanted["tags.`scalestudy.study_id`"] = str(summary["study"]["study_id"])
+    if any("'" in value and '"' in value for value in wanted.values()):
+        return None
+    quoted = {key: f'"{value}"' if "'" in value else f"'{value}'" for key, value in wanted.items()}
+    return " and ".join(f"{key} = {value}" for key, value in quoted.items())
 
 
 def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any]]:

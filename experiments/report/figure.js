@@ -22,7 +22,12 @@ const drawing = (() => {
     made.append(...children);
     return made;
   };
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colours = new Map(); // of the present scheme
+  const css = (name) => {
+    if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+    return colours.get(name);
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => colours.clear());
 
   function marker(x, y, shape, size, attributes) {
     const path = {
@@ -66,7 +71,7 @@ const drawing = (() => {
     return [low, high];
   }
 
-  function scale(values, { log = false, from = null, least = null, exact = null }, start, end) {
+  function scale(values, { log = false, from = null, exact = null }, start, end) {
     let low = Math.min(...values),
       high = Math.max(...values);
     if (log) {
@@ -74,7 +79,6 @@ const drawing = (() => {
       [low, high] = [low / spread, high * spread];
     } else {
       if (from !== null) low = Math.min(from, low);
-      if (least !== null) high = Math.max(high, least);
       const pad = (high - low || Math.abs(high) || 1) * 0.06;
       [low, high] = [from !== null && low >= from ? from : low - pad, high + pad];
     }
@@ -94,7 +98,6 @@ const drawing = (() => {
       this.box = box;
       this.drawing = draw;
       this.marks = [];
-      this.place = -1;
       this.plot = box.querySelector(".plot");
       this.tip = element("div", { class: "tip", hidden: "" });
       this.plot.addEventListener("pointermove", (event) => this.hover(event));
@@ -127,7 +130,7 @@ const drawing = (() => {
           element(
             "svg:text",
             { x: this.width / 2, y: this.height / 2, "text-anchor": "middle", fill: css("--soft"), "font-size": 13 },
-            "no cell to draw with these filters",
+            "no cell to draw: change the filters or the target",
           ),
         );
       this.plot.replaceChildren(this.svg, this.tip);
@@ -149,7 +152,7 @@ const drawing = (() => {
           element(
             "svg:text",
             { x: left - 7, y: this.y.at(tick) + 4, "text-anchor": "end", ...text },
-            y.text ? y.text(tick) : three(tick),
+            three(tick),
           ),
         );
       }
@@ -264,8 +267,8 @@ const drawing = (() => {
       if (!step || !this.marks.length) return;
       event.preventDefault();
       const order = [...new Set([...this.marks].sort((a, b) => a.x - b.x || a.y - b.y).map((mark) => mark.cell))];
-      this.place = (order.indexOf(this.view.chosen()) + step + order.length) % order.length;
-      this.view.choose(order[this.place]);
+      const place = (order.indexOf(this.view.chosen()) + step + order.length) % order.length;
+      this.view.choose(order[place]);
       this.say(this.marks.find((mark) => mark.cell === this.view.chosen()));
     }
     png() {

@@ -1,8 +1,9 @@
 """The page of a study that runs, written by a process of its own.
 
 The process gets the study's folder as its argument. It reads a line of JSON for each page from standard input, the
-fields of `Live` but `written` and `log`. It answers `done` when the page is there, or the error in one line. It stays,
-so that its libraries are loaded once. Who starts it decides when a page is due.
+fields of `Live` but `written` and `log`. It answers with the seconds of a core that the page took and, if there is no
+page, the error in the same line. It stays, so that its libraries are loaded once. Who starts it decides when a page is
+due.
 """
 
 import json
@@ -61,9 +62,9 @@ def main() -> None:
     """Serves one study until standard input ends."""
     folder = StudyFolder(Path(sys.argv[1]))
     for line in sys.stdin:
+        began, problem = time.process_time(), ""
         try:
             write_live_page(folder, json.loads(line))
         except Exception as error:  # the study goes on without this page, and asks for the next
-            print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
-        else:
-            print("done", flush=True)
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(f"{time.process_time() - began:.3f} {problem}", flush=True)

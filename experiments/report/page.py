@@ -143,7 +143,7 @@ def render_page(
         caveats=[caveat["words"] for caveat in summary["caveats"]],
         failures=summary["failures"],
         to_learn=to_learn(summary),
-        data=None if data is None else Markup(embedded(data)),
+        data=Markup(embedded(data)) if data is not None and explored else None,
         style=Markup((HERE / "style.css").read_text("utf-8")),
         script=Markup("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS)),
         spec_yaml=spec_yaml,

@@ -138,7 +138,7 @@ def flag_words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def used_all_the_same(part: Mapping[str, Any]) -> str:
     """A sentence saying that a law, or what follows from it, rests on flagged timings. Empty if it does not."""
-    return f"Flagged timings ({FLAGGED}) were used all the same." if part.get("flagged") else ""
+    return f"Flagged timings ({FLAGGED}) were used anyway." if part.get("flagged") else ""
 
 
 def _recommended(summary: Summary) -> list[Mapping[str, Any]]:

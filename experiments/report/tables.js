@@ -52,14 +52,16 @@ for (const [event, open] of [
     }
   });
 }
-// The page of a study that runs comes again every 20 seconds, until the study ends or nobody writes the page any more.
+// The page of a study that runs comes again every 20 seconds; every two minutes, where it is older than that.
 const live = document.getElementById("live");
 if (live) {
   const STALE_SECONDS = 120,
     AGAIN_SECONDS = 20;
-  const age = () => Date.now() / 1000 - Number(live.dataset.written);
-  if (age() < STALE_SECONDS) setTimeout(() => location.reload(), AGAIN_SECONDS * 1000);
-  else
-    document.getElementById("stale").textContent =
-      "This page is no longer rewritten. Reload it, or ask scalestudy status.";
+  const written = Number(live.dataset.written);
+  const stale = Date.now() / 1000 - written >= STALE_SECONDS;
+  if (stale) {
+    const at = new Date(written * 1000).toLocaleTimeString();
+    document.getElementById("stale").textContent = `Last written at ${at}.`;
+  }
+  setTimeout(() => location.reload(), (stale ? STALE_SECONDS : AGAIN_SECONDS) * 1000);
 }

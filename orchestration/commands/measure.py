@@ -92,7 +92,12 @@ def measure_cells(
         if found and left < LEAST_SECONDS:
             break
         cell = cell_to_time(alike)
-        records = _measured(cell, data_root, device=device, threads=threads, limit_seconds=left)
+        try:
+            records = _measured(cell, data_root, device=device, threads=threads, limit_seconds=left)
+        except RequestError:
+            if not found:
+                raise
+            break  # what was timed before is of use
         found += records
         steps += sum(epoch["steps"] for record in records for epoch in record["epochs"])
         shown = {key: value for key, value in cell.cell.items() if key != "learning_rate"}

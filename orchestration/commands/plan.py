@@ -210,10 +210,10 @@ def cost_lines(cost: Estimate, price: float | None, rests_on: Sequence[str] = ()
     if cost.seconds is not None and cost.gpu_seconds is not None:
         ends, gpu_ends = _between(between, duration_text), _between(on_gpus, "{:.0f}".format)
         times = f"about {duration_text(cost.seconds)} one trial at a time{f' ({ends})' if ' to ' in ends else ''}"
-        times += f", {cost.gpu_seconds:.0f} GPU-seconds{f' ({gpu_ends})' if ' to ' in gpu_ends else ''}"
+        times += f", {cost.gpu_seconds:.0f} worker-seconds{f' ({gpu_ends})' if ' to ' in gpu_ends else ''}"
     else:
         times = f"{_between(between, duration_text)} one trial at a time"
-        times += f", {_between(on_gpus, '{:.0f}'.format)} GPU-seconds"
+        times += f", {_between(on_gpus, '{:.0f}'.format)} worker-seconds"
     lines = [f"time: {times}, by {'; '.join(rests_on) or 'earlier runs'}"]
     if cost.seconds is None:
         lines.append(

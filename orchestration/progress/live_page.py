@@ -11,14 +11,16 @@ import json
 import logging
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalestudy.orchestration.groups.events import Ended, TrialEvent
+from scalestudy.orchestration.groups.events import Ended, Running, TrialEvent
 from scalestudy.orchestration.progress.progress import StudyProgress
 
 logger = logging.getLogger(__name__)
@@ -28,23 +30,23 @@ SHARE = 0.01
 """Of the study's time, for all of its pages."""
 FIRST_SECONDS = 0.3
 """What the first page is taken to cost, since nobody knows yet."""
-LONGEST_WAIT_SECONDS = 20.0
-"""A page that takes longer is not waited for; the next trial then starts beside it."""
+LONGEST_WAIT_SECONDS = 5.0
+"""A page that takes longer is stopped while the next trial runs, and goes on after it."""
 PROGRAM = "import os; os.nice(19); from scalestudy.experiments.report.live import main; main()"
 """Gives way to everything else, before it loads its libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pages:
-    """The pages of a study so far. last: seconds from its start to the last one's end. cost: seconds of all of them."""
+    """The pages of a study so far. last: seconds from its start to the last one. cost: seconds that all took."""
 
     last: float = float("-inf")
     cost: float = 0.0
     count: int = 0
 
-    def and_one(self, begun: float, ended: float) -> Pages:
-        """With a page written in between."""
-        return Pages(last=ended, cost=self.cost + ended - begun, count=self.count + 1)
+    def and_one(self, now: float, took: float) -> Pages:
+        """With another page, which took so many seconds."""
+        return Pages(last=now, cost=self.cost + took, count=self.count + 1)
 
 
 def is_due(pages: Pages, now: float, *, alone: bool, running: int, ended: bool) -> bool:
@@ -53,8 +55,8 @@ def is_due(pages: Pages, now: float, *, alone: bool, running: int, ended: bool) 
     Args:
         pages: those so far.
         now: seconds since the study's start.
-        alone: whether trials have a machine to themselves, which may be this one.
-        running: trials that run now.
+        alone: whether trials have a machine to themselves, this one among them.
+        running: trials that run on this machine now.
         ended: whether a trial has just ended.
     """
     if alone and (running or not ended):
@@ -70,7 +72,8 @@ class LivePage:
         """folder: the study's. Starts the process, whose libraries then load beside the start of the first workers."""
         self._progress = progress
         self._pages, self._start = Pages(), time.monotonic()
-        self._begun: float | None = None
+        self._asked = self._held = False
+        self._nodes: dict[str, set[str]] = {}  # of the workers of each trial that runs
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
@@ -85,13 +88,29 @@ class LivePage:
         except OSError as error:
             logger.warning("no report while the study runs: %s", error)
 
-    def event(self, event: TrialEvent, *, alone: bool) -> None:
-        """A trial's event, after the progress has taken it. Waits for a page that must not run beside a trial."""
-        self._collect(0.0)
-        now = time.monotonic() - self._start
-        ended, running = isinstance(event, Ended), len(self._progress.running)
-        if self._begun is None and is_due(self._pages, now, alone=alone, running=running, ended=ended):
-            self._ask(now)
+    def event(self, trial_id: str, event: TrialEvent, *, kept_free: Set[str]) -> None:
+        """A trial's event, after the progress has taken it. Waits for a page that must not be written beside a trial.
+
+        kept_free: ids of nodes on this machine, where trials have a machine to themselves; else empty.
+        """
+        if isinstance(event, Running):
+            self._nodes[trial_id] = {worker.node for worker in event.world.workers}
+        elif isinstance(event, Ended):
+            self._nodes.pop(trial_id, None)
+        try:
+            self._consider(sum(bool(nodes & kept_free) for nodes in self._nodes.values()), event, alone=bool(kept_free))
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def _consider(self, running: int, event: TrialEvent, *, alone: bool) -> None:
+        if alone and running:
+            self._hold(held=True)
+            return
+        self._hold(held=False)
+        self._collect(LONGEST_WAIT_SECONDS if alone else 0.0)
+        now, ended = time.monotonic() - self._start, isinstance(event, Ended)
+        if not self._asked and is_due(self._pages, now, alone=alone, running=running, ended=ended):
+            self._ask()
             if alone:
                 self._collect(LONGEST_WAIT_SECONDS)
 
@@ -106,7 +125,7 @@ class LivePage:
                         stream.close()
             self._process = None
 
-    def _ask(self, now: float) -> None:
+    def _ask(self) -> None:
         if self._process is None or self._process.stdin is None:
             return
         progress = self._progress
@@ -120,30 +139,33 @@ class LivePage:
             "progress": progress.line(),
             "running": running,
         }
-        try:
-            self._process.stdin.write(json.dumps(told) + "\n")
-            self._process.stdin.flush()
-            self._begun = now
-        except OSError as error:
-            self._give_up(error)
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+        self._asked = True
+
+    def _hold(self, *, held: bool) -> None:
+        """Stops the process for as long as a trial runs that has this machine to itself."""
+        if self._process is not None and held != self._held:
+            self._process.send_signal(signal.SIGSTOP if held else signal.SIGCONT)
+            self._held = held
 
     def _collect(self, seconds: float) -> None:
         """Takes the process's answer, waiting for it so long."""
-        if self._begun is None or self._process is None or self._process.stdout is None:
+        if not self._asked or self._process is None or self._process.stdout is None:
             return
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         if not ready:
             return
-        answer = self._process.stdout.readline().strip()
-        if not answer:
+        took, _, problem = self._process.stdout.readline().strip().partition(" ")
+        if not took:
             self._give_up("its process ended")
             return
-        if answer != "done":
-            logger.warning("no report while the study runs, this time: %s", answer)
-        self._pages = self._pages.and_one(self._begun, time.monotonic() - self._start)
-        self._begun = None
+        if problem:
+            logger.warning("no report while the study runs, this time: %s", problem)
+        self._pages = self._pages.and_one(time.monotonic() - self._start, float(took))
+        self._asked = False
 
     def _give_up(self, reason: object) -> None:
         logger.warning("no more reports while the study runs: %s", reason)
         self.close()
-        self._begun = None
+        self._asked = False

@@ -98,10 +98,10 @@ class Engine:
         )
 
     @property
-    def keeps_this_machine_free(self) -> bool:
-        """Whether trials have a machine to themselves now, and may run on the one of this process."""
-        machines = {node.host for node in self._room.nodes if node.slots}
-        return self._room.exclusive and bool(machines & {"", socket.gethostname()})
+    def kept_free(self) -> frozenset[str]:
+        """Ids of the nodes on this process's machine, if trials have a machine to themselves now; else none."""
+        here = (node.node_id for node in self._room.nodes if node.slots and node.host in ("", socket.gethostname()))
+        return frozenset(here) if self._room.exclusive else frozenset()
 
     @property
     def is_lost(self) -> bool:

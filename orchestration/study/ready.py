@@ -77,9 +77,10 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     import ray  # noqa: F401 - whole, before a thread loads what needs it
 
-    load_ahead(WHILE_RAY_STARTS)
+    loading = load_ahead(WHILE_RAY_STARTS)
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
+    loading.join()  # whoever imports the same now would get a module that is half there
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes)

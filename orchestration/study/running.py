@@ -261,7 +261,7 @@ class RunningStudy:
             self.progress.take(trial_id, written)
             self.view.event(trial_id, written)
             if self.page is not None:
-                self.page.event(written, alone=self.engine.keeps_this_machine_free)
+                self.page.event(trial_id, written, kept_free=self.engine.kept_free)
         return written
 
     def _lose_storage(self, error: OSError) -> None:
@@ -288,7 +288,7 @@ class RunningStudy:
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
             self.engine.stop_soon()  # the groups end meanwhile
-            load_ahead(WHILE_THE_REPORT_IS_WRITTEN)
+            loading = load_ahead(WHILE_THE_REPORT_IS_WRITTEN if self.recorder.has_best else ())
             try:
                 trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
                 self.folder.update_plan(self.plan.with_trials(trainings))
@@ -298,6 +298,7 @@ class RunningStudy:
             except Exception as error:  # the records are there: `scalestudy report` can write it when it is mended
                 logger.exception("the report was not written")
                 self.broken = self.broken or f"the report was not written: {describe(error)}"
+            loading.join()  # a process that ends amid an import of libraries in C++ may abort
         try:
             self.recorder.close(interrupted=bool(caught) or self.broken is not None)
         except OSError as error:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scalestudy.experiments.plan.estimate import estimate, step_ratios
+from scalestudy.experiments.plan.estimate import ONE_TIMING, estimate, step_ratios
 from scalestudy.experiments.plan.plan import corner_trials, make_plan
 from tests.support.factorised import SMALL, grid_of
 from tests.support.synthetic_studies import spec_of, study_of
@@ -89,7 +89,7 @@ def test_nine_in_ten_of_the_epochs_timed_lie_in_the_interval():
 
 def test_what_was_not_timed_is_scaled_between_the_extremes():
     plan = make_plan(spec_of(TWO_SIZES))
-    cost = estimate(plan, [timed(plan.trials[0], [1.0])])
+    cost = estimate(plan, [timed(plan.trials[0], [1.0, 1.0])])
     # a step of 1 worker, batch 32, took 0.1 s. Batch 64: 5 steps of 0.1 to 0.2 s an epoch. Two workers: half of it,
     # or 1.5 times: batch 32: 10 of 0.05 to 0.15 s; batch 64: 5 of 0.1 (per worker 32) to 0.3 s. Two epochs each
     assert cost.seconds is None
@@ -124,16 +124,16 @@ def test_a_timing_run_without_any_whole_epoch_needs_the_steps_of_one():
     run = timed(plan.trials[0], [9.0], kind="timing", samples=320, samples_per_second=320.0)
     assert estimate(plan, [run]).seconds_between is None
     low, high = estimate(plan, [{**run, "epoch_steps": 20, "evaluations": [0.0, 1.0]}]).seconds_between
-    # 20 steps of 0.1 s and an evaluation of up to 1 s, twice
-    assert low == pytest.approx(2 * 2.05)
-    assert high == pytest.approx(2 * 2.95)
+    # 20 steps of 0.1 s, timed once, and an evaluation of up to 1 s, twice
+    assert low == pytest.approx(2 * (2 / ONE_TIMING + 0.05))
+    assert high == pytest.approx(2 * (2 * ONE_TIMING + 0.95))
 
 
 def test_a_search_costs_between_its_cheapest_and_its_dearest_corner():
     spec = spec_of(TWO_SIZES + "\nsearch: {method: tpe, samples: 10}")
     grid = make_plan(spec_of(TWO_SIZES))
     corners = corner_trials(spec)
-    cost = estimate(make_plan(spec), [timed(grid.trials[0], [1.0])], corners=corners)
+    cost = estimate(make_plan(spec), [timed(grid.trials[0], [1.0, 1.0])], corners=corners)
     assert (cost.seconds, cost.trials) == (None, 4)  # all points of the space
     assert cost.seconds_between == pytest.approx((4 * 2 * 0.5, 4 * 2 * 1.5))
     assert estimate(make_plan(spec), [], corners=corners).seconds_between is None

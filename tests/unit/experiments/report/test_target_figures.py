@@ -36,7 +36,7 @@ def test_what_predictions_stand_in_doubt_for_is_said_beside_them(summary):
     figure = predictions_figure(doubtful)
     page = page_of(doubtful, [figure])
     assert page.said.count(f"Of the steps to 0.85: {why}.") == 3  # the answer, the caption, above the table
-    assert page.said.count("Flagged timings (†) were used all the same.") == 2
+    assert page.said.count("Flagged timings (†) were used anyway.") == 2
     assert "predicted †" in figure.svg
     for row, plain in zip(page.tables[PREDICTIONS][1:-1], page_of(summary).tables[PREDICTIONS][1:-1], strict=True):
         marked = [place for place, text in enumerate(row) if text.endswith("†")]

@@ -1,10 +1,11 @@
 """When the report of a running study is rewritten, and that nothing about it can harm the study."""
 
 import time
+from pathlib import Path
 
 import pytest
 
-from scalestudy.orchestration.groups.events import Running
+from scalestudy.orchestration.groups.events import Ended, Running, WorkerPlace, World
 from scalestudy.orchestration.progress import live_page
 from scalestudy.orchestration.progress.live_page import LivePage, Pages, is_due
 from scalestudy.orchestration.progress.progress import StudyProgress
@@ -37,7 +38,7 @@ def test_pages_take_at_most_a_hundredth_of_the_time():
     pages, now, cost = Pages(), 0.0, 2.0
     while now < 36_000:
         if is_due(pages, now, **BESIDE):
-            pages, now = pages.and_one(now, now + cost), now + cost
+            pages, now = pages.and_one(now + cost, cost), now + cost
         now += 1.0
     assert 0.009 * now < pages.cost <= 0.01 * now
     assert pages.count > 100
@@ -53,25 +54,69 @@ def at_once(monkeypatch):
     monkeypatch.setattr(live_page, "FIRST_SECONDS", 0.0)
 
 
-def test_a_page_is_written_beside_trials(tmp_path, at_once):
+HERE = frozenset({"node-1"})
+
+
+def began(node="node-1"):
+    return Running(attempt=1, world=World(workers=(WorkerPlace(rank=0, node=node, device="cpu", threads=1),)))
+
+
+def test_a_page_is_written_beside_trials_that_do_not_mind(tmp_path, at_once):
     folder, page = page_of(tmp_path)
     try:
-        page.event(Running(attempt=1), alone=True)
+        page.event("a", began(), kept_free=HERE)
         time.sleep(0.2)
         assert not folder.report_file.exists()
-        page.event(Running(attempt=1), alone=False)
+        page.event("a", began(), kept_free=frozenset())
         wait_until(folder.report_file.exists, seconds=60)
         assert "0/4 trials" in folder.report_file.read_text("utf-8")
     finally:
         page.close()
 
 
+def test_a_late_event_does_not_make_a_page_dear(tmp_path, at_once):
+    folder, page = page_of(tmp_path)
+    try:
+        page.event("a", began(), kept_free=frozenset())
+        wait_until(folder.report_file.exists, seconds=60)
+        time.sleep(5)
+        page.event("a", began(), kept_free=frozenset())
+        assert page._pages.count == 1
+        assert 0 < page._pages.cost < 3
+    finally:
+        page.close()
+
+
+def test_its_process_stands_still_while_a_trial_has_the_machine_to_itself(tmp_path, at_once, monkeypatch):
+    monkeypatch.setattr(live_page, "LONGEST_WAIT_SECONDS", 0.0)  # no page is done at once
+    folder, page = page_of(tmp_path)
+    state = Path(f"/proc/{page._process.pid}/stat")
+    try:
+        page.event("b", ended(), kept_free=HERE)
+        page.event("a", began(), kept_free=HERE)
+        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", seconds=10)
+        time.sleep(3)
+        assert not folder.report_file.exists()
+        page.event("c", began("node-2"), kept_free=HERE)  # on another machine
+        assert not folder.report_file.exists()
+        page.event("a", ended(), kept_free=HERE)
+        wait_until(folder.report_file.exists, seconds=60)
+    finally:
+        page.close()
+
+
+def ended():
+    at = "2026-01-01T00:00:00Z"
+    times = {"started_at": at, "ended_at": at, "wall_seconds": 1.0, "train_seconds": 1.0, "startup_seconds": 0.0}
+    return Ended(status="finished", attempts=1, **times)
+
+
 def test_a_process_that_has_died_is_no_harm(tmp_path, at_once, caplog):
     _, page = page_of(tmp_path)
     page._process.kill()
     page._process.wait()
-    page.event(Running(attempt=1), alone=False)
-    page.event(Running(attempt=1), alone=False)
+    page.event("a", began(), kept_free=frozenset())
+    page.event("a", began(), kept_free=frozenset())
     assert "no more reports while the study runs" in caplog.text
     page.close()
 
@@ -79,6 +124,6 @@ def test_a_process_that_has_died_is_no_harm(tmp_path, at_once, caplog):
 def test_no_process_at_all_is_no_harm(tmp_path, at_once, monkeypatch, caplog):
     monkeypatch.setattr(live_page.sys, "executable", str(tmp_path / "none"))
     _, page = page_of(tmp_path)
-    page.event(Running(attempt=1), alone=False)
+    page.event("a", began(), kept_free=frozenset())
     page.close()
     assert "no report while the study runs" in caplog.text

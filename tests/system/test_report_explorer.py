@@ -246,4 +246,34 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     text = page.read_text("utf-8")
     page.write_text(text.replace(text.partition('data-written="')[2].partition('"')[0], "1000"), "utf-8")
     browser.refresh()
-    assert "no longer rewritten" in texts(browser, "#stale")[0]
+    assert texts(browser, "#stale")[0].startswith("Last written at ")
+
+
+def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tmp_path: Path):
+    """The page of a running study has the spec's targets alone, that of an ended one those between too."""
+    folder = folder_of(tmp_path / "fashion-3", TEXT, Law(noise=0.05, learning=150))
+    write_live_page(folder, {"ended": 81, "planned": 81, "progress": "81/81 trials", "running": []})
+    browser.get(folder.report_file.as_uri())
+    browser.execute_script("sessionStorage.clear(); location.reload()")
+    time.sleep(1)
+    assert texts(browser, "#target-value") == ["0.8"]
+    browser.find_element(By.CSS_SELECTOR, "tr[data-cell='4'] button.choose").click()
+    label = data_of(browser)["cells"]["label"][4]
+    write_report(folder, 99.0)
+    browser.refresh()
+    assert texts(browser, "#target-value") == ["0.8"]
+    assert texts(browser, "#chosen")[0].startswith(f"{label}: ")
+    choose_target(browser, 12)
+    asked = texts(browser, "#target-value")
+    browser.refresh()
+    assert texts(browser, "#target-value") == asked
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_page_without_anything_to_explore_has_no_script_error(browser, tmp_path: Path, ended):
+    text = "name: bare\ntargets: {accuracy: [0.8]}\nsweep: {seed: [0, 1]}"
+    folder = folder_of(tmp_path / "bare-1", text, endings={"*": "failed"})
+    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
+    folder.trials_file.write_text("".join(lines[:ended]), "utf-8")
+    write_live_page(folder, {"ended": ended, "planned": 2, "progress": f"{ended}/2 trials", "running": []})
+    look(browser, folder.report_file.as_uri(), f"explorer-bare-{ended}", f"{ended}/2 trials")

@@ -16,6 +16,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell, combinations
 from scalestudy.experiments.analysis.measures.parts import Figure
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
 from scalestudy.experiments.analysis.measures.trainings import trainings_of
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 Option = Mapping[str, Any]
@@ -80,8 +81,12 @@ def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price:
         gpu_seconds = None if seconds is None else seconds * cell.num_gpus
         why = row["why"]
         if why is None and seconds is None:
-            no_rate = cell.learning_rate <= 0
-            why = f"its learning rate is {cell.learning_rate:g}" if no_rate else "its records do not tell its steps"
+            missed = row["n_seeds"] - row["reached"]
+            why = "its records do not tell its steps"
+            if cell.learning_rate <= 0:
+                why = f"its learning rate is {cell.learning_rate:g}"
+            elif missed:
+                why = f"{missed} of {plural(row['n_seeds'], 'seed')} did not reach {target:g}"
         rows.append(
             {
                 **row,

@@ -1,4 +1,4 @@
-"""The Pareto front of times and costs."""
+"""Times to a target, and the Pareto front of times and costs."""
 
 import itertools
 
@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.analysis.answers.target_times import pareto
+from scalestudy.experiments.analysis.answers.target_times import pareto, times_to
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from tests.support.synthetic_studies import study_of
 
 
 def option(seconds, gpu_seconds):
@@ -40,3 +43,17 @@ def test_the_front_does_not_hang_on_units_or_order(points, time, cost, shuffler)
     shuffled = [option(seconds * time, spent * cost) for seconds, spent in points]
     shuffler.shuffle(shuffled)
     assert [each["seconds"] * time for each in front] == pytest.approx([each["seconds"] for each in pareto(shuffled)])
+
+
+def test_a_median_that_only_its_own_seeds_give_is_refused_by_those_that_missed():
+    """One of two seeds arrives after the other has ended: measured alone that is a median, but half of them missed."""
+    spec, plan, trials = study_of("name: x\ntrain: {epochs: 4}\nsweep: {batch_size: [32, 64], seed: [0, 1]}")
+    for trial, values, seconds in zip(
+        trials, ([0.1, 0.2, 0.9, 0.9], [0.1, 0.2, 0.9, 0.1], [0.1] * 4, [0.1] * 4), (2.0, 1.0, 1.0, 1.0), strict=True
+    ):
+        for epoch, value in zip(trial["epochs"], values, strict=True):
+            epoch |= {"test_accuracy": value, "train_seconds": seconds}
+    cells = gather(plan, trials, StudyMetric.of(spec.workload))
+    row, _ = times_to(spec, cells, [0.8])[0.8].rows
+    assert row["measured_seconds"] is not None
+    assert (row["seconds"], row["why"]) == (None, "1 of 2 seeds did not reach 0.8")

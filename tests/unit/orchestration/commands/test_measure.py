@@ -31,6 +31,7 @@ def test_of_several_workers_one_worker_trains_its_share():
     assert (cell.num_gpus, cell.batch_size) == (1, 16)
 
 
+@pytest.mark.slow
 def test_a_cheap_cell_is_trained_and_the_plan_gives_an_interval(tmp_path, monkeypatch):
     """Without any earlier study: the whole way, in a folder of a user."""
     monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))

@@ -32,8 +32,15 @@ FIRST_SECONDS = 0.3
 """What the first page is taken to cost, since nobody knows yet."""
 LONGEST_WAIT_SECONDS = 5.0
 """A page that takes longer is stopped while the next trial runs, and goes on after it."""
-PROGRAM = "import os; os.nice(19); from scalestudy.experiments.report.live import main; main()"
-"""Gives way to everything else, before it loads its libraries."""
+PROGRAM = """
+import ctypes, os, sys
+os.nice(19)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+from scalestudy.experiments.report.live import main
+main()
+"""
+"""Gives way to everything else, before it loads its libraries; ends with its parent, even where it is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)

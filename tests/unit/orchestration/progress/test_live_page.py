@@ -1,5 +1,7 @@
 """When the report of a running study is rewritten, and that nothing about it can harm the study."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -119,6 +121,24 @@ def test_a_process_that_has_died_is_no_harm(tmp_path, at_once, caplog):
     page.event("a", began(), kept_free=frozenset())
     assert "no more reports while the study runs" in caplog.text
     page.close()
+
+
+def test_a_stopped_process_ends_with_a_driver_that_is_killed(tmp_path):
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    driver = f"""
+import pathlib, signal, time
+from scalestudy.orchestration.progress.live_page import LivePage
+page = LivePage(pathlib.Path({str(folder.path)!r}), None)
+time.sleep(2)
+page._process.send_signal(signal.SIGSTOP)
+print(page._process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as process:
+        page = Path(f"/proc/{process.stdout.readline().strip()}")
+        assert page.exists()
+        process.kill()
+    wait_until(lambda: not page.exists() or "Z" in (page / "stat").read_text(), seconds=10)
 
 
 def test_no_process_at_all_is_no_harm(tmp_path, at_once, monkeypatch, caplog):

@@ -48,7 +48,8 @@ def process_seconds() -> float:
     since_loaded = time.monotonic() - LOADED
     try:
         fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of the file, seconds since the machine's start
+        # field 22 of the file: whole ticks since the machine's start. It began within the next one.
+        began = (int(fields[19]) + 1) / os.sysconf("SC_CLK_TCK")
         found = time.clock_gettime(time.CLOCK_BOOTTIME) - began
     except (OSError, ValueError, IndexError, AttributeError):  # macOS
         return since_loaded

@@ -10,22 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.analysis.answers.summary import summarise_cells
-from scalestudy.experiments.analysis.answers.target_times import times_to
-from scalestudy.experiments.analysis.measures.cells import Cell, gather
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.parts import finite
+from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
 from scalestudy.experiments.report.curves import metric_over_epochs, metric_over_seconds, phases_figure
 from scalestudy.experiments.report.drawing import Drawn
-from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.report.memory_figure import memory_figure
 from scalestudy.experiments.report.page import render_page
 from scalestudy.experiments.report.speedup_figures import efficiency_figure, speedup_figure
 from scalestudy.experiments.report.styles import Styles
 from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
-from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 
 __all__ = ["draw", "write_report"]
@@ -40,23 +35,17 @@ def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, incl
     Raises OSError if a file is missing, ValueError if one can't be read.
     """
     with _without_garbage_collection():
-        spec_yaml = folder.spec_file.read_text("utf-8")
-        spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-        plan, trials = folder.read_plan(), folder.read_trials()
         wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
-        cells = gather(plan, trials, StudyMetric.of(spec.workload))
-        by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
-        summary = summarise_cells(spec, plan, trials, cells, wall, include_flagged=include_flagged, by_target=by_target)
-        summary["study"]["study_id"] = folder.study_id
-        figures = draw(cells, summary)
+        study = AnalysedStudy.of(folder, wall, include_flagged=include_flagged)
+        figures = draw(study.cells, study.summary)
         for figure in figures:
             if figure.png is not None:
                 folder.write_bytes(folder.figure_file(figure.name), figure.png)
             else:
                 folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
-        folder.write_json(folder.summary_file, summary)
-        data = explorer_data(spec, cells, summary, by_target, runs_page=folder.runs_page())
-        folder.write_text(folder.report_file, render_page(summary, figures, spec_yaml, data))
+        folder.write_json(folder.summary_file, study.summary)
+        page = render_page(study.summary, figures, study.spec_yaml, study.page_data())
+        folder.write_text(folder.report_file, page)
         return folder.report_file
 
 

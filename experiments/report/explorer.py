@@ -23,6 +23,7 @@ from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
 from scalestudy.experiments.report.memory_figure import peak_memory_bytes
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
 CELL_TARGETS = 5_000
@@ -74,7 +75,7 @@ def explorer_data(
 
     by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
-    `_answer`. runs: that page, and a filter for each cell (`runs_filter`); null without a page.
+    `_answer`. runs: that page, and a filter for each cell; null without a page.
     """
     metric = metric_of(summary["study"])
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -83,9 +84,11 @@ def explorer_data(
     more = times_to(spec, cells, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
     answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
+    study_id = summary["study"]["study_id"]
     answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
+    filters = [None if cell.inferred else cell_filter(cell.params, study_id) for cell in cells]
     return {
-        "study": {"name": summary["study"]["name"], "id": summary["study"]["study_id"]},
+        "study": {"name": summary["study"]["name"], "id": study_id},
         "metric": metric.to_dict(),
         "unit": work_unit(summary),
         "device": summary["study"]["device"],
@@ -106,24 +109,9 @@ def explorer_data(
             if row["speedup"] is not None and row["scaling"] in ("base", "strong")
         ],
         "targets": answers,
-        "runs": runs_page and {"page": runs_page, "filters": [runs_filter(cell, summary) for cell in cells]},
+        "runs": runs_page and {"page": runs_page, "filters": filters},
         "answered": targets.index(answered) if answered in targets else None,
     }
-
-
-def runs_filter(cell: Cell, summary: Summary) -> str | None:
-    """MLflow's filter for the runs of a cell in its study. None if it has none, or no filter can name them.
-
-    MLflow has parameters as text. It knows two quotation marks and no escapes.
-    """
-    if cell.inferred:
-        return None
-    wanted = {f"params.`{key}`": str(value) for key, value in cell.params.items()}
-    wanted["tags.`scalestudy.study_id`"] = str(summary["study"]["study_id"])
-    if any("'" in value and '"' in value for value in wanted.values()):
-        return None
-    quoted = {key: f'"{value}"' if "'" in value else f"'{value}'" for key, value in wanted.items()}
-    return " and ".join(f"{key} = {value}" for key, value in quoted.items())
 
 
 def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any]]:

@@ -13,14 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.analysis.answers.summary import summarise_cells
-from scalestudy.experiments.analysis.answers.target_times import times_to
-from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.report.explorer import explorer_data
+from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.page import Live, render_page
-from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 
 LOG_LINES = 6
@@ -28,16 +22,11 @@ LOG_LINES = 6
 
 def write_live_page(folder: StudyFolder, told: Mapping[str, Any]) -> None:
     """Writes report.html from the trials that have ended; neither summary nor figures. Raises OSError, ValueError."""
-    spec_yaml = folder.spec_file.read_text("utf-8")
-    spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-    plan, trials = folder.read_plan(), folder.read_trials()
-    cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
-    summary = summarise_cells(spec, plan, trials, cells, by_target=by_target)
-    summary["study"]["study_id"] = folder.study_id
-    data = explorer_data(spec, cells, summary, by_target, more_targets=False, runs_page=folder.runs_page())
+    study = AnalysedStudy.of(folder)
     live = Live(written=time.time(), log=last_lines(folder.log_file), **told)
-    folder.write_text(folder.report_file, render_page(summary, (), spec_yaml, data, live))
+    folder.write_text(
+        folder.report_file, render_page(study.summary, (), study.spec_yaml, study.page_data(more_targets=False), live)
+    )
 
 
 def last_lines(log: Path) -> list[str]:

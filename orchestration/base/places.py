@@ -8,6 +8,8 @@ from pathlib import Path
 
 from scalestudy.orchestration.base.errors import RequestError
 
+UI_HOST, UI_PORT = "127.0.0.1", 5000
+"""Where `scalestudy ui` listens unless told otherwise."""
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable in which Ray tells a job its metadata, as JSON."""
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.orchestration.base.environment import redacting
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
-from scalestudy.orchestration.base.places import check_not_hidden
+from scalestudy.orchestration.base.places import UI_PORT, check_not_hidden
 from scalestudy.orchestration.base.waiting import Say, process_seconds, say_nothing, waiting_lines
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.parameters import (
@@ -344,7 +344,7 @@ def sync(folder: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def ui(
     folder: ShownStudy = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = UI_PORT,
     uri: Annotated[str | None, typer.Option(help="Tracking URI; default: the one that `run` uses.")] = None,
 ) -> None:
     """Serve MLflow's pages on 127.0.0.1 over the store that `run` uses, and open a study's page."""

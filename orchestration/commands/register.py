@@ -10,6 +10,7 @@ from typing import Any
 
 from scalestudy.experiments.plan.plan import TrialPlan, cell_of, label
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.folder import Advice, advise
@@ -18,7 +19,6 @@ from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
 from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
-from scalestudy.orchestration.tracking.run_content import study_filter
 from scalestudy.orchestration.tracking.server import address_of, check_reachable, reason_of, resolve_address
 
 NOT_IN_NAMES = "/:"  # MLflow reads them as parts of a URI

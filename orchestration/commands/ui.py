@@ -21,14 +21,15 @@ from urllib.parse import quote, urlencode
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError
+from scalestudy.orchestration.base.places import UI_HOST
 from scalestudy.orchestration.cluster.ports import can_connect
 from scalestudy.orchestration.commands.folder import show_in_browser
 from scalestudy.orchestration.commands.parameters import LATEST
 from scalestudy.orchestration.commands.studies import find_latest
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
-from scalestudy.orchestration.tracking.run_content import study_filter
 from scalestudy.orchestration.tracking.server import (
     TrackingAddress,
     address_of,
@@ -38,7 +39,6 @@ from scalestudy.orchestration.tracking.server import (
 )
 from scalestudy.training.records import AT_TARGET
 
-HOST = "127.0.0.1"
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 """Passes the store's address. It may hold a password, and everybody on the machine can read a command line."""
 VIEW = {"workflowType": "machine_learning"}
@@ -103,11 +103,11 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     if address.is_server:
         _show(address.uri.rstrip("/"), page)
         return 0
-    if can_connect(HOST, port, seconds=0.5):
-        raise RequestError(f"--port: {port}: is in use on {HOST}", "name another, such as --port 5001")
-    server = f"http://{HOST}:{port}"
+    if can_connect(UI_HOST, port, seconds=0.5):
+        raise RequestError(f"--port: {port}: is in use on {UI_HOST}", "name another, such as --port 5001")
+    server = f"http://{UI_HOST}:{port}"
     print(f"MLflow: {server} over {address.shown} (Ctrl-C ends it)", flush=True)
-    command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", UI_HOST, "--port", str(port), "--workers", "1"]
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
     # the server starts other processes: in a session of their own, one signal ends them all
@@ -121,7 +121,7 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
 
     def show_once_it_answers() -> None:
         give_up_at = time.monotonic() + START_SECONDS
-        while not can_connect(HOST, port, seconds=0.5):
+        while not can_connect(UI_HOST, port, seconds=0.5):
             if ended.wait(0.2) or time.monotonic() > give_up_at:
                 return
         _show(server, page)

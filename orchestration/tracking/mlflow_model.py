@@ -10,9 +10,9 @@ from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import Any
 
+from scalestudy.experiments.study.mlflow_filters import quoted
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage.trial_states import read_from
-from scalestudy.orchestration.tracking.run_content import quoted
 from scalestudy.training.config import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -25,6 +25,8 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
+from scalestudy.experiments.study.mlflow_filters import STUDY_ID, study_filter
+from scalestudy.orchestration.base.places import UI_HOST, UI_PORT
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
@@ -42,7 +44,6 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
-    STUDY_ID,
     DataSet,
     answer_params,
     final_metrics,
@@ -51,7 +52,6 @@ from scalestudy.orchestration.tracking.run_content import (
     origin_tags,
     run_name,
     short_label,
-    study_filter,
     trial_note,
     trial_params,
     trial_tags,
@@ -75,8 +75,6 @@ RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLE
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow's pages open an experiment as model training, not as generative AI."""
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")
-UI = "http://127.0.0.1:5000"
-"""Where `scalestudy ui` listens unless told otherwise."""
 NOTE_LIMIT = 7_900
 TRACEBACK = "traceback.txt"
 METRICS_A_BATCH = 1_000  # MLflow's limit
@@ -115,7 +113,7 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
 
 def runs_page(address: TrackingAddress, experiment_id: str) -> str:
     """The page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
-    server = address.uri.rstrip("/") if address.is_server else UI
+    server = address.uri.rstrip("/") if address.is_server else f"http://{UI_HOST}:{UI_PORT}"
     return f"{server}/#/experiments/{experiment_id}/runs"
 
 

@@ -29,18 +29,6 @@ LONGEST_TAG = 1_000
 LETTERS: Mapping[str, str] = {"num_gpus": "w", "batch_size": "b", "learning_rate": "lr", "seed": "s"}
 """What parameters are called in a run's name: the columns of MLflow's tables cut a longer one."""
 DIGEST_DIGITS = 12
-STUDY_ID = "scalestudy.study_id"
-"""Tag of every run of a study."""
-
-
-def study_filter(study_id: str) -> str:
-    """MLflow's filter for a study's runs: other studies may have the same experiment."""
-    return f"tags.`{STUDY_ID}` = {quoted(study_id)}"
-
-
-def quoted(text: str) -> str:
-    """A text in a filter of MLflow, which knows two quotation marks and no escapes."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 # --- a study's run ------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from selenium.webdriver.common.keys import Keys
 
 from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
-from scalestudy.orchestration.tracking.run_content import answer_of, study_filter
+from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.server import resolve_address
 from tests.support.browser import chromium, look
 from tests.support.groups import wait_until

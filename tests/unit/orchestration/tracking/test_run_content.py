@@ -17,7 +17,6 @@ from scalestudy.orchestration.tracking.run_content import (
     note,
     origin_tags,
     run_name,
-    study_filter,
     trial_note,
     trial_tags,
 )
@@ -102,11 +101,6 @@ def test_who_ran_it_from_what_is_told_in_mlflow_s_own_tags():
         "mlflow.source.type": "LOCAL",
     }
     assert set(ORIGIN_TAGS) == set(origin_tags(whole_origin))
-
-
-@pytest.mark.parametrize(("study_id", "clause"), [("a-1", "'a-1'"), ("bob's", '"bob\'s"')])
-def test_the_filter_of_a_study(study_id, clause):
-    assert study_filter(study_id) == f"tags.`scalestudy.study_id` = {clause}"
 
 
 # --- a trial's run ----------------------------------------------------------------------------------------------------

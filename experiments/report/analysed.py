@@ -1,0 +1,64 @@
+"""A study's folder, read and analysed: what the report and the page of a running study begin with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from scalestudy.experiments.analysis.answers.summary import summarise_cells
+from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
+from scalestudy.experiments.analysis.measures.cells import Cell, gather
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.report.explorer import explorer_data
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.yaml_lines import read_yaml
+from scalestudy.experiments.study.folder import StudyFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysedStudy:
+    """Spec, cells, their times to the spec's targets, and the summary with the study's id.
+
+    runs_page: of its experiment in MLflow.
+    """
+
+    spec_yaml: str
+    spec: StudySpec
+    cells: Sequence[Cell]
+    by_target: Mapping[float, TargetTimes]
+    summary: dict[str, Any]
+    runs_page: str | None
+
+    @classmethod
+    def of(cls, folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Self:
+        """Reads spec.yaml, plan.json and trials.jsonl. Raises OSError or ValueError if one is missing or broken.
+
+        wall_seconds, include_flagged: see `summarise`.
+        """
+        spec_yaml = folder.spec_file.read_text("utf-8")
+        spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
+        plan, trials = folder.read_plan(), folder.read_trials()
+        cells = gather(plan, trials, StudyMetric.of(spec.workload))
+        by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
+        summary = summarise_cells(
+            spec, plan, trials, cells, wall_seconds, include_flagged=include_flagged, by_target=by_target
+        )
+        summary["study"]["study_id"] = folder.study_id
+        return cls(
+            spec_yaml=spec_yaml,
+            spec=spec,
+            cells=cells,
+            by_target=by_target,
+            summary=summary,
+            runs_page=folder.runs_page(),
+        )
+
+    def page_data(self, *, more_targets: bool = True) -> dict[str, Any]:
+        """What the page explores: see `explorer_data`."""
+        return explorer_data(
+            self.spec,
+            self.cells,
+            self.summary,
+            self.by_target,
+            more_targets=more_targets,
+            runs_page=self.runs_page,
+        )

@@ -1,0 +1,26 @@
+"""Filters by which MLflow finds the runs of a study or a cell. It knows two quotation marks and no escapes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+STUDY_ID = "scalestudy.study_id"
+"""Tag of every run of a study."""
+
+
+def quoted(text: str) -> str:
+    """A text in a filter. One with both quotation marks can't be written."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+def study_filter(study_id: str) -> str:
+    """The filter for a study's runs: other studies may have the same experiment."""
+    return f"tags.`{STUDY_ID}` = {quoted(study_id)}"
+
+
+def cell_filter(params: Mapping[str, Any], study_id: str) -> str | None:
+    """The filter for a cell's runs in its study; None if a value can't be written. MLflow has parameters as text."""
+    texts = {key: str(value) for key, value in params.items()}
+    if any("'" in text and '"' in text for text in texts.values()):
+        return None
+    wanted = [f"params.`{key}` = {quoted(text)}" for key, text in texts.items()]
+    return " and ".join([*wanted, study_filter(study_id)])

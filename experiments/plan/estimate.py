@@ -23,23 +23,23 @@ class Estimate:
     """What a plan will cost.
 
     worker_epochs: epochs times workers, summed. seconds: training and evaluation, one trial at a time, without
-    start-up. gpu_seconds: each trial's seconds times its num_gpus, summed. Both are None unless each trial's like was
-    timed; `why` tells it. seconds_between, gpu_seconds_between: their intervals; where only some were timed, the others
-    are scaled from the nearest of these. None if no timing is of use. timed: trials whose like was timed. timings:
-    number of timing runs that follow a factorised study's trials; seconds include them. grid: of the whole grid.
+    start-up. worker_seconds: each trial's seconds times its num_gpus, summed. Both are None unless each trial's like
+    was timed; `why` tells it. seconds_between, worker_seconds_between: their intervals; where only some were timed, the
+    others are scaled from the nearest of these. None if no timing is of use. timed: trials whose like was timed.
+    timings: timing runs that follow a factorised study's trials; seconds include them. grid: of the whole grid.
     """
 
     trials: int
     epochs: int
     worker_epochs: int
     seconds: float | None
-    gpu_seconds: float | None
+    worker_seconds: float | None
     why: str | None = None
     timings: int = 0
     grid: "Estimate | None" = None
     timed: int = 0
     seconds_between: Between | None = None
-    gpu_seconds_between: Between | None = None
+    worker_seconds_between: Between | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -230,10 +230,10 @@ def estimate(
             epochs=epochs,
             worker_epochs=epochs * max(coming.sizes),
             seconds=None,
-            gpu_seconds=None,
+            worker_seconds=None,
             why=f"{coming.method} chooses the points while the study runs; these figures are the maximum",
             seconds_between=_extremes([each.seconds_between for each in at_corners], coming.trials),
-            gpu_seconds_between=_extremes([each.gpu_seconds_between for each in at_corners], coming.trials),
+            worker_seconds_between=_extremes([each.worker_seconds_between for each in at_corners], coming.trials),
         )
     return _of_factorised(plan, timings, timing_runs) if plan.factorised else _of_trials(plan.trials, timings)
 
@@ -261,11 +261,11 @@ def _of_trials(trials: Iterable[TrialPlan], timings: Timings) -> Estimate:
         epochs=sum(epochs),
         worker_epochs=sum(count * number for count, number in zip(epochs, workers, strict=True)),
         seconds=sum(span.middle for span in spans) if complete else None,
-        gpu_seconds=sum(span.middle for span in on_gpus) if complete else None,
+        worker_seconds=sum(span.middle for span in on_gpus) if complete else None,
         why=None if complete else f"no earlier timing for {unknown} of {len(trials)} trials",
         timed=timed,
         seconds_between=_sum(spans) if bounded else None,
-        gpu_seconds_between=_sum(on_gpus) if bounded else None,
+        worker_seconds_between=_sum(on_gpus) if bounded else None,
     )
 
 
@@ -290,12 +290,12 @@ def _of_factorised(plan: Plan, timings: Timings, timing_runs: int) -> Estimate:
         epochs=trained.epochs + count * longest,
         worker_epochs=trained.worker_epochs + count * longest * max(others, default=0),
         seconds=_added(whole.seconds, timed),
-        gpu_seconds=_added(whole.gpu_seconds, on_gpus),
+        worker_seconds=_added(whole.worker_seconds, on_gpus),
         timings=len(kinds),
         grid=_with_share(trained, candidates, share=1.0),
         timed=trained.timed,
         seconds_between=_joined(whole.seconds_between, _sum(timed)),
-        gpu_seconds_between=_joined(whole.gpu_seconds_between, _sum(on_gpus)),
+        worker_seconds_between=_joined(whole.worker_seconds_between, _sum(on_gpus)),
     )
 
 
@@ -312,11 +312,11 @@ def _with_share(trained: Estimate, others: Estimate, share: float) -> Estimate:
         epochs=trained.epochs + round(share * others.epochs),
         worker_epochs=trained.worker_epochs + round(share * others.worker_epochs),
         seconds=of(lambda each: each.seconds),
-        gpu_seconds=of(lambda each: each.gpu_seconds),
+        worker_seconds=of(lambda each: each.worker_seconds),
         why=None if known else trained.why or f"{others.why} with another num_gpus",
         timed=trained.timed + round(share * others.timed),
         seconds_between=_joined(trained.seconds_between, others.seconds_between, share),
-        gpu_seconds_between=_joined(trained.gpu_seconds_between, others.gpu_seconds_between, share),
+        worker_seconds_between=_joined(trained.worker_seconds_between, others.worker_seconds_between, share),
     )
 
 

@@ -14,7 +14,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
 PLAN_VERSION = 1
-RUN_NAMES: Mapping[str, str] = {"num_gpus": "gpus", "batch_size": "batch", "learning_rate": "lr"}
+RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 NO_TIME = OUTSIDE_STEP - OUTSIDE_RESULT
 """Keys of `train` that can change a result, but not the time of an epoch."""
@@ -67,7 +67,7 @@ class TrialPlan:
 
     @property
     def run_name(self) -> str:
-        """`gpus=2 batch=256 lr=0.2 seed=0`, then other swept parameters; or `timing gpus=2 batch=256`."""
+        """`workers=2 batch=256 lr=0.2 seed=0`, then other swept parameters; or `timing workers=2 batch=256`."""
         return name_of(self.kind, self.params)
 
     def to_dict(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def name_of(kind: str, params: Mapping[str, Any]) -> str:
 
 
 def label(params: Mapping[str, Any]) -> str:
-    """Parameters as `gpus=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
+    """Parameters as `workers=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
     return " ".join(f"{short_name(key)}={value_text(value)}" for key, value in params.items())
 
 

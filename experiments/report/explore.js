@@ -465,7 +465,7 @@
       "epoch_seconds",
       "speedup",
       "peak_memory_bytes",
-      ...(answer ? ["target", "seconds", "seconds_low", "seconds_high", "gpu_seconds"] : []),
+      ...(answer ? ["target", "seconds", "seconds_low", "seconds_high", "worker_seconds"] : []),
       "flags",
     ];
     const rows = every

@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
 from scalestudy.experiments.analysis.measures.records import COUNTED, test_values
-from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, work_unit
+from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters
 from scalestudy.experiments.analysis.text.advice import best_rows
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.plan.plan import short_name
@@ -90,7 +90,6 @@ def explorer_data(
     return {
         "study": {"name": summary["study"]["name"], "id": study_id},
         "metric": metric.to_dict(),
-        "unit": work_unit(summary),
         "device": summary["study"]["device"],
         "price": spec.targets.price_per_gpu_hour,
         "keys": [

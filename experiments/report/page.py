@@ -24,7 +24,6 @@ from scalestudy.experiments.analysis.measures.units import (
     seconds_text,
     setting_text,
     three_digits,
-    work_unit,
 )
 from scalestudy.experiments.analysis.text.advice import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, verdict_words
@@ -48,7 +47,7 @@ LONGEST_VERDICT = 600
 SCRIPTS = ("tables.js", "figure.js", "explore.js")
 EXPLORED = (
     ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
-    ("pareto", "Time against {unit}", "Each point is a cell. The line joins those that no other beats in both."),
+    ("pareto", "Time against worker-seconds", "A point is a cell. The line joins those that no other beats in both."),
     ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
     ("rates", "Batch size and learning rate", "The darker, the better."),
     ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
@@ -105,7 +104,6 @@ def render_page(
         study=summary["study"],
         metric=metric,
         superlative=metric.superlative,
-        unit=work_unit(summary),
         counts=summary["trials"],
         live=live,
         headline=headline(summary) if live is None else f"So far: {headline(summary)}",
@@ -187,7 +185,7 @@ def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[
     for key, title, caption in EXPLORED:
         names = static.get(key, (key,))
         if supported[key]:
-            title, caption = (text.format(metric=name, unit=data["unit"]) for text in (title, caption))
+            title, caption = (text.format(metric=name) for text in (title, caption))
             kept = [drawn[each] for each in names if each in drawn]
             found.append({"name": key, "title": title, "caption": caption, "names": names, "static": kept})
     return found
@@ -256,18 +254,18 @@ def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _card(summary: Summary, role: str) -> dict[str, Any]:
-    choice, unit = summary["recommendation"][role], work_unit(summary)
-    spent = f"{three_digits(choice['gpu_seconds'])} {unit}"
+    choice = summary["recommendation"][role]
+    spent = f"{three_digits(choice['worker_seconds'])} worker-seconds"
     if choice["cost"] is not None:
         spent += f", cost {money_text(choice['cost'])}"
     interval = range_text(choice["interval"])
     mark = FLAGGED if choice["flags"] else ""
     value, details = marked_seconds(choice), [*([interval] if interval else []), spent]
     if role == "cheapest":
-        value = f"{three_digits(choice['gpu_seconds'])}{mark}"
+        value = f"{three_digits(choice['worker_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
         details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
-    return _written(role.capitalize(), value, choice, details, unit if role == "cheapest" else "")
+    return _written(role.capitalize(), value, choice, details, "worker-seconds" if role == "cheapest" else "")
 
 
 def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit: str = "") -> dict[str, Any]:
@@ -292,7 +290,7 @@ def cost_words(summary: Summary) -> str:
     return (
         f"The study took {seconds_text(cost['wall_seconds'])} for {seconds_text(cost['critical_path_seconds'])} of "
         f"training on its critical path, {cost['overhead_ratio']:.2f}× as long: start-up, evaluation and recording are "
-        f"the difference. All trainings together: {three_digits(cost['gpu_seconds'])} {work_unit(summary)}{money}."
+        f"the difference. All trainings together: {three_digits(cost['worker_seconds'])} worker-seconds{money}."
     )
 
 

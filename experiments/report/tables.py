@@ -22,7 +22,6 @@ from scalestudy.experiments.analysis.measures.units import (
     plain_text,
     seconds_text,
     three_digits,
-    work_unit,
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import sentences
@@ -194,7 +193,7 @@ def prediction_table(summary: Summary) -> TextTable:
     return TextTable(
         title=title,
         lead=sentences(made, ends, steps_doubt(part), used_all_the_same(part)),
-        header=[*header, work_unit(summary), "cost", "note"],
+        header=[*header, "worker-seconds", "cost", "note"],
         rows=[
             _prediction_row(row, part.get("best") or {}, mark, ends_here=row["num_gpus"] == last)
             for row in part["rows"]
@@ -221,7 +220,7 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, 
         text("step_seconds", brief_seconds, mark),
         text("seconds_to_target", seconds_text, mark),
         f"{seconds_text(row['low'])} to {seconds_text(row['high'])}" if both else NOTHING,
-        text("gpu_seconds", three_digits, mark),
+        text("worker_seconds", three_digits, mark),
         text("cost", money_text, mark),
         "; ".join([*roles, *beyond, *why]),
     ]
@@ -232,15 +231,15 @@ def factorised_table(summary: Summary) -> TextTable | None:
     part = summary.get("factorised")
     if part is None:
         return None
-    title, unit = "Factorised: trainings times timings", work_unit(summary)
+    title = "Factorised: trainings times timings"
     if not present(part):
         return TextTable(title=title, lead=f"Not judged: {why_of(part)}.")
     lead = [f"{part['cells']} trainings and {part['timings']} timings stand for the full grid."]
     if part["median_error"] is not None:
         lead.append(f"Time to the target at the cells held out is off by {part['median_error']:.1%} (median).")
     if part["saved_by_factorising"] is not None:
-        spent, grid = three_digits(part["gpu_seconds"]), three_digits(part["grid_gpu_seconds"])
-        lead.append(f"It took {spent} {unit}, the full grid is predicted to take {grid}.")
+        spent, grid = three_digits(part["worker_seconds"]), three_digits(part["grid_worker_seconds"])
+        lead.append(f"It took {spent} worker-seconds, the full grid is predicted to take {grid}.")
         share = part["saved_by_factorising"]
         dearer = f"Factorising does not pay here: it costs {1 - share:.2f}× as much as that."
         lead.append(dearer if share < 0 else f"Factorising saves {share:.0%} of that.")

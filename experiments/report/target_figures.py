@@ -1,4 +1,4 @@
-"""Three figures of the time to the target: by size, against GPU-seconds, and predicted."""
+"""Three figures of the time to the target: by size, against worker-seconds, and predicted."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from scalestudy.experiments.analysis.measures.units import (
     plural,
     seconds_text,
     three_digits,
-    work_unit,
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import (
@@ -137,10 +136,10 @@ def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Ro
 
 
 def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
-    """Time to the target against GPU-seconds, a point for each cell, with the Pareto front joined."""
-    name, recommendation, unit = "pareto", summary["recommendation"], work_unit(summary)
+    """Time to the target against worker-seconds, a point for each cell, with the Pareto front joined."""
+    name, recommendation = "pareto", summary["recommendation"]
     if not present(recommendation["fastest"]):
-        return not_drawn(name, f"Time against {unit}", why_of(recommendation["fastest"]))
+        return not_drawn(name, "Time against worker-seconds", why_of(recommendation["fastest"]))
     target = recommendation["target"]
     reached = [row for row in summary["time_to_target"] if row["target"] == target and row["seconds"] is not None]
     by_label = {row["label"]: row for row in reached}
@@ -148,25 +147,31 @@ def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
     rows = _nearest(reached, front)
     flagged = flagged_labels(summary)
     with canvas(height=3.2) as (figure, axes):
-        axes.step([r["seconds"] for r in front], [r["gpu_seconds"] for r in front], where="post", color=MUTED, zorder=1)
+        axes.step(
+            [r["seconds"] for r in front], [r["worker_seconds"] for r in front], where="post", color=MUTED, zorder=1
+        )
         for row in rows:
             grey = styles.is_grey(row["params"])
             style: dict[str, Any] = {"color": styles.colour(row["params"]), "marker": styles.marker(row["params"])}
             style |= {"markersize": 5.5, "alpha": 0.7, "zorder": 2} if grey else {"markersize": 7.5, "zorder": 3}
-            axes.plot(row["seconds"], row["gpu_seconds"], linestyle="none", **style)
+            axes.plot(row["seconds"], row["worker_seconds"], linestyle="none", **style)
             if row["label"] in flagged:
                 axes.annotate(
-                    FLAGGED, (row["seconds"], row["gpu_seconds"]), xytext=(5, 3), textcoords="offset points", fontsize=8
+                    FLAGGED,
+                    (row["seconds"], row["worker_seconds"]),
+                    xytext=(5, 3),
+                    textcoords="offset points",
+                    fontsize=8,
                 )
         axes.margins(0.18)
         plain_log_axes(axes, "xy")
         _name_winners(axes, recommendation)
-        axes.set(xlabel=f"training seconds to {target:g}", ylabel=f"{unit} to {target:g}")
+        axes.set(xlabel=f"training seconds to {target:g}", ylabel=f"worker-seconds to {target:g}")
         legend_below(figure, styles.point_handles([row["params"] for row in rows]))
         few = f"Of {len(reached)} cells the {len(rows)} nearest to the front are drawn." if rows != reached else ""
         touched = [flagged[row["label"]] for row in rows if row["label"] in flagged]
-        caption = sentences(_pareto_caption(recommendation, len(reached), unit), few, flag_words(touched))
-        return export(figure, name, f"Time against {unit} to {target:g}", caption)
+        caption = sentences(_pareto_caption(recommendation, len(reached)), few, flag_words(touched))
+        return export(figure, name, f"Time against worker-seconds to {target:g}", caption)
 
 
 def _nearest(rows: Sequence[Row], front: Sequence[Row]) -> list[Row]:
@@ -176,7 +181,7 @@ def _nearest(rows: Sequence[Row], front: Sequence[Row]) -> list[Row]:
 
     def behind(row: Row) -> float:
         return min(
-            max(math.log(row["seconds"] / best["seconds"]), math.log(row["gpu_seconds"] / best["gpu_seconds"]))
+            max(math.log(row["seconds"] / best["seconds"]), math.log(row["worker_seconds"] / best["worker_seconds"]))
             for best in front
         )
 
@@ -187,7 +192,7 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
     """A ring around each recommended cell, with its roles."""
     for label, roles in roles_of(recommendation).items():
         choice = next(recommendation[role] for role in roles if recommendation[role]["label"] == label)
-        place = (choice["seconds"], choice["gpu_seconds"])
+        place = (choice["seconds"], choice["worker_seconds"])
         ring = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.2}
         axes.plot(*place, linestyle="none", color=INK, zorder=4, **ring)
         above = roles[0] == "fastest"
@@ -205,22 +210,22 @@ def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
         )
 
 
-def _pareto_caption(recommendation: Mapping[str, Any], count: int, unit: str) -> str:
+def _pareto_caption(recommendation: Mapping[str, Any], count: int) -> str:
     chosen, fastest, cheapest = (recommendation[role] for role in ROLES)
     if fastest["label"] == cheapest["label"]:
         of_all = f"Of {count} cells that reach {recommendation['target']:g}, " if count > 1 else ""
         return f"{of_all}{fastest['label']} is both fastest and cheapest: no trade to make."
-    more = fastest["gpu_seconds"] / cheapest["gpu_seconds"]
+    more = fastest["worker_seconds"] / cheapest["worker_seconds"]
     less = cheapest["seconds"] / fastest["seconds"]
     between = (
         f" {chosen['label']}, the cheapest that is within {recommendation['tolerance']:.0%} of the fastest with 90% "
-        f"confidence, takes {marked_seconds(chosen)} and {three_digits(chosen['gpu_seconds'])} {unit}."
+        f"confidence, takes {marked_seconds(chosen)} and {three_digits(chosen['worker_seconds'])} worker-seconds."
         if chosen["label"] not in (fastest["label"], cheapest["label"])
         else ""
     )
     return (
         f"{fastest['label']} takes {1 / less:.2f}× the time of {cheapest['label']} ({marked_seconds(fastest)} against "
-        f"{marked_seconds(cheapest)}) and {more:.2f}× the {unit}.{between}"
+        f"{marked_seconds(cheapest)}) and {more:.2f}× the worker-seconds.{between}"
     )
 
 
@@ -331,8 +336,8 @@ def _prediction_caption(summary: Summary, part: Mapping[str, Any], rows: Sequenc
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if wide else ""
     words = (
         f"Predicted soonest: num_gpus {best['num_gpus']} at batch {best['batch_size']:g}, "
-        f"{seconds_text(best['seconds_to_target'])}{mark}{interval} and {three_digits(best['gpu_seconds'])} "
-        f"{work_unit(summary)}."
+        f"{seconds_text(best['seconds_to_target'])}{mark}{interval} and {three_digits(best['worker_seconds'])} "
+        "worker-seconds."
     )
     broken = part.get("breaks_at")
     ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""

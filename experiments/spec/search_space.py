@@ -137,8 +137,8 @@ class Factorised:
     another num_gpus that also run in full, with all seeds.
 
     By default, train_on is the smallest num_gpus. More workers are never more efficient, so it costs the fewest
-    GPU-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if all
-    GPUs are busy. Rejected: the num_gpus that earlier timings make the fastest. The plan and its ids would then depend
+    worker-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if
+    all GPUs are busy. Rejected: the num_gpus that earlier timings make fastest. The plan and its ids would then depend
     on what the storage holds, and an extended study could lose its trainings.
     """
 

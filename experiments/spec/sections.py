@@ -237,7 +237,7 @@ class Targets(Section):
     """Whether a training ends once it has reached the hardest of them. auto: yes in factorised studies and where
     search.objective is a time or a cost; otherwise no, so that a grid shows final accuracies."""
     price_per_gpu_hour: NotNegative | None = None
-    """In any currency; null: cost is reported in GPU-seconds."""
+    """In any currency; null: cost is reported in worker-seconds."""
     tolerance: NotNegative = 0.1
     """How much longer than the fastest cell the recommended one may take, as a share; 0: no longer."""
 

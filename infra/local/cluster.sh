@@ -73,14 +73,14 @@ start() {
         chmod 600 "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"  # one that Ray has made before, all users may read
     fi
     mkdir -p "$state"
-    raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
+    raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-workers=0 \
         --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" \
         --dashboard-agent-listen-port="$agent_port" --ray-client-server-port="$((port + 1))"
     wait_for 1
     for index in $(seq 2 "$raylets"); do
         # A temporary folder of its own: raylets that share one delete each other's copies of a job's working folder.
         raylet "worker-$index" --address="127.0.0.1:$port" --node-ip-address=127.0.0.1 --temp-dir="$state/$index" \
-            --num-cpus="$cpus" --num-gpus=0 --dashboard-agent-listen-port="$((agent_port + index - 1))"
+            --num-cpus="$cpus" --num-workers=0 --dashboard-agent-listen-port="$((agent_port + index - 1))"
     done
     wait_for "$raylets"
     wait_for_agent

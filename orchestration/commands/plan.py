@@ -203,14 +203,14 @@ BUSY, STARTING, IDLE, ABSENT = "█", "░", "·", " "
 
 def cost_lines(cost: Estimate, price: float | None, rests_on: Sequence[str] = ()) -> list[str]:
     """What a study costs, with intervals, and what these figures rest on. price: of a GPU-hour."""
-    between, on_gpus = cost.seconds_between, cost.gpu_seconds_between
+    between, on_gpus = cost.seconds_between, cost.worker_seconds_between
     if between is None or on_gpus is None:
         how = "--measure times one cell now" if not rests_on else "the trials timed are of other ways of training"
         return [f"time: not known before a first run ({cost.why}); {how}"]
-    if cost.seconds is not None and cost.gpu_seconds is not None:
+    if cost.seconds is not None and cost.worker_seconds is not None:
         ends, gpu_ends = _between(between, duration_text), _between(on_gpus, "{:.0f}".format)
         times = f"about {duration_text(cost.seconds)} one trial at a time{f' ({ends})' if ' to ' in ends else ''}"
-        times += f", {cost.gpu_seconds:.0f} worker-seconds{f' ({gpu_ends})' if ' to ' in gpu_ends else ''}"
+        times += f", {cost.worker_seconds:.0f} worker-seconds{f' ({gpu_ends})' if ' to ' in gpu_ends else ''}"
     else:
         times = f"{_between(between, duration_text)} one trial at a time"
         times += f", {_between(on_gpus, '{:.0f}'.format)} worker-seconds"

@@ -81,7 +81,7 @@ def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
     count = planned.held_out_trials
     held_out = f"{count} trial{'' if count == 1 else 's'} of held-out cells and " if count else ""
     after = f"then, one at a time and not in the schedule, {held_out}{cost.timings} timing runs"
-    spent = "" if grid.gpu_seconds is None else f", {grid.gpu_seconds:.0f} GPU-seconds"
+    spent = "" if grid.worker_seconds is None else f", {grid.worker_seconds:.0f} worker-seconds"
     whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-epochs{spent}"
     return [f"factorised: {trainings}, {after}", whole]
 

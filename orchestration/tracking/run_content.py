@@ -52,7 +52,7 @@ def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
         found |= {
             f"{RECOMMENDED}target": recommendation["target"],
             f"{RECOMMENDED}seconds": chosen["seconds"],
-            f"{RECOMMENDED}worker_seconds": chosen["gpu_seconds"],
+            f"{RECOMMENDED}worker_seconds": chosen["worker_seconds"],
             f"{RECOMMENDED}cost": chosen["cost"],
         }
     figures = {name: float(value) for name, value in found.items() if value is not None}

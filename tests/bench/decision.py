@@ -10,10 +10,10 @@ A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one wor
    turns in workers that were started anew: whatever the machine does meanwhile meets all of them.
 
 Goals: the recommended cell takes at most 1.10 times as long as the grid's best, and the factorised study costs at most
-0.2 of the grid's GPU-seconds: everything that it ran, timings, held-out cells and failures included. Factorising alone
-can't come below 0.4 with two sizes, which is the share of the trainings with one worker. ASHA ends most of these after
+0.2 of the grid's worker-seconds: everything that it ran, timings, held-out cells and failures included. Factorising
+alone can't come below 0.4 with two sizes: the share of the trainings with one worker. ASHA ends most of these after
 one epoch or three; what it may lose by that, the ratio tells. In both studies a training has the machine to itself: two
-at a time would take the factorised study fewer minutes, and more GPU-seconds.
+at a time would take the factorised study fewer minutes, and more worker-seconds.
 
 On two cores it takes some 45 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
 ends it, the same command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the
@@ -88,7 +88,7 @@ HEADER = [
     "missed the target",
     "÷ the grid's best (90 %)",
     "evaluations before",
-    "GPU-seconds",
+    "worker-seconds",
     "of the grid's",
     "minutes",
 ]
@@ -105,10 +105,10 @@ def decision(_folder: Path, *, small: bool = False) -> Rows:
         again = [kept(root, f"again-{seed}", once_more(space, [*roles.values()], seed)) for seed in seeds]
     minutes = math.fsum(study.minutes for study in again)
     costs = {
-        "the grid's best": [f"{grid.gpu_seconds:.0f}", "1.00", f"{grid.minutes:.1f}"],
+        "the grid's best": [f"{grid.worker_seconds:.0f}", "1.00", f"{grid.minutes:.1f}"],
         "recommended": [
-            f"{cheap.gpu_seconds:.0f}",
-            f"{cheap.gpu_seconds / grid.gpu_seconds:.2f}",
+            f"{cheap.worker_seconds:.0f}",
+            f"{cheap.worker_seconds / grid.worker_seconds:.2f}",
             f"{cheap.minutes:.1f}",
         ],
         "fastest": ["–", "–", "–"],
@@ -143,7 +143,7 @@ class Kept:
         return found
 
     @property
-    def gpu_seconds(self) -> float:
+    def worker_seconds(self) -> float:
         """Of all that it ran."""
         return work(self.folder.read_trials())
 

@@ -2,7 +2,7 @@
 
 `python -m tests.bench.factorised [--small]`; SCALESTUDY_DATA names a folder with Fashion-MNIST. On two cores some 35
 minutes. `--small` takes the digits and few cells: it proves that the parts work, and no more. Goals: with two sizes
-factorising and ASHA together cost at most 0.35 of the grid's GPU-seconds, held-out cells included (with three sizes
+factorising and ASHA together cost at most 0.35 of the grid's worker-seconds, held-out cells included (with three sizes
 0.25), and what they recommend is at most 1.05 times as slow as the grid's best, both as measured in the grid.
 """
 
@@ -40,7 +40,7 @@ HEADER = [
     "way",
     "trials",
     "stopped early",
-    "GPU-seconds",
+    "worker-seconds",
     "of them held out",
     "and timing",
     "of the grid's",
@@ -104,7 +104,7 @@ def _row(done: StudyResult, grid: StudyResult, target: float | None) -> list[str
 
 
 def work(trials: list[dict[str, Any]]) -> float:
-    """GPU-seconds of training."""
+    """worker-seconds of training."""
     return sum(trial["train_seconds"] * trial["params"]["num_gpus"] for trial in trials)
 
 

@@ -58,7 +58,7 @@ def best_cell(trials: list[dict[str, Any]]) -> tuple[str, float]:
     for trial in trials:
         if trial["status"] == "finished":
             params = trial["params"]
-            cell = f"gpus={params['num_gpus']} batch={params['batch_size']} lr={params['learning_rate']:g}"
+            cell = f"workers={params['num_gpus']} batch={params['batch_size']} lr={params['learning_rate']:g}"
             found[cell].append(trial["epochs"][-1]["test_accuracy"])
     medians = {cell: statistics.median(values) for cell, values in found.items()}
     cell = max(medians, key=lambda name: medians[name])

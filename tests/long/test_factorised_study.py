@@ -63,4 +63,4 @@ def test_asha_stops_trainings_and_never_what_is_held_out(ray_session, place):
     part = done.summary["factorised"]
     assert 0 < part["saved_by_asha"] < 1
     together = (1 - part["saved_by_factorising"]) * (1 - part["saved_by_asha"])
-    assert together == pytest.approx(part["gpu_seconds"] / part["grid_gpu_seconds"])
+    assert together == pytest.approx(part["worker_seconds"] / part["grid_worker_seconds"])

@@ -40,6 +40,6 @@ def test_the_notebook_runs_and_shows_what_its_cells_promise(tmp_path):
     assert shown("result.trials").count("<tr") == 1 + 4, "two batch sizes, two seeds"
     assert shown("result.cells").count("<tr") == 1 + 2
     assert float(shown("result.best").removeprefix("np.float64(").rstrip(")")) > 0.8
-    assert "gpus=1 batch=" in done.stdout
+    assert "workers=1 batch=" in done.stdout
     assert shown("result.report").endswith("report.html')")
     assert "my_model:build" in next((folder / "runs").glob("in-a-notebook-*/spec.yaml")).read_text("utf-8")

@@ -70,7 +70,7 @@ def test_what_is_timed_is_undisturbed(done):
 
 def test_the_summary_has_the_whole_grid(done):
     kinds = {row["label"]: row["kind"] for row in done.summary["cells"]}
-    assert list(kinds) == [f"gpus={gpus} batch=32 lr={rate}" for gpus in (1, 2) for rate in (0.1, 0.2)]
+    assert list(kinds) == [f"workers={gpus} batch=32 lr={rate}" for gpus in (1, 2) for rate in (0.1, 0.2)]
     assert sorted(kinds.values()) == ["factorised", "measured", "measured", "measured"]
     assert all(row["epoch_seconds"]["value"] > 0 for row in done.summary["cells"])
     assert all(row["seconds"] for row in done.summary["time_to_target"])
@@ -81,8 +81,8 @@ def test_the_summary_has_the_whole_grid(done):
     assert kinds[row["label"]] == "measured"
     assert row["target"] == 0.4
     assert abs(row["error"]) < 1, "both were measured on a machine that others use"
-    assert part["gpu_seconds"] > 0
-    assert part["grid_gpu_seconds"] > 0
+    assert part["worker_seconds"] > 0
+    assert part["grid_worker_seconds"] > 0
 
 
 def test_it_stands_as_finished(done):

@@ -258,7 +258,7 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
 def test_a_plan_after_a_run_knows_what_it_costs(place):
     estimate = json.loads(scalestudy("plan", "study.yaml", "--json", cwd=place).stdout)["estimate"]
     assert estimate["seconds"] > 0
-    assert estimate["gpu_seconds"] > estimate["seconds"], "half of the trials have two workers"
+    assert estimate["worker_seconds"] > estimate["seconds"], "half of the trials have two workers"
 
 
 def test_the_report_is_rebuilt_from_the_folder_alone(done, tmp_path):

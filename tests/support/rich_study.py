@@ -90,7 +90,7 @@ class RichLaw(Law):
 
 
 def _name(num_gpus: int, batch_size: int, rate: float, seed: int) -> str:
-    return f"gpus={num_gpus} batch={batch_size} lr={rate:g} seed={seed}"
+    return f"workers={num_gpus} batch={batch_size} lr={rate:g} seed={seed}"
 
 
 @cache
@@ -329,7 +329,7 @@ def _predictions() -> dict[str, Any]:
                 "learning_rate": 0.2,
                 "step_seconds": seconds,
                 "seconds_to_target": whole,
-                "gpu_seconds": whole * workers,
+                "worker_seconds": whole * workers,
                 "cost": whole * workers * PRICE_A_SECOND,
                 "low": whole * (1 - wide),
                 "high": whole * (1 + wide),
@@ -341,7 +341,7 @@ def _predictions() -> dict[str, Any]:
     why = "32 examples a worker are fewer than the 64 measured: measure 64 workers, or a smaller batch on fewer"
     broken = {**dict.fromkeys(rows[-1]), "num_gpus": 64, "beyond": True, "valid": False, "why": why}
     known = sorted(rows, key=lambda row: row["seconds_to_target"])
-    best = {"fastest": known[0], "cheapest": min(rows, key=lambda row: row["gpu_seconds"])}
+    best = {"fastest": known[0], "cheapest": min(rows, key=lambda row: row["worker_seconds"])}
     return {
         "of": "",
         "target": TARGET,
@@ -353,13 +353,13 @@ def _predictions() -> dict[str, Any]:
 
 
 def _factorised() -> dict[str, Any]:
-    held = [("gpus=4 batch=512 lr=0.2", 15.5, 15.9), ("gpus=2 batch=1024 lr=0.4", 26.9, 26.3)]
+    held = [("workers=4 batch=512 lr=0.2", 15.5, 15.9), ("workers=2 batch=1024 lr=0.4", 26.9, 26.3)]
     return {
         "cells": 20,
         "timings": 20,
         "median_error": 0.026,
-        "gpu_seconds": 9100.0,
-        "grid_gpu_seconds": 36000.0,
+        "worker_seconds": 9100.0,
+        "grid_worker_seconds": 36000.0,
         "saved_by_factorising": 0.747,
         "saved_by_asha": None,
         "why": None,
@@ -381,8 +381,8 @@ def _verdict() -> dict[str, Any]:
     return {
         "cause": "fixed_cost",
         "threshold": 0.5,
-        "evidence": {"gpus=8 batch=128": 0.77},
-        "cells": ["gpus=8 batch=128"],
+        "evidence": {"workers=8 batch=128": 0.77},
+        "cells": ["workers=8 batch=128"],
         "words": "A step's fixed cost is 77% of its computation at 16 examples a worker (threshold 50%).",
         "remedy": "Raise the batch to 512 (64 a worker): predicted 1.6× the examples a second.",
     }

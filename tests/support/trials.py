@@ -68,7 +68,7 @@ def make_trials(
 ) -> list[dict[str, Any]]:
     """A record for each trial of the plan, run one after the other.
 
-    endings, flags: by run name ("gpus=2 batch=32 lr=0.1 seed=0"); "*" stands for every trial not named.
+    endings, flags: by run name ("workers=2 batch=32 lr=0.1 seed=0"); "*" stands for every trial not named.
     """
     law = law or Law()
     trials, clock = [], START

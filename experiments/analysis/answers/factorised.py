@@ -90,12 +90,12 @@ def factorised_part(
         cells: how many trainings ran. timings: how many timing runs gave figures.
         held_out: a row for each cell that was run in full: label, target, predicted_seconds and measured_seconds to it,
             error = predicted ÷ measured - 1, why. median_error: of the errors' sizes.
-        gpu_seconds: of all that ran. grid_gpu_seconds: of the whole grid, each trial to its end, by the study's own
-            figures; null with a why.
-        saved_by_factorising: the share of the grid's GPU-seconds that is saved if no trial is stopped early.
+        worker_seconds: of all that ran. grid_worker_seconds: of the whole grid, each trial to its end, by the study's
+            own figures; null with a why.
+        saved_by_factorising: the share of the grid's worker-seconds that is saved if no trial is stopped early.
         saved_by_asha: the share of the rest that stopping saves, null if nothing was stopped.
 
-        So gpu_seconds = grid · (1 - saved_by_factorising) · (1 - saved_by_asha).
+        So worker_seconds = grid · (1 - saved_by_factorising) · (1 - saved_by_asha).
     """
     if plan.factorised is None:
         return None
@@ -141,25 +141,25 @@ def _compared(predicted: float | None, measured: float | None) -> dict[str, floa
 
 
 def _costs(study: _Study) -> dict[str, Any]:
-    spent = math.fsum(_gpu_seconds(trial) for trial in study.trials)
-    extra = math.fsum(_gpu_seconds(trial) * study.cut_off(trial) for trial in study.trained)
-    grid = _grid_gpu_seconds(study)
+    spent = math.fsum(_worker_seconds(trial) for trial in study.trials)
+    extra = math.fsum(_worker_seconds(trial) * study.cut_off(trial) for trial in study.trained)
+    grid = _grid_worker_seconds(study)
     stopped = any(trial["status"] == "stopped" for trial in study.trained)
     return {
-        "gpu_seconds": spent,
-        "grid_gpu_seconds": grid,
+        "worker_seconds": spent,
+        "grid_worker_seconds": grid,
         "saved_by_factorising": 1 - (spent + extra) / grid if grid else None,
         "saved_by_asha": 1 - spent / (spent + extra) if stopped and spent + extra > 0 else None,
         "why": None if grid else NO_GRID,
     }
 
 
-def _gpu_seconds(trial: Trial) -> float:
+def _worker_seconds(trial: Trial) -> float:
     return train_seconds(trial) * int(trial["params"]["num_gpus"])
 
 
-def _grid_gpu_seconds(study: _Study) -> float | None:
-    """GPU-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
+def _grid_worker_seconds(study: _Study) -> float | None:
+    """worker-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
     steps: dict[int, float] = {}
     for trial in study.trained:
         batch_size = int(trial["params"]["batch_size"])

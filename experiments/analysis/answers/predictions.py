@@ -35,7 +35,7 @@ COLUMNS = (
     "learning_rate",
     "step_seconds",
     "seconds_to_target",
-    "gpu_seconds",
+    "worker_seconds",
     "cost",
     "low",
     "high",
@@ -64,8 +64,8 @@ def predictions_part(
         There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
         that is soonest there among those whose steps were measured, its `learning_rate`, `per_worker_batch`,
         `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the step's time and of the steps together;
-        null if either is unknown), `gpu_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it is
-        not valid; of a valid row, what a larger batch might bring).
+        null if either is unknown), `worker_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it
+        is not valid; of a valid row, what a larger batch might bring).
 
         The first row beyond that is not valid is the last, and `breaks_at` repeats its num_gpus and why. best: the
         `fastest` and the `cheapest` of the valid rows. why: what puts the steps to the target in doubt, if anything.
@@ -96,7 +96,7 @@ def predictions_part(
         "batch_size": batch_words,
         "rows": rows,
         "breaks_at": {key: broken[key] for key in ("num_gpus", "why")} if broken else None,
-        "best": {"fastest": best("seconds_to_target"), "cheapest": best("gpu_seconds")},
+        "best": {"fastest": best("seconds_to_target"), "cheapest": best("worker_seconds")},
         "flagged": part["flagged"],
         "why": efficiency.get("why"),
     }
@@ -319,7 +319,7 @@ class _Predicting:
             # both factors are measured separately, so halves of their intervals' logarithms are squared and added
             spread = min(math.hypot(math.log(seconds.high / seconds.low) / 2, batch.spread), LARGEST_SPREAD)
             low, high = finite(total * math.exp(-spread)), finite(total * math.exp(spread))
-        gpu_seconds = total * count
+        worker_seconds = total * count
         return {
             "num_gpus": count,
             "per_worker_batch": batch.batch_size / count,
@@ -327,8 +327,8 @@ class _Predicting:
             "learning_rate": batch.learning_rate,
             "step_seconds": seconds.value,
             "seconds_to_target": total,
-            "gpu_seconds": gpu_seconds,
-            "cost": cost_of(gpu_seconds, self.price),
+            "worker_seconds": worker_seconds,
+            "cost": cost_of(worker_seconds, self.price),
             "low": None if high is None else low,
             "high": high,
         }

@@ -71,7 +71,7 @@ def recommend(
     Returns:
         metric, target, missed_targets, max_gpus, tolerance, choice, recommended, fastest, cheapest, best_accuracy,
         pareto (labels), settle and provisional. A choice is `{label, named, params, num_gpus, batch_size,
-        learning_rate, seconds, gpu_seconds, cost, interval, measured_seconds, ratio, n_seeds, test_accuracy, flags,
+        learning_rate, seconds, worker_seconds, cost, interval, measured_seconds, ratio, n_seeds, test_accuracy, flags,
         evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another metric's name replaces accuracy in
         best_accuracy and test_accuracy.
 
@@ -79,7 +79,7 @@ def recommend(
         cells that are cheaper than the fastest and seem near enough to it, and for any other cell alone.
         evidence: `{cells (labels), seeds, kind}`. ties: labels of the cells that it can't be told apart from,
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
-        that was not timed. settle: `{label, seeds, gpu_seconds}`: so many more seeds of that cell and of the fastest
+        that was not timed. settle: `{label, seeds, worker_seconds}`: so many more seeds of that cell and of the fastest
         would tell whether it is near enough; null if there is no such cell.
     """
     metric = StudyMetric.of(spec.workload)
@@ -124,7 +124,7 @@ def choose(
         chosen: dict[str, Option] = {
             "recommended": ratios.recommended,
             "fastest": ratios.fastest,
-            "cheapest": min(options, key=lambda option: (option["gpu_seconds"], option["seconds"])),
+            "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
         found = {role: choosing.choice(option, ratios, role) for role, option in chosen.items()}
         settle = choosing.settle(ratios)
@@ -188,8 +188,8 @@ class _Choosing:
         """
         base, chosen = ratios.fastest, ratios.recommended
         near = [option for option in ratios.options if option["label"] in ratios.upper]
-        for option in sorted(near, key=lambda option: option["gpu_seconds"]):
-            if option["gpu_seconds"] >= chosen["gpu_seconds"]:
+        for option in sorted(near, key=lambda option: option["worker_seconds"]):
+            if option["worker_seconds"] >= chosen["worker_seconds"]:
                 break
             middle = math.log(option["seconds"] / base["seconds"])
             half, room = math.log(ratios.upper[option["label"]]) - middle, math.log1p(ratios.tolerance) - middle
@@ -206,11 +206,11 @@ class _Choosing:
                     statistics.median(train_seconds(trial) * trial["params"]["num_gpus"] for trial in cell.counted)
                     for cell in both
                 )
-                return {"label": option["label"], "seeds": more, "gpu_seconds": more * spent}
+                return {"label": option["label"], "seeds": more, "worker_seconds": more * spent}
         return None
 
     def best(self) -> Figure:
-        """The cell of the best median after the last epoch. Of equal ones it takes fewest GPU-seconds an epoch.
+        """The cell of the best median after the last epoch. Of equal ones it takes fewest worker-seconds an epoch.
 
         There is none where a training stopped at a target, whichever is asked for now.
         """
@@ -225,10 +225,10 @@ class _Choosing:
         return self._row(ranked[0], [label for label in self._as_good(ranked) if self._named(label) != named])
 
     def cheapest_as_good(self) -> Figure:
-        """The cell of fewest GPU-seconds an epoch whose metric can't be told apart from the best."""
+        """The cell of fewest worker-seconds an epoch whose metric can't be told apart from the best."""
         ranked = self._ranked()
         alike = {ranked[0]["label"], *self._as_good(ranked)}
-        row = min((row for row in ranked if row["label"] in alike), key=_gpu_seconds_an_epoch)
+        row = min((row for row in ranked if row["label"] in alike), key=_worker_seconds_an_epoch)
         return self._row(
             row, [label for label in (each["label"] for each in ranked) if label in alike - {row["label"]}]
         )
@@ -237,7 +237,7 @@ class _Choosing:
         """The cells with a metric, the best first."""
         key = self._metric.key
         known = [{**row, "n_seeds": row[key]["n"]} for row in self._rows.values() if present(row[key])]
-        return sorted(known, key=lambda row: (self._metric.order(row[key]["value"]), _gpu_seconds_an_epoch(row)))
+        return sorted(known, key=lambda row: (self._metric.order(row[key]["value"]), _worker_seconds_an_epoch(row)))
 
     def _as_good(self, ranked: Sequence[Mapping[str, Any]]) -> list[str]:
         return indistinguishable(self._by_metric(ranked[0]), [self._by_metric(row) for row in ranked])
@@ -257,7 +257,7 @@ class _Choosing:
 
     def _row(self, option: Option, ties: Sequence[str]) -> Figure:
         label, row, params = option["label"], self._rows[option["label"]], option["params"]
-        times = ("seconds", "gpu_seconds", "cost", "interval", "measured_seconds")
+        times = ("seconds", "worker_seconds", "cost", "interval", "measured_seconds")
         known = (*times, "n_seeds", "reached", "censored", "cut", "upper_bound")
         cell, timing = self._cells[label], self._timings[label]
         trained = {"cells": [label], "kind": "measured"}
@@ -283,5 +283,5 @@ class _Choosing:
         return {**choice, "caveats": caveats}
 
 
-def _gpu_seconds_an_epoch(row: Mapping[str, Any]) -> float:
+def _worker_seconds_an_epoch(row: Mapping[str, Any]) -> float:
     return float((row["epoch_seconds"]["value"] or math.inf) * row["params"]["num_gpus"])

@@ -44,8 +44,8 @@ def times_to(
 ) -> dict[float, TargetTimes]:
     """The times of all cells to each target: measured, and estimated from all cells of a combination together.
 
-    Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, gpu_seconds, cost and
-    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
+    Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, worker_seconds, cost
+    and interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
     learnt = [(each.cells, trainings_of(each.cells), learns_alike(spec, each)) for each in combinations(cells)]
     found = {}
@@ -78,7 +78,7 @@ def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price:
         interval = None
         if place is not None:
             interval = {"kind": "estimate", "low": math.exp(ends[0, place]), "high": math.exp(ends[1, place])}
-        gpu_seconds = None if seconds is None else seconds * cell.num_gpus
+        worker_seconds = None if seconds is None else seconds * cell.num_gpus
         why = row["why"]
         if why is None and seconds is None:
             missed = row["n_seeds"] - row["reached"]
@@ -91,8 +91,8 @@ def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price:
             {
                 **row,
                 "seconds": seconds,
-                "gpu_seconds": gpu_seconds,
-                "cost": cost_of(gpu_seconds, price),
+                "worker_seconds": worker_seconds,
+                "cost": cost_of(worker_seconds, price),
                 "interval": interval,
                 "measured_seconds": measured,
                 "why": why,
@@ -102,10 +102,10 @@ def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price:
 
 
 def pareto(options: Sequence[Option]) -> list[Option]:
-    """Options that no other beats in both seconds and GPU-seconds, fastest first. Of equal options the first stays."""
+    """Options that no other beats in both seconds and worker-seconds, fastest first. Of equals the first stays."""
     front: list[Option] = []
-    for option in sorted(options, key=lambda option: (option["seconds"], option["gpu_seconds"])):
-        if not front or option["gpu_seconds"] < front[-1]["gpu_seconds"]:
+    for option in sorted(options, key=lambda option: (option["seconds"], option["worker_seconds"])):
+        if not front or option["worker_seconds"] < front[-1]["worker_seconds"]:
             front.append(option)
     return front
 
@@ -136,7 +136,7 @@ class Ratios:
     @cached_property
     def fastest(self) -> Option:
         """The option of the least time; of equal ones the cheapest."""
-        return min(self.options, key=lambda option: (option["seconds"], option["gpu_seconds"]))
+        return min(self.options, key=lambda option: (option["seconds"], option["worker_seconds"]))
 
     def limits(self, others: Sequence[Option], base: Option, *, power: int = 0, sides: Literal[1, 2] = 1) -> Vector:
         """Lower and upper limits of the logarithms of ratios to the base option (2, others): 90 %, all at once.
@@ -159,7 +159,7 @@ class Ratios:
         near = [
             option
             for option in self.options
-            if option["gpu_seconds"] < base["gpu_seconds"]
+            if option["worker_seconds"] < base["worker_seconds"]
             and option["seconds"] <= (1 + self.tolerance) * base["seconds"]
         ]
         limits = np.exp(self.limits(near, base)[1])
@@ -169,7 +169,7 @@ class Ratios:
     def recommended(self) -> Option:
         """The cheapest option whose time is within the tolerance of the fastest's: the fastest itself, if no other."""
         near = [option for option in self.options if self.upper.get(option["label"], math.inf) <= 1 + self.tolerance]
-        return min(near, key=lambda option: option["gpu_seconds"], default=self.fastest)
+        return min(near, key=lambda option: option["worker_seconds"], default=self.fastest)
 
     def ratio(self, option: Option) -> Figure:
         """Its time over the fastest's."""
@@ -187,7 +187,7 @@ class Ratios:
 
     def ties(self, option: Option, role: str) -> list[str]:
         """Labels of the options that it can't be told apart from in what the role is about, the nearest first."""
-        figure = "gpu_seconds" if role == "cheapest" else "seconds"
+        figure = "worker_seconds" if role == "cheapest" else "seconds"
         others = sorted(
             (other for other in self.options if other["label"] != option["label"]), key=lambda other: other[figure]
         )

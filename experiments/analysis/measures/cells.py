@@ -80,7 +80,7 @@ class Cell:
 
     @cached_property
     def label(self) -> str:
-        """`gpus=2 batch=256 lr=0.2`."""
+        """`workers=2 batch=256 lr=0.2`."""
         return label(self.params)
 
     @property

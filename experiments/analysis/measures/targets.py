@@ -87,13 +87,13 @@ def median_time(times: Sequence[tuple[float, bool]]) -> float:
 def study_cost(
     trials: Sequence[Trial], wall_seconds: float | None, price_per_gpu_hour: float | None = None
 ) -> dict[str, Any]:
-    """wall_seconds, train_seconds and gpu_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
+    """wall_seconds, train_seconds and worker_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
 
     overhead_ratio = wall_seconds ÷ critical_path_seconds; 1 would be a study that did nothing but train. Evaluation
     counts as overhead, since train_seconds is time in steps only. wall_seconds: None takes the time from the first
     start to the last end of the trials.
     """
-    gpu_seconds = sum(train_seconds(trial) * int(trial["params"]["num_gpus"]) for trial in trials)
+    worker_seconds = sum(train_seconds(trial) * int(trial["params"]["num_gpus"]) for trial in trials)
     path = critical_path_seconds(trials)
     wall = wall_seconds
     if wall is None:
@@ -103,12 +103,12 @@ def study_cost(
     return {
         "wall_seconds": finite(wall),
         "train_seconds": sum(train_seconds(trial) for trial in trials),
-        "gpu_seconds": gpu_seconds,
+        "worker_seconds": worker_seconds,
         "critical_path_seconds": path,
         "overhead_ratio": wall / path if wall is not None and path > 0 else None,
         "why": why,
         "price_per_gpu_hour": price_per_gpu_hour,
-        "cost": cost_of(gpu_seconds, price_per_gpu_hour),
+        "cost": cost_of(worker_seconds, price_per_gpu_hour),
     }
 
 
@@ -138,8 +138,8 @@ def _span(trial: Trial) -> tuple[float, float] | None:
     return (start, end) if end >= start else None
 
 
-def cost_of(gpu_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
-    """The price of GPU-seconds, in the currency of the hourly price. None if either is unknown."""
-    if gpu_seconds is None or price_per_gpu_hour is None:
+def cost_of(worker_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
+    """The price of worker-seconds, in the currency of the hourly price. None if either is unknown."""
+    if worker_seconds is None or price_per_gpu_hour is None:
         return None
-    return gpu_seconds / SECONDS_PER_HOUR * price_per_gpu_hour
+    return worker_seconds / SECONDS_PER_HOUR * price_per_gpu_hour

@@ -80,11 +80,6 @@ def marked_seconds(choice: Figure) -> str:
     return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
 
 
-def work_unit(summary: Summary) -> str:
-    """The unit of num_gpus × seconds: GPU-seconds, or worker-seconds if workers are CPU processes."""
-    return "worker-seconds" if summary["study"]["device"] == "cpu" else "GPU-seconds"
-
-
 def metric_of(part: Mapping[str, Any]) -> StudyMetric:
     """The metric of a study. part: `study` or `recommendation` of its summary."""
     return StudyMetric(**part["metric"])

@@ -23,7 +23,6 @@ from scalestudy.experiments.analysis.measures.units import (
     range_text,
     seconds_text,
     three_digits,
-    work_unit,
 )
 from scalestudy.experiments.plan.plan import short_name
 
@@ -106,22 +105,20 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
 
 def _beside(chosen: Figure, other: Figure) -> str:
     """What another cell takes, over what the recommended one takes."""
-    time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "gpu_seconds"))
+    time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "worker_seconds"))
     return f"{time:.2f}× the time for {cost:.2f}× the cost"
 
 
 def _settle_words(settle: Figure, chosen: Figure) -> str:
-    unit = "worker-seconds" if chosen["device"] == "cpu" else "GPU-seconds"
     return (
         f"{settle['label']} is cheaper and may be near enough: some {plural(settle['seeds'], 'more seed')} of it and "
-        f"of the fastest would tell, for {three_digits(settle['gpu_seconds'])} {unit}."
+        f"of the fastest would tell, for {three_digits(settle['worker_seconds'])} worker-seconds."
     )
 
 
 def cell_words(choice: Figure) -> str:
     """A choice with its seconds, their interval, and what it takes."""
-    unit = "worker" if choice["device"] == "cpu" else "GPU"
-    inside = [f"{three_digits(choice['gpu_seconds'])} {unit}-seconds"]
+    inside = [f"{three_digits(choice['worker_seconds'])} worker-seconds"]
     if choice["cost"] is not None:
         inside.append(f"cost {money_text(choice['cost'])}")
     if extent := range_text(choice["interval"]):
@@ -197,7 +194,7 @@ def beyond_line(summary: Summary) -> Line | None:
     if best is None or not present(best) or not best["beyond"]:
         none = f"Beyond the {measured} no time to {part['target']:g} is predicted to be shorter."
         return Line("", f"{none}{doubt}{ends}")
-    return Line(f"Beyond the {measured}", f"{_prediction(best, part, work_unit(summary))}.{doubt}{ends}")
+    return Line(f"Beyond the {measured}", f"{_prediction(best, part)}.{doubt}{ends}")
 
 
 def steps_doubt(part: Mapping[str, Any]) -> str:
@@ -205,7 +202,7 @@ def steps_doubt(part: Mapping[str, Any]) -> str:
     return f"Of the steps to {part['target']:g}: {why_of(part)}." if part.get("why") else ""
 
 
-def _prediction(best: Figure, part: Figure, unit: str) -> str:
+def _prediction(best: Figure, part: Figure) -> str:
     """The soonest beyond the measured sizes, compared with what the same laws say about the soonest within them.
 
     A measured time would bring in the error of the laws.
@@ -222,10 +219,10 @@ def _prediction(best: Figure, part: Figure, unit: str) -> str:
         return words
     least = min(within, key=lambda row: float(row["seconds_to_target"]))
     faster = least["seconds_to_target"] / best["seconds_to_target"]
-    dearer = best["gpu_seconds"] / least["gpu_seconds"]
+    dearer = best["worker_seconds"] / least["worker_seconds"]
     return (
         f"{words}, {faster:.2f}× as fast as predicted of {least['num_gpus']} at batch {least['batch_size']:g}, for "
-        f"{dearer:.2f}× the {unit}"
+        f"{dearer:.2f}× the worker-seconds"
     )
 
 

@@ -158,12 +158,12 @@ def test_the_verdict_has_a_threshold() -> None:
     # four workers at batch 32: 0.002 / (0.002 + 0.008) is 20 % of a step, 0.001 / (0.001 + 0.008) 11 %
     def judged(law: Law) -> dict[str, Any] | None:
         summary = summary_of(GRID, law)
-        (row,) = [row for row in summary["timings"] if row["label"] == "gpus=4 batch=32"]
+        (row,) = [row for row in summary["timings"] if row["label"] == "workers=4 batch=32"]
         return slow_optimizer(Case.of(summary["timings"], {"recommended": {"label": row["cells"][0]}}))
 
     found = judged(Law(**{**vars(FLAT), "optimizer": 0.002}))
     assert found is not None
-    assert found["evidence"] == {"gpus=4 batch=32": pytest.approx(0.2)}
+    assert found["evidence"] == {"workers=4 batch=32": pytest.approx(0.2)}
     assert judged(FLAT) is None
 
 

@@ -33,10 +33,10 @@ TEXT = """
     sweep: {num_gpus: [1, 2], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}
 """
 ENDINGS = {
-    "gpus=1 batch=32 lr=0.2 seed=0": "failed",
-    "gpus=2 batch=32 lr=0.2 seed=1": "diverged",
-    "gpus=2 batch=64 lr=0.2 seed=0": "skipped",
-    "gpus=2 batch=128 lr=0.2 seed=1": "out_of_memory",
+    "workers=1 batch=32 lr=0.2 seed=0": "failed",
+    "workers=2 batch=32 lr=0.2 seed=1": "diverged",
+    "workers=2 batch=64 lr=0.2 seed=0": "skipped",
+    "workers=2 batch=128 lr=0.2 seed=1": "out_of_memory",
 }
 OF_TRIALS = ("kind", "flags", "world", "details", "error", "started_at", "ended_at", "train_seconds")
 OF_EPOCHS = ("phases", "samples_per_second", "grad_sq_norm")
@@ -106,7 +106,7 @@ def test_what_can_be_had_otherwise_is_as_it_was():
         assert found["recommendation"] == truth["recommendation"], key
     for key in ("train_seconds", "samples_per_second"):
         found = summarise(*older(key))
-        assert found["cost"]["gpu_seconds"] == pytest.approx(truth["cost"]["gpu_seconds"])
+        assert found["cost"]["worker_seconds"] == pytest.approx(truth["cost"]["worker_seconds"])
         for row, known in zip(found["cells"], truth["cells"], strict=True):
             assert row["samples_per_second"] == pytest.approx(known["samples_per_second"])
 
@@ -165,7 +165,7 @@ def test_their_first_epoch_is_left_out_of_timings_as_their_siblings_is():
     scatters = [row["scatter"]["seconds"]["value"] for row in found["timings"]]
     assert all(value is None or value == pytest.approx(0) for value in scatters)
     assert not [verdict for verdict in found["verdicts"] if verdict["cause"] == "disturbed"]
-    assert "stopped within their first epoch" in rows_of(found)["gpus=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
+    assert "stopped within their first epoch" in rows_of(found)["workers=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
 
 
 def test_one_stopped_after_two_epochs_is_timed_by_its_second():
@@ -187,10 +187,10 @@ def test_without_longer_siblings_the_first_epoch_is_all_there_is():
 def test_of_those_that_had_not_met_the_target_it_is_known_how_long_they_had_not():
     rows = rows_of(summarise(*stopped_study(Law(learning=90))), "time_to_target")
     # 0.985 - 0.885 exp(-90 * 0.4 / 64 e) is 0.487 after one epoch and 0.698 after two
-    left = rows["gpus=1 batch=64 lr=0.4"]
+    left = rows["workers=1 batch=64 lr=0.4"]
     assert (left["n_seeds"], left["reached"], left["censored"], left["cut"]) == (3, 1, 2, 2)
     assert left["seconds"] == pytest.approx(left["measured_seconds"], rel=0.1), "the seed that went on is the median"
-    none = rows["gpus=1 batch=64 lr=0.1"]
+    none = rows["workers=1 batch=64 lr=0.1"]
     assert (none["n_seeds"], none["reached"], none["censored"], none["seconds"]) == (3, 0, 3, None)
     assert none["why"] == f"3 of 3 seeds did not reach 0.5 within {Law().epoch_seconds(1, 64):.3g} s"
 
@@ -199,12 +199,12 @@ def test_a_seed_that_had_met_the_target_counts():
     spec, plan, trials = study_of(STOPPED, Law(learning=900))
     for epochs, counted in ((1, (0, 3)), (2, (3, 0))):  # one evaluation that meets it does not yet reach it
         rows = rows_of(summarise(spec, plan, [stopped_after(trial, epochs) for trial in trials]), "time_to_target")
-        assert (rows["gpus=1 batch=64 lr=0.4"]["reached"], rows["gpus=1 batch=64 lr=0.4"]["censored"]) == counted
+        assert (rows["workers=1 batch=64 lr=0.4"]["reached"], rows["workers=1 batch=64 lr=0.4"]["censored"]) == counted
 
 
 def test_one_that_diverged_still_missed():
-    spec, plan, trials = study_of(STOPPED, Law(learning=90), endings={"gpus=1 batch=64 lr=0.4 seed=1": "diverged"})
-    row = rows_of(summarise(spec, plan, trials), "time_to_target")["gpus=1 batch=64 lr=0.4"]
+    spec, plan, trials = study_of(STOPPED, Law(learning=90), endings={"workers=1 batch=64 lr=0.4 seed=1": "diverged"})
+    row = rows_of(summarise(spec, plan, trials), "time_to_target")["workers=1 batch=64 lr=0.4"]
     assert (row["n_seeds"], row["reached"], row["censored"]) == (3, 2, 0)
 
 
@@ -228,8 +228,8 @@ def test_a_rate_that_was_given_up_is_a_rate_that_was_tried():
 
 def test_rows_and_caveats_say_how_many_and_after_how_many_epochs():
     summary = summarise(*stopped_study(Law()))
-    assert rows_of(summary)["gpus=1 batch=64 lr=0.4"]["stopped_after"] == [1, 1]
-    assert rows_of(summary)["gpus=1 batch=64 lr=0.2"]["stopped_after"] == []
+    assert rows_of(summary)["workers=1 batch=64 lr=0.4"]["stopped_after"] == [1, 1]
+    assert rows_of(summary)["workers=1 batch=64 lr=0.2"]["stopped_after"] == []
     (words,) = [words for words in words_of(summary) if words.startswith("10 trainings were stopped early")]
     assert "the time to the target counts it as under way up to its end" in words
     assert cut_caveats([]) == []
@@ -243,7 +243,7 @@ def test_trainings_that_stopped_at_the_target_say_so_and_are_compared_by_their_t
         for trial in trials
     ]
     whole, cut = (summarise(spec, plan, each) for each in (trials, ends))
-    label = "gpus=1 batch=64 lr=0.4"
+    label = "workers=1 batch=64 lr=0.4"
     row, same = rows_of(cut, "time_to_target")[label], rows_of(whole, "time_to_target")[label]
     assert (row["measured_seconds"], row["reached"], row["censored"]) == (same["measured_seconds"], 3, 0)
     assert (rows_of(cut)[label]["trials"]["at_target"], rows_of(cut)[label]["stopped_after"]) == (3, [3, 3, 3])

@@ -24,7 +24,7 @@ def test_the_cost_is_estimated_from_earlier_epochs():
     cost = estimate(plan, known)
     # 2 trials × 3 epochs × 2.5 s; the second with 2 workers: 7.5 · 1 + 7.5 · 2
     assert (cost.trials, cost.epochs, cost.worker_epochs) == (2, 6, 9)
-    assert (cost.seconds, cost.gpu_seconds, cost.why) == (15.0, 22.5, None)
+    assert (cost.seconds, cost.worker_seconds, cost.why) == (15.0, 22.5, None)
 
 
 def test_a_timing_of_another_way_of_training_does_not_count():
@@ -61,7 +61,7 @@ def test_without_earlier_epochs_the_cost_says_why():
     _, plan, trials = study_of(GRID)
     for earlier in ([], trials, [{**trials[0], "workload": {"model": "other"}}]):
         cost = estimate(plan, earlier)
-        assert (cost.seconds, cost.gpu_seconds) == (None, None)
+        assert (cost.seconds, cost.worker_seconds) == (None, None)
         assert "16 of 16" in cost.why
 
 
@@ -94,7 +94,7 @@ def test_what_was_not_timed_is_scaled_between_the_extremes():
     # or 1.5 times: batch 32: 10 of 0.05 to 0.15 s; batch 64: 5 of 0.1 (per worker 32) to 0.3 s. Two epochs each
     assert cost.seconds is None
     assert cost.seconds_between == pytest.approx((2 * (1 + 0.5 + 0.5 + 0.5), 2 * (1 + 1 + 1.5 + 1.5)))
-    assert cost.gpu_seconds_between == pytest.approx((2 * (1 + 0.5 + 1 + 1), 2 * (1 + 1 + 3 + 3)))
+    assert cost.worker_seconds_between == pytest.approx((2 * (1 + 0.5 + 1 + 1), 2 * (1 + 1 + 3 + 3)))
     assert cost.timed == 1
     assert cost.why == "no earlier timing for 3 of 4 trials"
 
@@ -168,7 +168,7 @@ def test_the_estimate_in_seconds():
     cost = estimate(plan, records_of_epochs(grid, make_trials(grid, Law()), {1: 2.0, 2: 1.5}))
     # trainings 8 × 4 × 2 s; held out 4 × 4 × 1.5 s; timings 65 steps of 0.2 s and of 0.15 s, two batch sizes, twice
     assert cost.seconds == pytest.approx(64 + 24 + 4 * 65 * (0.2 + 0.15))
-    assert cost.gpu_seconds == pytest.approx(64 + 48 + 4 * 65 * (0.2 + 0.3))
-    assert cost.grid.gpu_seconds == pytest.approx(64 + 8 * 4 * 1.5 * 2)
+    assert cost.worker_seconds == pytest.approx(64 + 48 + 4 * 65 * (0.2 + 0.3))
+    assert cost.grid.worker_seconds == pytest.approx(64 + 8 * 4 * 1.5 * 2)
     trained = records_of_epochs(plan, make_trials(plan, Law()), {1: 2.0})
     assert estimate(plan, trained).seconds is None, "nobody knows what two workers take"

@@ -19,13 +19,13 @@ GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32], learning_rate: 
 def test_order_is_by_num_gpus_then_as_the_grid_runs():
     names = [trial.run_name for trial in make_plan(spec_of(GRID)).trials]
     assert names[:5] == [
-        "gpus=1 batch=64 lr=0.2 seed=1",
-        "gpus=1 batch=64 lr=0.2 seed=0",
-        "gpus=1 batch=64 lr=0.1 seed=1",
-        "gpus=1 batch=64 lr=0.1 seed=0",
-        "gpus=1 batch=32 lr=0.2 seed=1",
+        "workers=1 batch=64 lr=0.2 seed=1",
+        "workers=1 batch=64 lr=0.2 seed=0",
+        "workers=1 batch=64 lr=0.1 seed=1",
+        "workers=1 batch=64 lr=0.1 seed=0",
+        "workers=1 batch=32 lr=0.2 seed=1",
     ]
-    assert names[8] == "gpus=2 batch=64 lr=0.2 seed=1"
+    assert names[8] == "workers=2 batch=64 lr=0.2 seed=1"
     assert len(set(names)) == 16
 
 
@@ -46,7 +46,7 @@ def test_swept_train_keys_are_put_in_and_named():
     last = plan.trials[-1]
     assert (last.train["gradient_sync"], last.train["optimizer"]["momentum"]) == ("naive", 0.9)
     assert last.params["train.optimizer.momentum"] == 0.9
-    assert last.run_name == "gpus=1 batch=256 lr=0.1 seed=0 gradient_sync=naive momentum=0.9"
+    assert last.run_name == "workers=1 batch=256 lr=0.1 seed=0 gradient_sync=naive momentum=0.9"
     assert "seed" not in last.cell
     assert plan.trials[0].train["optimizer"]["momentum"] == 0
 
@@ -137,7 +137,8 @@ def test_the_grid_is_complete_and_sorted(gpus, batches, seeds):
 
 def test_labels_are_short():
     assert (
-        label({"num_gpus": 2, "learning_rate": 1e-05, "train.shards": [1.0, 3.0]}) == "gpus=2 lr=1e-05 shards=[1.0,3.0]"
+        label({"num_gpus": 2, "learning_rate": 1e-05, "train.shards": [1.0, 3.0]})
+        == "workers=2 lr=1e-05 shards=[1.0,3.0]"
     )
 
 

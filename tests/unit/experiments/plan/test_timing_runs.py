@@ -36,14 +36,14 @@ def test_each_kind_of_step_is_timed_twice_with_others_between_the_most_workers_f
     """Back from where the first round ended: its last group is at hand. Each group is exchanged once a round."""
     timings = timings_of()
     assert [trial.run_name for trial in timings] == [
-        "timing gpus=2 batch=32",
-        "timing gpus=2 batch=128",
-        "timing gpus=1 batch=32",
-        "timing gpus=1 batch=128",
-        "timing gpus=1 batch=32",
-        "timing gpus=1 batch=128",
-        "timing gpus=2 batch=32",
-        "timing gpus=2 batch=128",
+        "timing workers=2 batch=32",
+        "timing workers=2 batch=128",
+        "timing workers=1 batch=32",
+        "timing workers=1 batch=128",
+        "timing workers=1 batch=32",
+        "timing workers=1 batch=128",
+        "timing workers=2 batch=32",
+        "timing workers=2 batch=128",
     ]
     trained = make_plan(spec_of(TEXT)).trials
     ids = {trial.trial_id for trial in timings}
@@ -79,20 +79,20 @@ def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
 def test_what_was_not_disturbed_is_not_timed_again():
     assert timings_of(flags={}) == []
     assert timings_of(flags={"*": ["oversubscribed", "resumed"]}) == []
-    one = timings_of(flags={"gpus=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
-    assert [trial.run_name for trial in one] == ["timing gpus=2 batch=32"] * 2
+    one = timings_of(flags={"workers=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
+    assert [trial.run_name for trial in one] == ["timing workers=2 batch=32"] * 2
 
 
 @pytest.mark.parametrize("ending", ["diverged", "failed", "out_of_memory", "skipped"])
 def test_what_no_trial_finished_is_not_timed(ending):
-    endings = {f"gpus=2 batch=32 lr={rate} seed={seed}": ending for rate in (0.1, 0.2) for seed in (0, 1)}
-    assert "timing gpus=2 batch=32" not in {trial.run_name for trial in timings_of(endings=endings)}
+    endings = {f"workers=2 batch=32 lr={rate} seed={seed}": ending for rate in (0.1, 0.2) for seed in (0, 1)}
+    assert "timing workers=2 batch=32" not in {trial.run_name for trial in timings_of(endings=endings)}
     assert timings_of(endings={"*": ending}) == []
 
 
 def test_the_rate_and_the_seed_are_of_the_first_trial_that_finished():
-    first = "gpus=1 batch=32 lr=0.1 seed=0"
-    found = [each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing gpus=1 batch=32"]
+    first = "workers=1 batch=32 lr=0.1 seed=0"
+    found = [each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing workers=1 batch=32"]
     assert [(trial.learning_rate, trial.seed) for trial in found] == [(0.1, 1)] * 2
 
 
@@ -185,7 +185,7 @@ def test_timing_runs_are_counted_apart(study):
     assert (before["timing_runs"], after["timing_runs"]) == ({"runs": 0, "used": 0}, {"runs": 8, "used": 8})
     assert [row["label"] for row in after["cells"]] == [row["label"] for row in before["cells"]]
     assert [row["trials"] for row in after["cells"]] == [row["trials"] for row in before["cells"]]
-    assert after["cost"]["gpu_seconds"] > before["cost"]["gpu_seconds"], "they cost something all the same"
+    assert after["cost"]["worker_seconds"] > before["cost"]["worker_seconds"], "they cost something all the same"
 
 
 def failed(timing):
@@ -222,7 +222,7 @@ def test_a_kind_of_step_whose_timing_runs_failed_is_left_as_it_was(study):
     assert row_of(after["cells"], **params)["flags"] == ["shared_node"]
     assert row_of(after["cells"], num_gpus=2, batch_size=128)["flags"] == []
     assert (after["trials"]["failed"], after["timing_runs"]) == (0, {"runs": 8, "used": 6})
-    assert after["failures"][0]["trials"] == ["timing gpus=2 batch=32"] * 2
+    assert after["failures"][0]["trials"] == ["timing workers=2 batch=32"] * 2
 
 
 def test_a_cell_that_only_diverged_gets_no_timings(study):
@@ -253,7 +253,7 @@ def test_other_keys_that_change_a_step_are_timed_with_every_num_gpus():
     plan = make_plan(spec)
     names = [trial.run_name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
     assert names == [
-        f"timing gpus={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1, 1, 2) for sync in ("ddp", "ring")
+        f"timing workers={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1, 1, 2) for sync in ("ddp", "ring")
     ]
 
 
@@ -270,6 +270,6 @@ def test_timing_runs_are_those_of_a_packed_grid():
 
 def test_what_no_training_finished_is_not_timed():
     plan = make_plan(spec_of(SMALL))
-    endings = {f"gpus=1 batch=32 lr={rate} seed={seed}": "diverged" for rate in (0.1, 0.2) for seed in (0, 1)}
+    endings = {f"workers=1 batch=32 lr={rate} seed={seed}": "diverged" for rate in (0.1, 0.2) for seed in (0, 1)}
     found = timing_trials(spec_of(SMALL), plan.swept, records_of(plan, endings=endings), plan.factorised)
     assert {trial.batch_size for trial in found} == {128}

@@ -9,7 +9,7 @@ from scalestudy.experiments.report.live import last_lines, write_live_page
 from tests.support.report_pages import Page
 from tests.support.synthetic_studies import TINY, folder_of
 
-TOLD = {"ended": 2, "planned": 4, "progress": "2/4 trials", "running": ["gpus=2 batch=32: epoch 3 of 8"]}
+TOLD = {"ended": 2, "planned": 4, "progress": "2/4 trials", "running": ["workers=2 batch=32: epoch 3 of 8"]}
 
 
 def test_the_page_shows_what_has_ended_and_what_runs(tmp_path):
@@ -19,7 +19,7 @@ def test_the_page_shows_what_has_ended_and_what_runs(tmp_path):
     folder.log_file.write_text(json.dumps({"at": "2026-01-01T10:11:12.5Z", "message": "a </pre> message"}), "utf-8")
     write_live_page(folder, TOLD)
     page = Page(folder.report_file.read_text("utf-8"))
-    for words in ("2/4 trials", "gpus=2 batch=32: epoch 3 of 8", "10:11:12 a </pre> message"):
+    for words in ("2/4 trials", "workers=2 batch=32: epoch 3 of 8", "10:11:12 a </pre> message"):
         assert words in page.shown
     assert len(page.tables["Table of cells"]) == 5
     assert abs(float(dict(page.attributes)["data-written"]) - time.time()) < 60

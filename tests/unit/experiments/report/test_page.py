@@ -101,7 +101,7 @@ def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary,
         low, high = (f"{chosen[role]['interval'][end]:.1f} s" for end in ("low", "high"))
         assert f"{low} to {high} at 90%" in cards
         assert f"measured: {chosen[role]['n_seeds']} seeds" in cards
-    assert f"{chosen['cheapest']['gpu_seconds']:.1f} GPU-seconds" in cards
+    assert f"{chosen['cheapest']['worker_seconds']:.1f} worker-seconds" in cards
 
 
 def test_caveats_stand_with_their_choice_and_shared_ones_once():
@@ -152,7 +152,10 @@ def test_the_predictions_are_the_summarys(summary, page):
         assert told == [near(truth[key]) for key in header_keys()]
         low, high = row[6].split(" to ")
         assert [number(low), number(high)] == [near(truth["low"]), near(truth["high"])]
-        assert [number(row[7]), number(row[8])] == [near(truth["gpu_seconds"]), pytest.approx(truth["cost"], rel=0.03)]
+        assert [number(row[7]), number(row[8])] == [
+            near(truth["worker_seconds"]),
+            pytest.approx(truth["cost"], rel=0.03),
+        ]
     assert summary["predictions"]["breaks_at"]["why"] in page.said
     assert [row[9] for row in rows[:5]] == ["cheapest", "", "", "", "fastest; beyond the measured"]
 
@@ -212,7 +215,7 @@ def test_the_factorised_study_is_the_summarys(summary, page):
         assert row[0] == truth["label"]
         assert [number(row[1]), number(row[2])] == [near(truth["predicted_seconds"]), near(truth["measured_seconds"])]
         assert number(row[3]) == pytest.approx(truth["error"], abs=0.0006)
-    assert "It took 9,100 GPU-seconds, the full grid is predicted to take 36,000. Factorising saves 75%" in page.said
+    assert "It took 9,100 worker-seconds, the full grid is predicted to take 36,000. Factorising saves 75%" in page.said
 
 
 def test_factorising_that_costs_more_than_the_grid_saves_nothing(summary):
@@ -317,11 +320,14 @@ def test_seeds_that_were_stopped_do_not_stand_as_if_they_had_finished():
 
 def test_a_verdict_and_the_answer_to_scaling_are_marked_where_their_timings_are():
     summary = rich_summary()
-    summary["verdicts"][-1] |= {"words": "A fixed cost (gpus=2 batch=128).", "evidence": {"gpus=2 batch=128": 0.77}}
-    assert "A fixed cost (gpus=2 batch=128) †." not in page_of(summary).said
+    summary["verdicts"][-1] |= {
+        "words": "A fixed cost (workers=2 batch=128).",
+        "evidence": {"workers=2 batch=128": 0.77},
+    }
+    assert "A fixed cost (workers=2 batch=128) †." not in page_of(summary).said
     for row in summary["timings"]:
-        row["flags"] = ["resumed"] if row["label"] == "gpus=2 batch=128" else []
-    assert "A fixed cost (gpus=2 batch=128) †." in page_of(summary).said
+        row["flags"] = ["resumed"] if row["label"] == "workers=2 batch=128" else []
+    assert "A fixed cost (workers=2 batch=128) †." in page_of(summary).said
     assert f"{summary['scaling']['words'].rstrip('.')} †." in speedup_figure(summary).caption
 
 

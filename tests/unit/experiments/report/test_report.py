@@ -19,7 +19,7 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    endings = {"gpus=2 batch=128 lr=0.1 seed=1": "failed"}
+    endings = {"workers=2 batch=128 lr=0.1 seed=1": "failed"}
     message = "</td><script>alert(2)</script> $x^{y"
     folder = folder_of(
         tmp_path_factory.mktemp("runs") / "x-1", TEXT, Law(noise=0.05, learning=130), endings=endings, message=message
@@ -204,7 +204,7 @@ CASES = {
     ),
     "many rates": (
         f"name: x\ntargets: {{accuracy: [0.2]}}\nsweep: {{num_gpus: [1, 2], learning_rate: {MANY}}}",
-        {"endings": {"gpus=1 batch=256 lr=0.01 seed=0": "diverged"}},
+        {"endings": {"workers=1 batch=256 lr=0.01 seed=0": "diverged"}},
     ),
     "two strategies": (
         "name: x\ntargets: {accuracy: [0.2]}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], "

@@ -93,7 +93,7 @@ def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
     advice, lines = advised(folder, **{**WISHES, "accuracy": 0.999, "by": by})
     assert advice["target"] is None
     assert advice["choice"]["label"]  # the most accurate
-    assert lines[0].startswith("No cell reached a test accuracy of 0.999: the best, gpus=1 batch=32 lr=0.2, came to")
+    assert lines[0].startswith("No cell reached a test accuracy of 0.999: the best, workers=1 batch=32 lr=0.2, came to")
     assert not any(line.startswith("Choose ") or "least" in line for line in lines)
     advice, lines = advised(folder, **{**WISHES, "accuracy": 0.11, "by": by})
     assert (advice["target"], advice["choice"]) == (0.11, advice["best_accuracy"])

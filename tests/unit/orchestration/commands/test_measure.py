@@ -44,9 +44,9 @@ def test_a_cheap_cell_is_trained_and_the_plan_gives_an_interval(tmp_path, monkey
     cost, (rests_on,) = plain["estimate"], plain["rests_on"]
     low, high = cost["seconds_between"]
     assert 0 < low < high
-    assert cost["gpu_seconds_between"][0] > low
+    assert cost["worker_seconds_between"][0] > low
     assert (cost["seconds"], cost["timed"]) == (None, 2), "two rates of the cell that was timed"
-    assert "steps of gpus=1 batch=64" in rests_on
+    assert "steps of workers=1 batch=64" in rests_on
     assert plain["schedule"]["unit"] == "seconds"
     assert plain["schedule"]["scaled"] == 10
 
@@ -56,7 +56,7 @@ def test_a_model_that_fails_is_told_with_what_it_said(tmp_path):
     model = {"model": "tests.support.user_models:fails_when_built", "data": "digits"}
     done = scalestudy("plan", write_spec(tmp_path, workload=model), "--measure", cwd=tmp_path)
     assert done.returncode == 2
-    assert "--measure: gpus=1 batch=64" in done.stderr
+    assert "--measure: workers=1 batch=64" in done.stderr
     assert "no weights for this model" in done.stderr
     assert "Traceback" not in done.stderr
 

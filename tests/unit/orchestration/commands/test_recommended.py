@@ -75,7 +75,7 @@ def test_what_was_asked_for_stands_in_it(folder):
     assert asked.targets.accuracy == (0.4,)
     assert (asked.targets.price_per_gpu_hour, asked.targets.tolerance) == (3.0, 0.5)
     assert asked.sweep.num_gpus == (1,)
-    assert asked.description.startswith("The cheapest cell of scaled: gpus=1 ")
+    assert asked.description.startswith("The cheapest cell of scaled: workers=1 ")
 
 
 def test_the_seeds_of_points_are_theirs(tmp_path):

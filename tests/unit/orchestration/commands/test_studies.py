@@ -153,7 +153,7 @@ def test_the_command_prints_a_table_or_json(here):
     head, first, second = done.stdout.splitlines()
     assert all(name in head for name in HEADER)
     assert first.split()[:5] == ["runs/b", "finished", "4/4", "2033-05-18", "03:33"]
-    assert second.startswith("runs/a-long-name  finished  4/4     2001-09-09 01:46  gpus=")
+    assert second.startswith("runs/a-long-name  finished  4/4     2001-09-09 01:46  workers=")
     plain = json.loads(scalestudy("list", "--json", cwd=here).stdout)
     assert [each["folder"] for each in plain] == ["runs/b", "runs/a-long-name"]
     assert plain[0]["started"] == "2033-05-18T03:33:20+00:00"

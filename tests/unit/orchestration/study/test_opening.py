@@ -128,8 +128,8 @@ def test_what_may_change_beside_the_points(folder):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("epochs: 2", "epochs: 3", r"2 of the trials that have run are not in the spec \(gpus=1 batch=32 lr=0.1"),
-        ("[0.1, 0.2]", "[0.1, 0.4]", r"1 of the trials that have run are not in the spec \(gpus=1 batch=32 lr=0.2"),
+        ("epochs: 2", "epochs: 3", r"2 of the trials that have run are not in the spec \(workers=1 batch=32 lr=0.1"),
+        ("[0.1, 0.2]", "[0.1, 0.4]", r"1 of the trials that have run are not in the spec \(workers=1 batch=32 lr=0.2"),
         ("name: tiny", "name: other", "is the study tiny, not other"),
         ("train:", "search: {method: random, samples: 2}\ntrain:", "search: differs from the study's spec"),
         ("train:", "search: {scheduler: asha}\ntrain:", "search: differs from the study's spec"),

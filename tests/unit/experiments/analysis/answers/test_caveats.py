@@ -68,14 +68,14 @@ def test_edges_of_the_rates_tried_whatever_the_number_of_workers():
     # on two workers alone the highest was tried
     trials = [trial for trial in trials if trial["params"]["num_gpus"] == 2 or trial["params"]["learning_rate"] < 0.4]
     assert rate_edges(gather(plan, trials, ACCURACY)) == {
-        "gpus=1 batch=64 lr=0.1": "lowest",
-        "gpus=2 batch=64 lr=0.1": "lowest",
-        "gpus=1 batch=64 lr=0.4": "highest",
-        "gpus=2 batch=64 lr=0.4": "highest",
+        "workers=1 batch=64 lr=0.1": "lowest",
+        "workers=2 batch=64 lr=0.1": "lowest",
+        "workers=1 batch=64 lr=0.4": "highest",
+        "workers=2 batch=64 lr=0.4": "highest",
     }
     for trial in trials:
         trial["status"] = "out_of_memory" if trial["params"]["learning_rate"] != 0.2 else "diverged"
-    assert rate_edges(gather(plan, trials, ACCURACY))["gpus=1 batch=64 lr=0.2"] == "only"
+    assert rate_edges(gather(plan, trials, ACCURACY))["workers=1 batch=64 lr=0.2"] == "only"
 
 
 def test_edges_of_the_batch_sizes_tried_each_at_its_own_rates():
@@ -83,10 +83,10 @@ def test_edges_of_the_batch_sizes_tried_each_at_its_own_rates():
     own = {32: 0.1, 64: 0.1, 128: 0.4}
     trials = [trial for trial in trials if trial["params"]["learning_rate"] == own[trial["params"]["batch_size"]]]
     assert batch_edges(gather(plan, trials, ACCURACY)) == {
-        "gpus=1 batch=32 lr=0.1": "lowest",
-        "gpus=1 batch=32 lr=0.4": "lowest",
-        "gpus=1 batch=128 lr=0.1": "highest",
-        "gpus=1 batch=128 lr=0.4": "highest",
+        "workers=1 batch=32 lr=0.1": "lowest",
+        "workers=1 batch=32 lr=0.4": "lowest",
+        "workers=1 batch=128 lr=0.1": "highest",
+        "workers=1 batch=128 lr=0.4": "highest",
     }
 
 

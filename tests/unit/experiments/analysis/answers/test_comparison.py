@@ -96,7 +96,7 @@ def test_epochs_are_the_repeats_of_a_time_also_of_timing_runs():
     one, other = Law(samples=640), Law(samples=640, per_example=3e-4)  # 65 steps: 6 epochs or more, the first left out
     found = compare({"a": factorised_study(text, one).summary(), "b": factorised_study(text, other).summary()})
     assert {row["measures"]["epoch s"][1]["answer"] for row in found["cells"]} == {"more"}
-    assert {row["measures"]["epoch s"][1]["n"] for row in found["cells"] if "gpus=1" in row["label"]} == {2}
+    assert {row["measures"]["epoch s"][1]["n"] for row in found["cells"] if "workers=1" in row["label"]} == {2}
     assert {row["measures"]["samples/s"][1]["answer"] for row in found["cells"]} == {"less"}
 
 
@@ -139,8 +139,8 @@ def test_cells_that_only_one_has():
     found = compare({"a": study(batches="[32, 64]"), "b": study(batches="[64, 128]")})
     assert [row["params"]["batch_size"] for row in found["cells"]] == [64, 64]
     assert found["only"] == {
-        "a": ["gpus=1 batch=32 lr=0.1", "gpus=2 batch=32 lr=0.1"],
-        "b": ["gpus=1 batch=128 lr=0.1", "gpus=2 batch=128 lr=0.1"],
+        "a": ["workers=1 batch=32 lr=0.1", "workers=2 batch=32 lr=0.1"],
+        "b": ["workers=1 batch=128 lr=0.1", "workers=2 batch=128 lr=0.1"],
     }
     assert "a alone has 2 cells" in comparison_lines(found)
 

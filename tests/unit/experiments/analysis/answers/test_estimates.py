@@ -16,7 +16,7 @@ from tests.support.trials import Law
 
 TARGET = 0.8
 SIZE = {"workers": "[1, 2]", "batches": "[128, 256, 512]", "rates": "[0.1, 0.2, 0.4]", "seeds": "[0, 1, 2]"}
-CELL = "gpus=1 batch=256 lr=0.2"
+CELL = "workers=1 batch=256 lr=0.2"
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +147,12 @@ def test_the_epochs_of_cells_that_differ_in_workers_alone_cancel(known):
     place = {label: number for number, label in enumerate(found.labels)}
     for batch in (128, 256):
         ratios = [
-            found.draws[:, place[f"gpus=2 batch={batch} lr={rate}"]]
-            - found.draws[:, place[f"gpus=1 batch={batch} lr={rate}"]]
+            found.draws[:, place[f"workers=2 batch={batch} lr={rate}"]]
+            - found.draws[:, place[f"workers=1 batch={batch} lr={rate}"]]
             for rate in ("0.1", "0.2")
         ]
         assert ratios[0] == pytest.approx(ratios[1], abs=1e-9), "their epochs cancel, draw by draw"
-        assert ratios[0].std() < 0.5 * found.draws[:, place[f"gpus=1 batch={batch} lr=0.1"]].std()
+        assert ratios[0].std() < 0.5 * found.draws[:, place[f"workers=1 batch={batch} lr=0.1"]].std()
 
 
 def test_the_first_epoch_s_warm_up_is_part_of_the_time(known):
@@ -163,7 +163,7 @@ def test_the_first_epoch_s_warm_up_is_part_of_the_time(known):
 
     usual, slow = times(plan, trials), times(plan, changed(trials, warmed_up, num_gpus=1))
     for label, seconds in usual.items():
-        assert slow[label] == pytest.approx(seconds + (7.0 if label.startswith("gpus=1") else 0.0), rel=1e-6)
+        assert slow[label] == pytest.approx(seconds + (7.0 if label.startswith("workers=1") else 0.0), rel=1e-6)
 
 
 def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known):
@@ -171,7 +171,7 @@ def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known
     lost = changed(trials, lambda trial: trial.update(status="out_of_memory", epochs=[]), **ONE, seed=1)
     usual, slow = times(plan, trials), times(plan, lost)
     assert slow[CELL] > 1.01 * usual[CELL]
-    assert slow["gpus=2 batch=256 lr=0.2"] == pytest.approx(usual["gpus=2 batch=256 lr=0.2"], rel=0.01)
+    assert slow["workers=2 batch=256 lr=0.2"] == pytest.approx(usual["workers=2 batch=256 lr=0.2"], rel=0.01)
 
 
 def test_nothing_known_is_no_cell(known):

@@ -100,9 +100,9 @@ def test_held_out_cells_show_no_error(summary):
 
 def test_what_it_cost_against_the_grid(study, summary, grid):
     part = summary["factorised"]
-    assert part["gpu_seconds"] == pytest.approx(summary["cost"]["gpu_seconds"])
-    assert part["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
-    assert part["saved_by_factorising"] == pytest.approx(1 - part["gpu_seconds"] / part["grid_gpu_seconds"])
+    assert part["worker_seconds"] == pytest.approx(summary["cost"]["worker_seconds"])
+    assert part["grid_worker_seconds"] == pytest.approx(grid["cost"]["worker_seconds"])
+    assert part["saved_by_factorising"] == pytest.approx(1 - part["worker_seconds"] / part["grid_worker_seconds"])
     assert (part["saved_by_asha"], part["why"]) == (None, None)
 
 
@@ -140,10 +140,10 @@ def test_what_asha_saves_is_told_apart():
     """Half of the trainings stop after one of six epochs; the others have spent what they have without it."""
     half = factorised_study(ASHA, change=lambda r: stopped_after(r, 1) if r["params"]["learning_rate"] == 0.1 else r)
     whole, part = factorised_study(TEXT).summary()["factorised"], half.summary()["factorised"]
-    assert part["grid_gpu_seconds"] == pytest.approx(whole["grid_gpu_seconds"])
-    assert part["gpu_seconds"] < whole["gpu_seconds"]
+    assert part["grid_worker_seconds"] == pytest.approx(whole["grid_worker_seconds"])
+    assert part["worker_seconds"] < whole["worker_seconds"]
     together = (1 - part["saved_by_factorising"]) * (1 - part["saved_by_asha"])
-    assert together == pytest.approx(part["gpu_seconds"] / part["grid_gpu_seconds"])
+    assert together == pytest.approx(part["worker_seconds"] / part["grid_worker_seconds"])
     spent = {t["trial_id"]: t["train_seconds"] * t["params"]["num_gpus"] for t in half.trials}
     saved = sum(5 * spent[t["trial_id"]] for t in half.trained if t["status"] == "stopped")
     assert part["saved_by_asha"] == pytest.approx(saved / (saved + sum(spent.values())))
@@ -167,7 +167,7 @@ def test_without_a_timing_run_an_inferred_cell_has_no_time():
         assert {(each["seconds"], each["n_seeds"]) for each in times} == {(None, 0)}
         assert all("no timing run" in each["why"] for each in times)
     part = summary["factorised"]
-    assert (part["timings"], part["grid_gpu_seconds"], part["saved_by_factorising"]) == (10, None, None)
+    assert (part["timings"], part["grid_worker_seconds"], part["saved_by_factorising"]) == (10, None, None)
     assert "no timing run" in part["why"]
     json.dumps(summary, allow_nan=False)
 
@@ -205,15 +205,15 @@ def test_where_no_cell_is_inferred_none_is_counted():
 
 
 def test_trainings_that_diverged_count_as_they_would_in_the_grid():
-    endings = {f"gpus=1 batch=32 lr=0.2 seed={seed}": "diverged" for seed in (0, 1, 2)}
+    endings = {f"workers=1 batch=32 lr=0.2 seed={seed}": "diverged" for seed in (0, 1, 2)}
     study = factorised_study(TEXT, endings=endings)
-    grid_endings = {f"gpus={n} batch=32 lr=0.2 seed={seed}": "diverged" for n in (1, 2, 4) for seed in (0, 1, 2)}
+    grid_endings = {f"workers={n} batch=32 lr=0.2 seed={seed}": "diverged" for n in (1, 2, 4) for seed in (0, 1, 2)}
     grid = summarise(*study_of(GRID, endings=grid_endings))
     summary = study.summary()
-    assert summary["factorised"]["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
-    row, other = (by_label(each["time_to_target"])["gpus=4 batch=32 lr=0.2"] for each in (summary, grid))
+    assert summary["factorised"]["grid_worker_seconds"] == pytest.approx(grid["cost"]["worker_seconds"])
+    row, other = (by_label(each["time_to_target"])["workers=4 batch=32 lr=0.2"] for each in (summary, grid))
     assert (row["seconds"], row["reached"]) == (pytest.approx(other["seconds"]), other["reached"])
-    assert by_label(summary["cells"])["gpus=4 batch=32 lr=0.2"]["epoch_seconds"]["value"] is None
+    assert by_label(summary["cells"])["workers=4 batch=32 lr=0.2"]["epoch_seconds"]["value"] is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 12])
@@ -243,7 +243,7 @@ def test_trainings_with_more_workers(grid):
     study = factorised_study(TEXT.replace("factorised}", "factorised, train_on: 4}"))
     summary = study.summary()
     assert summary["recommendation"]["fastest"]["label"] == grid["recommendation"]["fastest"]["label"]
-    assert summary["factorised"]["grid_gpu_seconds"] == pytest.approx(grid["cost"]["gpu_seconds"])
+    assert summary["factorised"]["grid_worker_seconds"] == pytest.approx(grid["cost"]["worker_seconds"])
     assert summary["factorised"]["median_error"] == pytest.approx(0, abs=1e-9)
 
 
@@ -259,7 +259,7 @@ def test_a_cell_borrows_trials_and_does_not_own_them():
 def test_too_little_memory_is_not_inherited_by_more_workers():
     plain = factorised_study(TEXT)
     train_on = plain.plan.factorised.train_on
-    names = [f"gpus={train_on} batch=128 lr=0.2 seed={seed}" for seed in (0, 1, 2)]
+    names = [f"workers={train_on} batch=128 lr=0.2 seed={seed}" for seed in (0, 1, 2)]
     for ended in (names, names[:1]):
         study = factorised_study(TEXT, endings=dict.fromkeys(ended, "out_of_memory"))
         rows = {row["label"]: row for row in study.summary()["time_to_target"] if "batch=128 lr=0.2" in row["label"]}
@@ -270,7 +270,7 @@ def test_too_little_memory_is_not_inherited_by_more_workers():
             assert (cell.not_lent, rows[cell.label]["n_seeds"]) == (len(ended), 3 - len(ended))
             if len(ended) == 3:
                 assert "ran out of memory with fewer workers" in rows[cell.label]["why"]
-        assert rows[f"gpus={train_on} batch=128 lr=0.2"]["n_seeds"] == 3  # where it was trained it did miss
+        assert rows[f"workers={train_on} batch=128 lr=0.2"]["n_seeds"] == 3  # where it was trained it did miss
 
 
 def _metric(study):
@@ -289,7 +289,7 @@ def test_the_report_is_written(tmp_path):
         folder.append_trial(trial)
     text = write_report(folder).read_text()
     assert "their times are products" in text
-    assert "gpus=4" in text
+    assert "workers=4" in text
 
 
 # --- which cells are held out -----------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_cells_that_reached_their_targets_come_first():
     law = Law(learning=60)
     assert law.accuracy(4, 32, 0.1) > 0.5 > law.accuracy(4, 128, 0.1)
     assert cells_of(chosen(text, "search.held_out=1")) == [(32, 0.1)]
-    failed = {"gpus=1 batch=32 lr=0.1 seed=1": "failed"}
+    failed = {"workers=1 batch=32 lr=0.1 seed=1": "failed"}
     assert cells_of(chosen(text, endings=failed)) == [(128, 0.1)], "a training that failed says nothing"
     assert chosen(text, endings={"*": "failed"}) == []
 

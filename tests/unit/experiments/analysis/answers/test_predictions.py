@@ -84,8 +84,8 @@ def test_rows_are_steps_times_seconds_at_the_soonest_batch():
         }
         assert row["batch_size"] == min(seconds, key=seconds.get)
         assert row["seconds_to_target"] == pytest.approx(seconds[row["batch_size"]], rel=0.01)
-        assert row["gpu_seconds"] == pytest.approx(row["seconds_to_target"] * workers)
-        assert row["cost"] == pytest.approx(row["gpu_seconds"] / 1000)  # 3.6 an hour is 0.001 a second
+        assert row["worker_seconds"] == pytest.approx(row["seconds_to_target"] * workers)
+        assert row["cost"] == pytest.approx(row["worker_seconds"] / 1000)  # 3.6 an hour is 0.001 a second
         assert row["per_worker_batch"] == row["batch_size"] / workers
         assert not row["beyond"]
     assert part["batch_size"] == "the soonest of 64, 256, 1024, 4096"

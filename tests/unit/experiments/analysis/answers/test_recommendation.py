@@ -116,11 +116,11 @@ def test_seeds_that_would_settle_it_are_named_where_they_would():
     ratio = recommend(*study)["cheapest"]["ratio"]
     room = math.log(ratio["high"] / ratio["value"]) / 1.5  # so that the interval has to be 1.5 times as narrow
     found = recommend(*study, tolerance=ratio["value"] * math.exp(room) - 1)
-    assert found["settle"]["label"] == found["cheapest"]["label"] == "gpus=1 batch=32 lr=0.2"
+    assert found["settle"]["label"] == found["cheapest"]["label"] == "workers=1 batch=32 lr=0.2"
     assert found["settle"]["seeds"] == 3  # 1.5² times as many seeds as the two: 4.5, so that 2.5 are missing
-    assert found["fastest"]["label"] == "gpus=4 batch=32 lr=0.2"
+    assert found["fastest"]["label"] == "workers=4 batch=32 lr=0.2"
     each = 8 * NOISY.epoch_seconds(1, 32) + 4 * 8 * NOISY.epoch_seconds(4, 32)
-    assert found["settle"]["gpu_seconds"] == pytest.approx(3 * each, rel=0.05)
+    assert found["settle"]["worker_seconds"] == pytest.approx(3 * each, rel=0.05)
     assert recommend(*study, tolerance=ratio["high"])["settle"] is None, "it is near enough"
     assert recommend(*study, tolerance=0.0)["settle"] is None, "no seed makes a slower cell as fast"
 
@@ -209,7 +209,7 @@ def test_the_evidence_of_an_inferred_cell_are_the_trainings_it_is_inferred_from(
     study = factorised_study(text, Law(learning=130))
     row = recommend(study.spec, study.plan, [*study.trained, *study.timings], accuracy=0.8)["fastest"]
     assert row["num_gpus"] != study.plan.factorised.train_on
-    trained = f"gpus={study.plan.factorised.train_on} batch={row['batch_size']} lr={row['learning_rate']:g}"
+    trained = f"workers={study.plan.factorised.train_on} batch={row['batch_size']} lr={row['learning_rate']:g}"
     assert row["evidence"] == {"cells": [trained], "seeds": 3, "kind": "factorised"}
     assert f"Inferred: the epochs are those of {trained}" in " ".join(words_of(row))
 

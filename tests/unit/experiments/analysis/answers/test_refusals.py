@@ -24,7 +24,7 @@ def test_one_cell_is_no_choice():
     found = recommend(*study)
     for role in ("recommended", "fastest", "cheapest"):
         assert found[role]["value"] is None
-        assert found[role]["why"].startswith("only one cell was run (gpus=1 batch=128 lr=0.4), so there is nothing")
+        assert found[role]["why"].startswith("only one cell was run (workers=1 batch=128 lr=0.4), so there is nothing")
     assert found["choice"]["value"] is None
     seconds = statistics.median(sum(epoch["train_seconds"] for epoch in trial["epochs"]) for trial in study[2])
     assert found["fastest"]["why"].endswith(f"a training takes some {seconds_text(seconds)}")
@@ -41,7 +41,7 @@ def test_a_harder_target_that_the_trainings_have_reached_is_named():
     found = recommend(spec, plan, trials)
     assert found["fastest"]["why"] == (
         "every cell met 0.15 at its first evaluation, too early to compare times: name a harder target, such "
-        "as 0.98, which gpus=1 batch=32 lr=0.2 has reached"
+        "as 0.98, which workers=1 batch=32 lr=0.2 has reached"
     )
     # 0.985 - 0.885 exp(-130 * 0.2 / 32 * 7) is 0.982: it and the last one, above it
     harder = recommend(spec, plan, trials, accuracy=0.98)
@@ -53,7 +53,7 @@ def test_a_target_out_of_reach_says_how_far_the_best_came_and_what_more_of_it_co
     why = recommend(*study_of(TEXT, law), accuracy=0.99)["fastest"]["why"]
     # 0.985 - 0.885 exp(-130 * 0.2 / 32 * 8) = 0.9837; 45 steps of 0.0002 + 0.002 + 0.00352 + 0.0003 s
     assert why == (
-        "no cell reached a test accuracy of 0.99: the best, gpus=1 batch=32 lr=0.2, came to 0.984 in 8 epochs; try "
+        "no cell reached a test accuracy of 0.99: the best, workers=1 batch=32 lr=0.2, came to 0.984 in 8 epochs; try "
         "more epochs or other rates, an epoch of it takes 0.271 s"
     )
     spec, plan, trials = study_of(TEXT, law)
@@ -81,7 +81,7 @@ def test_where_only_larger_cells_reach_a_target_the_limit_is_named():
     assert present(recommend(spec, plan, lost)["fastest"])
     few = recommend(spec, plan, lost, max_gpus=1)
     assert few["fastest"]["why"].startswith(
-        "no cell with at most 1 worker reached a test accuracy of 0.8 (gpus=2 batch=32 lr=0.2"
+        "no cell with at most 1 worker reached a test accuracy of 0.8 (workers=2 batch=32 lr=0.2"
     )
     spec, plan, trials = study_of(TEXT, Law(learning=70))
     # at 0.2 and batch 32: 0.985 - 0.885 exp(-70 * 0.2 / 32 e) is 0.41, 0.62, 0.75
@@ -110,4 +110,4 @@ def test_the_harder_target_of_an_error_is_rounded_up():
     text = TEXT.replace("name: x", "name: x\nworkload: {metric: mse, metric_mode: min}").replace("[0.5, 0.8]", "[0.85]")
     why = recommend(*study_of(text, Law(learning=130)))["fastest"]["why"]
     # 1 - 0.985 + 0.885 exp(-130 * 0.2 / 32 * 7) is 0.017998
-    assert why.endswith("such as 0.018, which gpus=1 batch=32 lr=0.2 has reached")
+    assert why.endswith("such as 0.018, which workers=1 batch=32 lr=0.2 has reached")

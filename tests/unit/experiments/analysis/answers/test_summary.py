@@ -99,18 +99,18 @@ def test_one_trial():
 def test_failed_trials_do_not_move_the_figures():
     law = Law(noise=0)
     whole = summary_of(TEXT, law)["cells"][0]
-    part = summary_of(TEXT, law, endings={"gpus=1 batch=32 lr=0.1 seed=1": "failed"})["cells"][0]
+    part = summary_of(TEXT, law, endings={"workers=1 batch=32 lr=0.1 seed=1": "failed"})["cells"][0]
     assert part["epoch_seconds"]["value"] == whole["epoch_seconds"]["value"]
     assert part["test_accuracy"]["n"] == 1
     assert part["trials"]["failed"] == 1
 
 
 def test_a_diverged_seed_counts_as_a_miss_and_a_failed_one_not():
-    name = "gpus=1 batch=32 lr=0.1 seed=1"
+    name = "workers=1 batch=32 lr=0.1 seed=1"
     for ending, seeds, seconds in (("diverged", 2, False), ("failed", 1, True)):
         summary = summary_of(TEXT, Law(noise=0), endings={name: ending})
         row = next(
-            r for r in summary["time_to_target"] if r["label"] == "gpus=1 batch=32 lr=0.1" and r["target"] == 0.3
+            r for r in summary["time_to_target"] if r["label"] == "workers=1 batch=32 lr=0.1" and r["target"] == 0.3
         )
         assert (row["n_seeds"], row["seconds"] is not None) == (seeds, seconds)
 
@@ -122,7 +122,7 @@ def test_failures_are_grouped_by_message_with_rank():
 
 
 def test_flags_reach_rows_caveats_and_tables():
-    summary = summary_of(TEXT, flags={"gpus=2 batch=32 lr=0.1 seed=0": ["shared_node"]})
+    summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": ["shared_node"]})
     assert [row["flags"] for row in summary["cells"]] == [[], [], ["shared_node"], []]
     assert any("shared_node" in caveat for caveat in words_of(summary))
     assert "shared_node" in book_table(summary)[1][2][-1]

@@ -12,8 +12,8 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from tests.support.synthetic_studies import study_of
 
 
-def option(seconds, gpu_seconds):
-    return {"seconds": seconds, "gpu_seconds": gpu_seconds}
+def option(seconds, worker_seconds):
+    return {"seconds": seconds, "worker_seconds": worker_seconds}
 
 
 def test_the_front_leaves_out_what_is_beaten():
@@ -29,12 +29,12 @@ def test_the_front_dominates_everything_and_nothing_in_itself(points):
     options = [option(*point) for point in points]
     front = pareto(options)
     assert front[0]["seconds"] == min(point[0] for point in points)
-    assert front[-1]["gpu_seconds"] == min(point[1] for point in points)
+    assert front[-1]["worker_seconds"] == min(point[1] for point in points)
     for each in options:
-        assert any(f["seconds"] <= each["seconds"] and f["gpu_seconds"] <= each["gpu_seconds"] for f in front)
+        assert any(f["seconds"] <= each["seconds"] and f["worker_seconds"] <= each["worker_seconds"] for f in front)
     for before, after in itertools.pairwise(front):
         assert before["seconds"] < after["seconds"]
-        assert before["gpu_seconds"] > after["gpu_seconds"]
+        assert before["worker_seconds"] > after["worker_seconds"]
 
 
 @given(POINTS, st.floats(0.1, 10), st.floats(0.1, 10), st.randoms())

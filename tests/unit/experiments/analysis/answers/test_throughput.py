@@ -117,7 +117,7 @@ def test_flagged_timings_are_left_out_unless_asked():
 
 
 def test_a_flagged_trial_leaves_the_others_of_its_cell():
-    part = throughput(cells_of(flags={"gpus=2 batch=64 lr=0.1 seed=0": ["resumed"]}))
+    part = throughput(cells_of(flags={"workers=2 batch=64 lr=0.1 seed=0": ["resumed"]}))
     assert sorted(point["n"] for point in part["points"]) == [4, *[5] * 11]
     assert not part["flagged"]
 

@@ -58,8 +58,8 @@ def test_thresholds():
 def test_a_verdict_names_evidence_and_remedy():
     (verdict,) = summary_of(TEXT, Law(**{**GOOD, "sync": 0.01}))["verdicts"]
     # 0.01 / (0.01 + 0.016 + 0.0001)
-    assert verdict["evidence"] == {"gpus=2 batch=32": pytest.approx(0.3831, abs=1e-4)}
-    assert verdict["cells"] == ["gpus=2 batch=32"]
+    assert verdict["evidence"] == {"workers=2 batch=32": pytest.approx(0.3831, abs=1e-4)}
+    assert verdict["cells"] == ["workers=2 batch=32"]
     assert "38%" in verdict["words"]
     assert verdict["remedy"]
 
@@ -102,7 +102,7 @@ def rows_and_law(constants, text=SIZES, change=None):
     return rows, throughput_part(timed_steps(cells))
 
 
-def judged(constants, text=SIZES, change=None, chosen="gpus=4 batch=64"):
+def judged(constants, text=SIZES, change=None, chosen="workers=4 batch=64"):
     """Verdicts with the law of a step's time, by cause, where this place's cell is recommended."""
     rows, law = rows_and_law(constants, text, change)
     return {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, chosen), law))}
@@ -111,11 +111,11 @@ def judged(constants, text=SIZES, change=None, chosen="gpus=4 batch=64"):
 def test_a_fixed_cost_is_judged_by_the_law():
     # alpha_c/(alpha_c + beta_c · m): at 16 examples a worker 0.006/(0.006 + 0.0016) = 0.789, at 64 0.484
     found = judged(Constants(alpha_c=0.006, beta_c=1e-4))["fixed_cost"]
-    assert found["evidence"]["gpus=4 batch=64"] == pytest.approx(0.789, abs=0.001)
+    assert found["evidence"]["workers=4 batch=64"] == pytest.approx(0.789, abs=0.001)
     assert "79%" in found["words"]
     assert found["threshold"] == 0.5
-    assert found["cells"] == ["gpus=4 batch=64"]
-    assert "fixed_cost" not in judged(Constants(alpha_c=0.006, beta_c=1e-4), chosen="gpus=2 batch=256")
+    assert found["cells"] == ["workers=4 batch=64"]
+    assert "fixed_cost" not in judged(Constants(alpha_c=0.006, beta_c=1e-4), chosen="workers=2 batch=256")
     # the batch is raised until the fixed cost is less than half, at 64 a worker: 4 · 0.0076/0.0124 = 2.45
     assert found["remedy"] == f"Raise the batch to 256 (64 a worker): predicted 2.5× the examples a second {ALONE}"
     assert "fixed_cost" not in judged(Constants(alpha_c=1e-4, beta_c=1e-4))
@@ -123,8 +123,8 @@ def test_a_fixed_cost_is_judged_by_the_law():
 
 def test_remedies_say_what_they_bring():
     found = judged(Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001))
-    # gpus=4 batch=64: T_grad 0.008, T_sync 0.006: 43 % of a step; below 15 % from 0.034 on: 512 a worker
-    assert found["allreduce"]["evidence"]["gpus=4 batch=64"] == pytest.approx(0.43, abs=0.01)
+    # workers=4 batch=64: T_grad 0.008, T_sync 0.006: 43 % of a step; below 15 % from 0.034 on: 512 a worker
+    assert found["allreduce"]["evidence"]["workers=4 batch=64"] == pytest.approx(0.43, abs=0.01)
     # 32 · (0.008 + 0.006)/(0.0064 + 0.0512 + 0.006) = 7.04
     assert found["allreduce"]["remedy"] == (
         f"Raise the batch to 2048 (512 a worker): predicted 7.0× the examples a second {ALONE}"
@@ -155,7 +155,7 @@ def test_workers_that_each_go_through_all_the_data():
     assert "not_sharded" not in judged(constants)
     found = judged(constants, change=unsharded)["not_sharded"]
     # 64 examples a worker: 960 steps with one worker, and 240 · 4 with four instead of 240
-    assert found["evidence"]["gpus=4 batch=256"] == 1.0
+    assert found["evidence"]["workers=4 batch=256"] == 1.0
     assert "whole data set" in found["words"]
 
 
@@ -168,7 +168,7 @@ def test_repeats_that_differ():
     constants = Constants(alpha_c=1e-4, beta_c=1e-4)
     found = judged(constants, change=slow)["disturbed"]
     # of 1 and 2 the logarithms have a standard deviation of log(2)/√2 = 0.49
-    assert found["evidence"]["gpus=2 batch=64"] == pytest.approx(0.490, abs=1e-3)
+    assert found["evidence"]["workers=2 batch=64"] == pytest.approx(0.490, abs=1e-3)
     assert "scatter by 49%" in found["words"]
     five = SIZES.replace("[0, 1]", "[0, 1, 2, 3, 4]")
     one = {"gpus": 2, "seed": 1}
@@ -179,7 +179,7 @@ def test_repeats_that_differ():
 
 def test_without_a_law_remedies_stay_in_words():
     rows = summary_of(TEXT, Law(**{**GOOD, "fixed": 0.03}))["timings"]
-    (verdict,) = verdicts(Case.of(rows, choosing(rows, "gpus=2 batch=32")))
+    (verdict,) = verdicts(Case.of(rows, choosing(rows, "workers=2 batch=32")))
     assert verdict["remedy"].startswith("More examples a worker cost less each")
 
 
@@ -211,7 +211,7 @@ def steps_part(steps, s_min=None, b_crit=None):
     }
 
 
-def remedy_of(cause, rows, law, efficiency=None, *, chosen="gpus=4 batch=64", target=0.9, missed=()):
+def remedy_of(cause, rows, law, efficiency=None, *, chosen="workers=4 batch=64", target=0.9, missed=()):
     case = Case.of(rows, choosing(rows, chosen, target if efficiency else None, missed), law, efficiency)
     return next(verdict["remedy"] for verdict in verdicts(case) if verdict["cause"] == cause)
 
@@ -305,7 +305,7 @@ def test_other_swept_keys_are_no_reason_for_a_small_batch():
 def slowed(workers):
     """Timing rows of a study whose largest size is four times as slow. workers: the sizes that are oversubscribed."""
     text = "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [256]}"
-    names = {f"gpus={count} batch=256 lr=0.1 seed=0": ["oversubscribed"] for count in workers}
+    names = {f"workers={count} batch=256 lr=0.1 seed=0": ["oversubscribed"] for count in workers}
     spec, plan, trials = study_of(text, Law(**{**GOOD, "sync": 1e-5}), flags=names)
     for trial in trials:
         if trial["params"]["num_gpus"] == 4:
@@ -327,23 +327,23 @@ def test_disturbed_timings_of_the_recommended_cell_are_a_caveat_on_the_choice():
 
 def test_what_flagged_timings_show_says_so():
     rows = slowed([4])
-    found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "gpus=4 batch=256")))}
+    found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=256")))}
     assert list(found) == ["oversubscribed", "small_batch_per_worker"]
     assert found["small_batch_per_worker"]["words"].endswith("These timings are marked oversubscribed.")
-    sound = verdicts(Case.of(rows, choosing(rows, "gpus=2 batch=256")))
+    sound = verdicts(Case.of(rows, choosing(rows, "workers=2 batch=256")))
     assert [verdict["cause"] for verdict in sound] == ["oversubscribed"]
 
 
 def test_the_next_larger_size_explains_why_one_worker_is_recommended():
     (verdict,) = summary_of(TEXT, Law(**{**GOOD, "sync": 0.02}))["verdicts"]
-    assert verdict["cells"] == ["gpus=2 batch=32"]
-    assert "(gpus=2 batch=32, the next larger num_gpus after the recommended gpus=1 batch=32;" in verdict["words"]
+    assert verdict["cells"] == ["workers=2 batch=32"]
+    assert "(workers=2 batch=32, the next larger num_gpus after the recommended workers=1 batch=32;" in verdict["words"]
 
 
 def test_a_place_that_is_not_recommended_is_no_cause():
-    # summing takes 0.006 of 0.014 s at gpus=4 batch=64, and 0.004 of 0.1188 s at gpus=1,2 batch=1024
-    assert "allreduce" in judged(SYNCED, chosen="gpus=4 batch=64")
-    assert not judged(SYNCED, chosen="gpus=2 batch=1024")
+    # summing takes 0.006 of 0.014 s at workers=4 batch=64, and 0.004 of 0.1188 s at workers=1,2 batch=1024
+    assert "allreduce" in judged(SYNCED, chosen="workers=4 batch=64")
+    assert not judged(SYNCED, chosen="workers=2 batch=1024")
 
 
 @pytest.mark.parametrize("missed", [(128,), (128, 256), (128, 512)])
@@ -358,10 +358,10 @@ def test_where_no_cell_is_recommended_the_most_accurate_is_judged_and_no_gain_ov
     assert "Raise the batch to 2048" in remedy_of("allreduce", rows, law)
     none = missing("no cell reached a test accuracy of 0.9")
     for label, where in (
-        ("gpus=4 batch=64", "(gpus=4 batch=64;"),
+        ("workers=4 batch=64", "(workers=4 batch=64;"),
         (
-            "gpus=1 batch=64",
-            "(gpus=2 batch=64, the next larger num_gpus after the most accurate cell, gpus=1 batch=64;",
+            "workers=1 batch=64",
+            "(workers=2 batch=64, the next larger num_gpus after the most accurate cell, workers=1 batch=64;",
         ),
     ):
         best = choosing(rows, label)["recommended"]
@@ -387,12 +387,12 @@ def test_the_words_of_a_study_that_recommends_no_cell_speak_of_none():
 def test_a_gain_is_that_over_the_recommended_cell():
     rows, law = rows_and_law(SYNCED)
     # one worker: 0.0064 + 0.0064 s at 64, 1000 steps: 12.8 s. two at 128: 0.0128 + 0.004 s, 600 steps: 10.1 s
-    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 600}), chosen="gpus=1 batch=64")
+    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 600}), chosen="workers=1 batch=64")
     assert remedy == (
         "With 2 workers raise the batch to 128 (64 a worker): predicted 1.3× as fast to 0.9 as the recommended cell."
     )
     # 850 steps: 14.3 s, though two workers at 64 take 13.6 s
-    none = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 850}), chosen="gpus=1 batch=64")
+    none = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 850}), chosen="workers=1 batch=64")
     assert none.endswith("no sooner than the recommended cell, needing more examples. Stay with one worker.")
 
 

@@ -111,7 +111,7 @@ def test_cells_hold_the_metric_under_its_name(rising, falling):
 
 
 def test_times_to_a_target_are_those_of_the_study_turned_over(rising, falling):
-    times = {row["target"]: row for row in rising["time_to_target"] if row["label"] == "gpus=1 batch=32 lr=0.2"}
+    times = {row["target"]: row for row in rising["time_to_target"] if row["label"] == "workers=1 batch=32 lr=0.2"}
     assert len(falling["time_to_target"]) == len(rising["time_to_target"]) == 36
     assert any(row["seconds"] for row in falling["time_to_target"] if row["target"] == 0.25)
     for up, down in zip(rising["time_to_target"], falling["time_to_target"], strict=True):
@@ -139,7 +139,7 @@ def test_the_easiest_of_missed_targets_is_named_first():
         assert recommendation["missed_targets"] == missed
     nothing = summary_of(FALLING, Law(learning=0.01))
     assert nothing["recommendation"]["fastest"]["why"].startswith(
-        "no cell reached a test mse of 0.75: the best, gpus=1"
+        "no cell reached a test mse of 0.75: the best, workers=1"
     )
     assert headline(nothing).startswith("No cell reached 0.75; ")
     assert headline(nothing).endswith(" test mse.")
@@ -169,7 +169,7 @@ def test_without_targets_the_smallest_error_is_recommended():
     assert answer_lines(summary)[0] == "The spec names no target mse (targets.accuracy)."
     assert (
         answer_lines(summary)[1]
-        == f"Best test mse: {smallest['label'].removeprefix('gpus=1 ')}, {value} after the last epoch."
+        == f"Best test mse: {smallest['label'].removeprefix('workers=1 ')}, {value} after the last epoch."
     )
 
 

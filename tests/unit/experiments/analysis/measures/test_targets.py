@@ -30,7 +30,7 @@ def row_of(*, factors, law=None, epochs=60, drop=(), diverged=()):
 
     factors: of each seed's epoch times. drop: seeds that end after two epochs. diverged: seeds that do.
     """
-    endings = {f"gpus=1 batch=256 lr=0.4 seed={seed}": "diverged" for seed in diverged}
+    endings = {f"workers=1 batch=256 lr=0.4 seed={seed}": "diverged" for seed in diverged}
     _, plan, trials = study(NO_SCATTER, seeds=list(range(len(factors))), epochs=epochs, law=law, endings=endings, **ONE)
     for trial, factor in zip(trials, factors, strict=True):
         for epoch in trial["epochs"]:
@@ -157,8 +157,8 @@ def test_the_path_lies_between_the_longest_trial_and_the_sum(spans):
 
 def test_cost_and_overhead():
     cost = study_cost([trial(0, 10, 8.0, gpus=2), trial(10, 15, 4.0)], 18.0, 3.6)
-    # training 8 + 4 = 12; GPU-seconds 8 · 2 + 4 = 20; 18 / 12 = 1.5; 20 s at 0.001 a second
-    assert (cost["train_seconds"], cost["gpu_seconds"], cost["overhead_ratio"]) == (12.0, 20.0, 1.5)
+    # training 8 + 4 = 12; worker-seconds 8 · 2 + 4 = 20; 18 / 12 = 1.5; 20 s at 0.001 a second
+    assert (cost["train_seconds"], cost["worker_seconds"], cost["overhead_ratio"]) == (12.0, 20.0, 1.5)
     assert cost["cost"] == pytest.approx(0.02)
 
 
@@ -173,7 +173,7 @@ def test_nothing_trained_has_a_why():
 
 
 def test_cost():
-    # 1800 GPU-seconds are half an hour, at 2.5 an hour
+    # 1800 worker-seconds are half an hour, at 2.5 an hour
     assert cost_of(1800.0, 2.5) == 1.25
     assert cost_of(None, 2.5) is None
     assert cost_of(1.0, None) is None

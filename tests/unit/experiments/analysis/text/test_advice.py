@@ -11,9 +11,9 @@ SHARED = {"kind": "seeds", "words": "Provisional: one seed."}
 def recommendation(**changes):
     """That of the rich study, but with three choices that are three cells; changes: by role, of its parts."""
     found = rich_summary()["recommendation"]
-    label = "gpus=4 batch=1024 lr=0.2"
+    label = "workers=4 batch=1024 lr=0.2"
     evidence = {**found["fastest"]["evidence"], "cells": [label]}
-    between = {**found["fastest"], "label": label, "seconds": 11.0, "gpu_seconds": 44.0, "evidence": evidence}
+    between = {**found["fastest"], "label": label, "seconds": 11.0, "worker_seconds": 44.0, "evidence": evidence}
     for role, choice in {**{role: found[role] for role in ("fastest", "cheapest")}, "recommended": between}.items():
         found[role] = {**choice, "caveats": [], **changes.get(role, {})}
     return {**found, "settle": None, "provisional": False}
@@ -27,12 +27,12 @@ def test_below_each_choice_stand_its_evidence_and_its_own_caveats():
     )
     lines = recommendation_lines(found)
     starts = [
-        "Recommended to 0.85 test accuracy: gpus=4 batch=1024",
+        "Recommended to 0.85 test accuracy: workers=4 batch=1024",
         "  Evidence –",
         f"  {edge['words']}",
-        "Fastest: gpus=8",
+        "Fastest: workers=8",
         "  Evidence –",
-        "Cheapest: gpus=1",
+        "Cheapest: workers=1",
         "  Evidence –",
         f"  {chance['words']}",
         SHARED["words"],
@@ -55,22 +55,22 @@ def test_one_cell_that_is_all_has_its_evidence_and_caveats_once():
 
 def test_what_the_others_take_is_told_beside_what_is_recommended():
     lines = recommendation_lines(recommendation())
-    # 10.2 s and 81.6 GPU-seconds against 11.0 and 44.0; 34.3 and 34.3 against them
+    # 10.2 s and 81.6 worker-seconds against 11.0 and 44.0; 34.3 and 34.3 against them
     assert lines[2].endswith(": 0.97× the time for 1.94× the cost.")
     assert lines[4].endswith(": 3.35× the time for 0.84× the cost.")
 
 
 def test_seeds_that_would_settle_it_are_told_with_their_cost():
-    settle = {"label": "gpus=4 batch=512 lr=0.2", "seeds": 3, "gpu_seconds": 180.0}
+    settle = {"label": "workers=4 batch=512 lr=0.2", "seeds": 3, "worker_seconds": 180.0}
     line, *_ = recommendation_lines({**recommendation(), "settle": settle})
     assert line.endswith(
-        "gpus=4 batch=512 lr=0.2 is cheaper and may be near enough: some 3 more seeds of it and of the fastest would "
-        "tell, for 180 GPU-seconds."
+        "workers=4 batch=512 lr=0.2 is cheaper and may be near enough: some 3 more seeds of it and of the fastest "
+        "would tell, for 180 worker-seconds."
     )
 
 
 def test_inferred_choices_name_the_cells_that_were_trained():
-    cells = [f"gpus=1 batch={number}" for number in range(5)]
+    cells = [f"workers=1 batch={number}" for number in range(5)]
     evidence = {"kind": "factorised", "cells": cells, "seeds": 1}
     lines = recommendation_lines(recommendation(recommended={"evidence": evidence}))
     named = ", ".join(cells[:3])
@@ -95,7 +95,7 @@ def test_without_targets_the_cheapest_that_is_as_good_is_told():
     chosen = {**base["recommended"], "ties": [base["fastest"]["label"]], "stopped_after": []}
     found = {**base, **dict.fromkeys(("fastest", "cheapest"), none), "recommended": chosen, "target": None}
     assert recommendation_lines(found)[1].startswith(
-        "Cheapest that is as good as the best: gpus=4 batch=1024 lr=0.2, 0."
+        "Cheapest that is as good as the best: workers=4 batch=1024 lr=0.2, 0."
     )
 
 

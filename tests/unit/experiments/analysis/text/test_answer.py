@@ -70,7 +70,7 @@ def test_it_says_what_more_workers_would_bring():
         "Beyond the 8 GPUs measured: 16 at batch 2048 are predicted to reach 0.85 in 8.90 s (7.03 s to"
     )
     assert f"{within['seconds_to_target'] / best['seconds_to_target']:.2f}× as fast as predicted of 8 at batch" in line
-    assert f"for {best['gpu_seconds'] / within['gpu_seconds']:.2f}× the GPU-seconds" in line
+    assert f"for {best['worker_seconds'] / within['worker_seconds']:.2f}× the worker-seconds" in line
     assert line.endswith(f"The prediction ends at 64: {part['breaks_at']['why']}.")
 
 
@@ -105,7 +105,7 @@ def test_a_doubt_about_the_timings_stands_before_the_cause():
 
 
 def test_however_many_cells_a_verdict_names_the_note_has_room():
-    labels = [f"gpus=8 batch={number}" for number in range(10_000)]
+    labels = [f"workers=8 batch={number}" for number in range(10_000)]
     verdict = {
         "cause": "oversubscribed",
         "words": f"More threads than cores ({', '.join(labels)}).",
@@ -122,25 +122,29 @@ def test_however_many_cells_a_verdict_names_the_note_has_room():
 def test_what_flagged_timings_show_is_marked_in_words_too():
     verdict = {
         "cause": "fixed_cost",
-        "words": "80% is a fixed cost (gpus=1 batch=128).",
+        "words": "80% is a fixed cost (workers=1 batch=128).",
         "remedy": "Use more.",
-        "evidence": {"gpus=1 batch=128": 0.8},
+        "evidence": {"workers=1 batch=128": 0.8},
         "threshold": 0.5,
     }
     summary = rich_summary()
-    longer = {**verdict, "words": "80% is a fixed cost (gpus=1 batch=1280).", "evidence": {"gpus=1 batch=1280": 0.8}}
+    longer = {
+        **verdict,
+        "words": "80% is a fixed cost (workers=1 batch=1280).",
+        "evidence": {"workers=1 batch=1280": 0.8},
+    }
     assert [verdict_words(each, summary) for each in (verdict, longer)] == [verdict["words"], longer["words"]]
     assert str(scaling_line(summary)) == summary["scaling"]["words"]
     for row in summary["timings"]:
-        row["flags"] = ["resumed"] if row["label"] == "gpus=1 batch=128" else []
-    assert verdict_words(verdict, summary) == "80% is a fixed cost (gpus=1 batch=128) †."
+        row["flags"] = ["resumed"] if row["label"] == "workers=1 batch=128" else []
+    assert verdict_words(verdict, summary) == "80% is a fixed cost (workers=1 batch=128) †."
     assert verdict_words(longer, summary) == longer["words"]
     assert verdict_words({**verdict, "cause": "disturbed"}, summary) == verdict["words"]
     summary["verdicts"] = [verdict]
     told = " ".join(answer_lines(summary))
-    assert "fixed cost (gpus=1 batch=128) †. Use more." in told
+    assert "fixed cost (workers=1 batch=128) †. Use more." in told
     worst = summary["scaling"]["worst"]["label"]
-    assert worst == "gpus=2 batch=128"  # flagged is what it is compared with
+    assert worst == "workers=2 batch=128"  # flagged is what it is compared with
     assert f"{summary['scaling']['words'].rstrip('.')} †." in told
 
 
@@ -166,7 +170,7 @@ def test_the_closing_line_names_flags_that_no_verdict_told():
 
 
 def test_of_many_cells_three_are_named():
-    labels = [f"gpus=1 batch={number}" for number in range(5)]
+    labels = [f"workers=1 batch={number}" for number in range(5)]
 
     def verdict(count):
         words = flag_verdict_words("disturbed", labels[:count])
@@ -175,7 +179,7 @@ def test_of_many_cells_three_are_named():
     few = f"Other trials ran on the same node ({', '.join(labels[:3])} and 2 more): these timings are disturbed."
     assert verdict_words(verdict(5), rich_summary()) == few
     assert verdict_words(verdict(4), rich_summary()) == verdict(4)["words"]
-    unsteady = {**verdict(5), "words": "Repeated timings differ by 75% (gpus=1 batch=0).", "threshold": 0.2}
+    unsteady = {**verdict(5), "words": "Repeated timings differ by 75% (workers=1 batch=0).", "threshold": 0.2}
     assert verdict_words(unsteady, rich_summary()) == unsteady["words"]
 
 
@@ -248,7 +252,7 @@ def test_short_times_and_intervals_in_words():
     ("train", "named", "headed"),
     [
         ("", "batch=32 lr=0.1", "Batch 32, rate 0.1"),
-        ("train: {gradient_sync: local_sgd}", "gpus=1 batch=32 lr=0.1", "1 worker, batch 32, rate 0.1"),
+        ("train: {gradient_sync: local_sgd}", "workers=1 batch=32 lr=0.1", "1 worker, batch 32, rate 0.1"),
     ],
 )
 def test_the_best_metric_names_num_gpus_only_where_they_change_what_is_learnt(train, named, headed):

@@ -5,7 +5,7 @@
   const source = document.getElementById("study-data");
   if (!source) return;
   const data = JSON.parse(source.textContent),
-    { cells, keys, metric, unit, targets } = data;
+    { cells, keys, metric, targets } = data;
   const [WORKERS, BATCH, RATE] = [0, 1, 2],
     count = cells.label.length,
     every = [...Array(count).keys()];
@@ -76,7 +76,7 @@
       );
       if (time !== null)
         lines.push(
-          `${three(work(cell))} ${unit}` +
+          `${three(work(cell))} worker-seconds` +
             (data.price === null ? "" : `, cost ${three((work(cell) / 3600) * data.price)}`),
         );
     }
@@ -130,6 +130,7 @@
       const order = [...curves].sort((a, b) => weight(a.cell) - weight(b.cell));
       for (const {
         cell,
+        runs,
         [state.over]: [x, y],
       } of order) {
         const strong = weight(cell) > 0;
@@ -140,6 +141,7 @@
             "stroke-width": strong ? 2.5 : 1.2,
             "stroke-opacity": strong || state.chosen === null ? 0.9 : 0.3,
             "data-cell": cell,
+            ...(runs && { "stroke-dasharray": "5 3" }),
           },
         );
         x.forEach((each, place) => figure.mark(cell, figure.x.at(each), figure.y.at(y[place])));
@@ -152,7 +154,7 @@
       if (!there.length) return false;
       figure.axes(
         { values: there.map((cell) => answer.seconds[cell]), log: true, label: `training seconds to ${answer.target}` },
-        { values: there.map(work), log: true, label: `${unit} to ${answer.target}` },
+        { values: there.map(work), log: true, label: `worker-seconds to ${answer.target}` },
       );
       const front = answer.front.filter((cell) => shown(cell) && answer.seconds[cell] > 0);
       const steps = front.flatMap((cell, place) =>

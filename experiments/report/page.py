@@ -185,7 +185,9 @@ def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[
     for key, title, caption in EXPLORED:
         names = static.get(key, (key,))
         if supported[key]:
-            title, caption = (text.format(metric=name) for text in (title, caption))
+            title, caption = title.format(metric=name), caption
+            if key == "curves" and any(curve.get("runs") for curve in data["curves"]):
+                caption = f"{caption} Dashed: a trial that still runs."
             kept = [drawn[each] for each in names if each in drawn]
             found.append({"name": key, "title": title, "caption": caption, "names": names, "static": kept})
     return found

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalestudy.orchestration.groups.events import Ended, Running, TrialEvent
-from scalestudy.orchestration.progress.progress import StudyProgress
+from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,12 @@ class LivePage:
             return
         progress = self._progress
         running = [
-            f"{each.trial.run_name}: epoch {len(each.epochs)} of {each.trial.train['epochs']}"
+            {
+                "name": each.trial.run_name,
+                "cell": each.trial.cell,
+                "last": each.trial.train["epochs"],
+                "epochs": [[epoch.epoch, epoch.train_seconds, finite_metric(epoch)] for epoch in list(each.epochs)],
+            }
             for each in list(progress.running.values())
         ]
         told = {

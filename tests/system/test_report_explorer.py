@@ -228,11 +228,14 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     folder = folder_of(tmp_path / "fashion-2", TEXT, Law(learning=150))
     lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
     folder.trials_file.write_text("".join(lines[:40]), "utf-8")
-    told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": []}
+    plan = folder.read_plan()
+    running = {"name": "x", "cell": plan.trials[-1].cell, "last": 9, "epochs": [[1, 2.0, 0.5], [2, 2.0, 0.75]]}
+    told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": [running]}
     write_live_page(folder, told)
     page = folder.report_file
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1"), "utf-8")
     look(browser, page.as_uri(), "explorer-live", "40/81 trials", width=1400, height=3000)
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#explore [data-cell][stroke-dasharray]")) == 1
     # in one script each: the page may be loaded anew between two
     browser.execute_script(
         "const select = document.querySelector(\"select[data-key='num_gpus']\"); select.value = '1';"

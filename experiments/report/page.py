@@ -49,7 +49,7 @@ EXPLORED = (
     ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against worker-seconds", "A point is a cell. The line joins those that no other beats in both."),
     ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
-    ("rates", "Batch size and learning rate", "The darker, the better."),
+    ("rates", "Batch size and learning rate", "The stronger the shade, the better."),
     ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
 )
 """Name, title and caption of the figures that the page's script draws, in their order."""

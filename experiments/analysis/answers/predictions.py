@@ -216,9 +216,9 @@ class ValidRange:
         sizes = [*(size for size in self.counted[:1] if size == 1), *several]  # one worker sums nothing, wherever it is
         if len(sizes) < LEAST_USL_SIZES:
             names = " and ".join(filter(None, (", ".join(map(str, several[:-1])), *map(str, several[-1:]))))
-            timed = f"only {names} workers were" if several else "no several workers were"
-            more = f"time steps {where} with {LEAST_USL_SIZES} numbers of workers or more, 1 among them"
-            return f"{timed} timed {where}, too few numbers to go beyond them; {more}"
+            timed = f"only {names} workers were" if several else "no more than one worker was"
+            more = f"to predict further, time at least {LEAST_USL_SIZES} values of num_gpus {where}, 1 among them"
+            return f"{timed} timed {where}, too few to go beyond them; {more}"
         if spans and len(self.nodes) < 2:
             return f"steps across nodes were timed with {min(self.nodes)} nodes only; {MEASURE['beta_n']}"
         if num_gpus > FURTHEST * self.counted[-1]:

@@ -150,7 +150,11 @@ def test_a_law_that_the_timings_reject_proposes_no_larger_batch():
 
 
 def test_fewer_than_four_numbers_of_workers_are_not_extrapolated():
-    for sizes, words in (((1, 2), "only 2 workers"), ((1, 2, 4), "only 2 and 4 workers"), ((1,), "no several workers")):
+    for sizes, words in (
+        ((1, 2), "only 2 workers"),
+        ((1, 2, 4), "only 2 and 4 workers"),
+        ((1,), "no more than one worker"),
+    ):
         part = predictions_part(throughput(sizes), efficiency())
         assert part["breaks_at"]["num_gpus"] == 2 * sizes[-1]
         assert words in part["breaks_at"]["why"]
@@ -245,7 +249,7 @@ def test_three_numbers_above_one_are_too_few_without_one_worker():
     nodes = dict.fromkeys((2, 4, 8), 2)
     across = predictions_part(throughput((2, 4, 8), nodes=nodes), efficiency())
     assert "only 2, 4 and 8 workers were timed across nodes" in across["breaks_at"]["why"]
-    assert "4 numbers of workers or more, 1 among them" in across["breaks_at"]["why"]
+    assert "time at least 4 values of num_gpus" in across["breaks_at"]["why"]
     with_one = predictions_part(throughput((1, 2, 4, 8), nodes={2: 2, 4: 4, 8: 8}), efficiency())
     assert with_one["rows"][4]["valid"]
     two_nodes = predictions_part(throughput((1, 2, 4, 8), nodes=nodes), efficiency())

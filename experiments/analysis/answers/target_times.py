@@ -47,6 +47,8 @@ def times_to(
     Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, worker_seconds, cost
     and interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
+    if not targets:
+        return {}
     learnt = [(each.cells, trainings_of(each.cells), learns_alike(spec, each)) for each in combinations(cells)]
     found = {}
     for target in targets:

@@ -39,13 +39,17 @@ def present(figure: Mapping[str, Any] | None) -> bool:
 
 def finite(value: Any) -> float | None:
     """The value as a finite float. None if it is absent, infinite, NaN or no number."""
-    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return None
-    return float(value) if abs(value) < BEYOND_MEASURE else None
+    if type(value) is not float:  # asked for millions of times in a large study
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
+            return None
+        value = float(value)
+    return value if -BEYOND_MEASURE < value < BEYOND_MEASURE else None
 
 
 def positive(value: Any) -> float | None:
     """A finite float above zero, else None: a duration of zero or less was not measured."""
+    if type(value) is float:
+        return value if 0 < value < BEYOND_MEASURE else None
     number = finite(value)
     return number if number is not None and number > 0 else None
 

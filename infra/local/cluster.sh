@@ -31,8 +31,10 @@ raylet() {
     echo $! >"$state/$name.pid"
 }
 
+# A raylet that ended at once leaves nobody to ask, and Ray's client would wait for ever.
 alive_nodes() {
-    "$bin/python" - "$port" <<'PY' 2>/dev/null || echo 0
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo 0; return; }
+    timeout 60 "$bin/python" - "$port" <<'PY' 2>/dev/null || echo 0
 import logging, sys
 import ray
 ray.init(f"127.0.0.1:{sys.argv[1]}", log_to_driver=False, logging_level=logging.ERROR)
@@ -44,6 +46,7 @@ wait_for() {
     local wanted="$1"
     for _ in $(seq 60); do
         [ "$(alive_nodes)" -ge "$wanted" ] && return 0
+        pgrep -F <(cat "$state/head.pid") >/dev/null 2>&1 || break  # it has ended: its log says why
         sleep 1
     done
     tail -n 20 "$state"/*.log >&2
@@ -73,14 +76,14 @@ start() {
         chmod 600 "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"  # one that Ray has made before, all users may read
     fi
     mkdir -p "$state"
-    raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-workers=0 \
+    raylet head --head --node-ip-address=127.0.0.1 --port="$port" --num-cpus="$cpus" --num-gpus=0 \
         --include-dashboard=true --dashboard-host=127.0.0.1 --dashboard-port="$dashboard_port" \
         --dashboard-agent-listen-port="$agent_port" --ray-client-server-port="$((port + 1))"
     wait_for 1
     for index in $(seq 2 "$raylets"); do
         # A temporary folder of its own: raylets that share one delete each other's copies of a job's working folder.
         raylet "worker-$index" --address="127.0.0.1:$port" --node-ip-address=127.0.0.1 --temp-dir="$state/$index" \
-            --num-cpus="$cpus" --num-workers=0 --dashboard-agent-listen-port="$((agent_port + index - 1))"
+            --num-cpus="$cpus" --num-gpus=0 --dashboard-agent-listen-port="$((agent_port + index - 1))"
     done
     wait_for "$raylets"
     wait_for_agent

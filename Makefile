@@ -1,6 +1,7 @@
 # Everything runs from a virtual environment in .venv, made and filled on first use.
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
+#   make install       makes and fills .venv, and nothing else
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
 #   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
 #   make test-long     tests with clusters of their own, signals and chaos, and those marked slow; half an hour and more
@@ -25,7 +26,9 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: thre
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean
+.PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean
+
+install: $(VENV)/installed
 
 demo: $(VENV)/installed
 	$(BIN)/scalestudy run digits-quick --address local

@@ -120,7 +120,9 @@ class Key:
         if self.kind is Mapping and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
             raise InputError("is not a mapping of names to values", "write keys and values, `key: value`")
         if self.is_section and not isinstance(value, self.kind):
-            raise InputError("is not a mapping", "write keys and values, `key: value`")
+            first = keys(typing.cast(type[Knobs], self.kind))[0].name
+            named = f"`{{{first}: {value}}}`" if isinstance(value, str) else "`key: value`"
+            raise InputError("is not a mapping", f"write keys and values, {named}")
         return value
 
 
@@ -256,9 +258,22 @@ def is_number(value: object) -> bool:
         return False
 
 
+SYNONYMS: Mapping[str, str] = {
+    "workers": "num_gpus",
+    "num_workers": "num_gpus",
+    "gpus": "num_gpus",
+    "batch": "batch_size",
+    "lr": "learning_rate",
+    "rate": "learning_rate",
+}
+"""What others call a key."""
+
+
 def did_you_mean(wrong: object, names: Collection[str]) -> str:
-    """`did you mean "x"? ` if a known name is close to the wrong one. Otherwise empty."""
+    """`did you mean "x"? ` if a known name is close to the wrong one, or means the same. Otherwise empty."""
     close = difflib.get_close_matches(str(wrong)[:100], list(names), n=1, cutoff=0.6)
+    if (same := SYNONYMS.get(str(wrong))) in names:
+        close = [str(same)]
     return f'did you mean "{close[0]}"? ' if close else ""
 
 

@@ -180,5 +180,5 @@ def _require_classes(what: str, outputs: torch.Tensor, targets: torch.Tensor) ->
         raise InputError(
             f"{what} needs outputs (N, K) and class numbers (N,), and got outputs {tuple(outputs.shape)} "
             f"and targets {tuple(targets.shape)} of {targets.dtype}",
-            "choose mse for numbers",
+            "give class numbers, such as targets.argmax(1) of one-hot targets, or choose mse for numbers",
         )

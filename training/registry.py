@@ -112,8 +112,10 @@ def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Ca
 def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
     """Raise InputError unless the value is a name of `table` or has the form `package.module:callable`."""
     if path_or_name not in table and not has_path_form(path_or_name):
-        choices = ", ".join(table)
-        raise InputError(f"{path_or_name!r} is not known", f"choose one of {choices}, or give package.module:callable")
+        guess = path_or_name.replace(".py:", ":").replace("/", ".")
+        meant = f"did you mean {guess!r}? " if guess != path_or_name and has_path_form(guess) else ""
+        remedy = f"{meant}choose one of {', '.join(table)}, or give package.module:callable"
+        raise InputError(f"{path_or_name!r} is not known", remedy)
 
 
 def has_path_form(value: str) -> bool:
@@ -128,7 +130,9 @@ def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywo
     try:
         signature.bind(*positional, **keywords)
     except TypeError as error:
-        raise InputError(f"{what}: {error}", f"it takes {', '.join(signature.parameters)}") from None
+        takes = ", ".join(signature.parameters) or "no arguments"
+        called = f"{len(positional)} of the study, then those of the spec"
+        raise InputError(f"{what}: {error}", f"it takes {takes}, and is called with {called}") from None
     return function(*positional, **keywords)
 
 
@@ -142,7 +146,7 @@ def _load(path: str, path_or_name: str) -> Callable[..., Any]:
             raise  # the module exists, but not something that it imports: Python's own message says it best
         raise InputError(
             f"{path_or_name!r}: there is no module {error.name!r}",
-            "correct the name, or put its folder on PYTHONPATH",
+            f"correct the name, or call scalestudy in the folder of {error.name}.py, or put that folder on PYTHONPATH",
         ) from None
     target: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(target):

@@ -73,6 +73,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
+def _number_of(value: Any) -> str:
+    """A value as an item of a list: 0.75 for "75%"."""
+    text = str(value)
+    if text.endswith("%") and text[:-1].replace(".", "", 1).isdigit():
+        return f"{float(text[:-1]) / 100:g}"
+    return shown(value)
+
+
 def alternatives(values: Iterable[object]) -> str:
     """Lists values as `a, b or c`."""
     return either(value if isinstance(value, str) else shown(value) for value in values)
@@ -114,7 +122,7 @@ def explain(error: Mapping[str, Any], known_keys: Collection[str] = ()) -> tuple
         case "string_type":
             return "is not text", "write text; put quotes around what looks like a number"
         case "tuple_type" | "list_type":
-            return "is not a list", f"write a list: [{shown(error['input'])}]"
+            return "is not a list", f"write a list: [{_number_of(error['input'])}]"
         case "dict_type" | "model_type" | "model_attributes_type":
             return "is not a mapping", "write keys and values, `key: value`"
         case "greater_than":

@@ -68,6 +68,16 @@ class StudySpec(Section):
         return self.hardest_target if self.stops_at_target else None
 
     @property
+    def notes(self) -> list[str]:
+        """What is allowed, and likely not meant."""
+        epochs = max(self.sweep.values_of("train.epochs") or (self.train.epochs,))
+        if not self.targets.accuracy or epochs > 2:
+            return []
+        chance = "none can be" if epochs == 1 else "only one that is met after the first epoch can be"
+        why = f"a target is reached once two evaluations in a row meet it, so {chance}"
+        return [f"train.epochs: {epochs}: {why}; train 3 epochs or more"]
+
+    @property
     def evaluations_in_a_row(self) -> int:
         """How many consecutive evaluations have to meet a target before a search takes it as reached."""
         return 1 if self.version == 1 else 2

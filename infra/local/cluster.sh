@@ -46,7 +46,7 @@ wait_for() {
     local wanted="$1"
     for _ in $(seq 60); do
         [ "$(alive_nodes)" -ge "$wanted" ] && return 0
-        pgrep -F <(cat "$state/head.pid") >/dev/null 2>&1 || break  # it has ended: its log says why
+        kill -0 "$(cat "$state/head.pid")" 2>/dev/null || break  # it has ended: its log says why
         sleep 1
     done
     tail -n 20 "$state"/*.log >&2
@@ -99,7 +99,7 @@ stop() {
         [ -f "$file" ] && kill -TERM -- "-$(cat "$file")" 2>/dev/null || true
     done
     for _ in $(seq 20); do
-        pgrep -F <(cat "$state"/*.pid) >/dev/null 2>&1 || break
+        kill -0 $(cat "$state"/*.pid) 2>/dev/null || break  # true while any of them is there
         sleep 0.5
     done
     for file in "$state"/*.pid; do

@@ -69,6 +69,11 @@ def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> Non
     study = read_spec(spec, set_ or ())
     check_callables(study)
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
+    if not as_json:
+        for note in study.notes:
+            print(note, file=sys.stderr)
+        tried = shlex.join(["scalestudy", "inspect", spec])
+        print(f"{spec} is valid; model and data were not called: {tried} does that", file=sys.stderr)
 
 
 @app.command()
@@ -281,7 +286,9 @@ def report(
 def recommend(
     folder: Folder,
     accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
-    max_gpus: Annotated[int | None, typer.Option(help="Most workers that may be used.")] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option("--max-gpus", "--max-workers", help="Most workers that may be used.")
+    ] = None,
     price: Annotated[float | None, typer.Option(help="Price of a GPU-hour, in any currency.")] = None,
     tolerance: Annotated[
         float | None,
@@ -359,15 +366,15 @@ def register(
     name: Annotated[str, typer.Option(help="Of the model in MLflow's registry; it gets the next version.")],
     as_json: AsJson = False,
 ) -> None:
-    """Register the recommended model in MLflow; where its weights were not kept, print the command that trains it."""
+    """Register the recommended model in MLflow; where its weights were not kept, print the commands that train it."""
     from scalestudy.orchestration.commands.register import register_recommended
 
     done = register_recommended(_study(folder, acts=True), name)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))
     elif done.version is None:
-        print(done.words, file=sys.stderr)  # so that a pipe gets the command alone
-        print(done.torchrun)
+        print(done.words, file=sys.stderr)  # so that a pipe gets the commands alone
+        print("\n".join(done.commands))
     else:
         print(done.words)
     raise typer.Exit(ExitCode.SOME_FAILED if done.version is None else ExitCode.DONE)

@@ -81,9 +81,14 @@ def _threads(spec: StudySpec, address: str | None) -> Iterator[Finding]:
 
 def _data(spec: StudySpec) -> Iterator[Finding]:
     from scalestudy.orchestration.study.ready import check_data
+    from scalestudy.training.registry import DATASETS
 
     root = check_data(spec)
-    yield Finding("data", "ok", f"{spec.workload.data} (data folder {root})")
+    name = spec.workload.data
+    if name in DATASETS:
+        yield Finding("data", "ok", f"{name} (data folder {root})")
+    else:
+        yield Finding("data", "note", f"{name} is not called here", "call it with scalestudy inspect SPEC")
 
 
 def _storage(spec: StudySpec) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ class Variant:
 
 
 def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
-    """Builds every model that the study's trials train, in the plan's order.
+    """Loads the data, and builds every model that the study's trials train, in the plan's order.
 
     Raises SpecError for a bad spec, RequestError for missing data or a model that can't be built.
     """
@@ -48,7 +49,11 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
     check_callables(spec)
     trials = known_trials(spec, make_plan(spec))
     check_configs(trials, root)
-    # imported late, since it takes torch along: a bad spec is refused at once
+    # imported late, since they take torch along: a bad spec is refused at once
+    import torch
+
+    from scalestudy.training.data.loading import open_data
+    from scalestudy.training.distributed import Worker
     from scalestudy.training.loop.memory_fit import inspect_config
 
     variants: dict[str, Variant] = {}
@@ -58,12 +63,21 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
         if word in variants:
             continue
         config = train_config(trial, root)
-        try:
-            inspection = inspect_config(config)
-        except ValueError as error:
-            raise request_error(error, "correct the spec") from error
-        except Exception as error:  # the user's callables may raise anything
-            said = " ".join(describe(error).split())
-            raise RequestError(f"workload.model: {config.model}: {said}", "correct the callable") from error
+        with _blames(f"workload.data: {config.data}"):
+            data = open_data(config, Worker(0, 1, torch.device("cpu")))
+        with _blames(f"workload.model: {config.model}"):
+            inspection = inspect_config(config, data)
         variants[word] = Variant(config.model, config.data, config.optimizer.name, config.seed, params, inspection)
     return list(variants.values())
+
+
+@contextmanager
+def _blames(callable_: str) -> Iterator[None]:
+    """Errors of what a user wrote, as a RequestError that names it."""
+    try:
+        yield
+    except ValueError as error:
+        raise request_error(error, "correct the spec") from error
+    except Exception as error:  # the user's callables may raise anything
+        said = " ".join(describe(error).split())
+        raise RequestError(f"{callable_}: {said}", "correct the callable") from error

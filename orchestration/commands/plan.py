@@ -197,6 +197,8 @@ def gpus_here() -> int:
 
 
 BAR_WIDTH = 60
+AROUND_SECONDS = 25
+"""From a command's start to its study's, and from the study's end to the command's, on two cores."""
 MOST_GROUPS = 16
 BUSY, STARTING, IDLE, ABSENT = "█", "░", "·", " "
 
@@ -214,11 +216,11 @@ def cost_lines(cost: Estimate, price: float | None, rests_on: Sequence[str] = ()
     else:
         times = f"{_between(between, duration_text)} one trial at a time"
         times += f", {_between(on_gpus, '{:.0f}'.format)} worker-seconds"
-    lines = [f"time: {times}, by {'; '.join(rests_on) or 'earlier runs'}"]
+    lines = [f"time: {times}, from {'; '.join(rests_on) or 'earlier runs'}"]
     if cost.seconds is None:
         lines.append(
-            f"of {cost.trials} trials {cost.timed} are of a num_gpus and batch size that was timed; "
-            "the others are scaled from the nearest"
+            f"{cost.timed} of {cost.trials} trials have a num_gpus and a batch size that were timed; the times of the "
+            "others are scaled from the nearest"
         )
     if price:
         hours = [seconds / 3_600 for seconds in on_gpus]
@@ -282,12 +284,15 @@ def bar(group: GroupSpan, spans: Sequence[TrialSpan], makespan: float, width: in
 def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
     slots = " + ".join(str(node.slots) for node in forecast.room.nodes)
     rule = "one trial at a time on a machine" if forecast.room.exclusive else "trials side by side where they fit"
-    starts = f"{len(schedule.groups)} group starts, {schedule.evictions} of them ended early to make room"
+    starts = f"workers are started {_times(len(schedule.groups))}"
+    if schedule.evictions:
+        starts += f", {_times(schedule.evictions)} in the room of others that end for them"
     most = "at most, because trials may stop early: " if forecast.at_most else ""
     if forecast.unit == "seconds":
         bound = duration_text(schedule.lower_bound)
         about = "roughly" if forecast.scaled else "about"
-        times = f"{about} {duration_text(schedule.makespan)}; {bound} if starting workers took no time"
+        times = f"{about} {duration_text(schedule.makespan)}, {bound} without the starts of workers"
+        times += f"; Ray's start and end take some {AROUND_SECONDS} s more"
     else:
         times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
     return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}"]
@@ -298,6 +303,10 @@ def duration_text(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _name(group: GroupSpan) -> str:

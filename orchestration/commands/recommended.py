@@ -43,7 +43,7 @@ class RecommendedCell:
         del plain["search"]
         plain |= {
             "version": StudySpec.model_fields["version"].default,
-            "name": f"{spec.name[:LONGEST_NAME]}-best",
+            "name": best_name(spec),
             "description": f"The {advice.role} cell of {advice.study_id}: {choice['label']}",
             "train": with_swept(plain["train"], params),
             "sweep": {
@@ -83,6 +83,11 @@ class RecommendedCell:
         if self.device == "cpu":
             words += ["--threads", str(resources.cpus_per_worker)]
         return shlex.join(words)
+
+
+def best_name(spec: StudySpec) -> str:
+    """The name of the study of the recommended cell alone."""
+    return f"{spec.name[:LONGEST_NAME]}-best"
 
 
 def _seeds(spec: StudySpec, plan: Plan, params: Mapping[str, Any]) -> list[int]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import TrialPlan, cell_of, label
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.folder import Advice, advise
-from scalestudy.orchestration.commands.recommended import RecommendedCell
+from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
@@ -26,7 +27,7 @@ NOT_IN_NAMES = "/:"  # MLflow reads them as parts of a URI
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """What became of it. version: null: the weights were not kept, and torchrun is the command that trains the cell.
+    """What became of it. version: null: the weights were not kept, and commands, one after another, train the cell.
 
     trial: the run name of the one whose weights they are; null with the version.
     """
@@ -35,7 +36,7 @@ class Registered:
     cell: str
     version: int | None = None
     trial: str | None = None
-    torchrun: str | None = None
+    commands: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -45,30 +46,37 @@ class Registered:
     def words(self) -> str:
         """What became of it, in a line."""
         if self.version is None:
-            return f"{self.cell} is recommended, and a study keeps its best trial's weights alone. To train it:"
+            kept = "a study keeps its best trial's weights alone"
+            return f"{self.cell} is recommended, and {kept}. To train and register it:"
         load = f"mlflow.pytorch.load_model('models:/{self.name}/{self.version}')"
         return f"{self.name} version {self.version}: the model of {self.trial}; to load it: {load}"
 
 
 def register_recommended(path: str | Path, name: str) -> Registered:
-    """Registers the model of a study's recommended cell, with its signature, as the next version of a name.
+    """Registers the model of a study's recommended cell, or of its only one, as the next version of a name.
 
-    A study keeps the weights of its best trial, which may be of another cell. Raises RequestError for a folder that is
-    no study's, a study without an answer, a model that MLflow has not got, or a name that it does not take;
-    UnreachableError if it is out of reach.
+    The model has its signature. A study keeps the weights of its best trial, which may be of another cell. Raises
+    RequestError for a folder that is no study's, a study without an answer, a model that MLflow has not got, or a name
+    that it does not take; UnreachableError if it is out of reach.
     """
     if not name.strip() or any(character in name for character in NOT_IN_NAMES):
         raise RequestError(f"--name: {name!r}: is no name of a model", "give one without / and :")
     prepare_environment()
     advice = advise(path)
-    cell = RecommendedCell.of(advice)
     folder = open_folder(path)
     with readable(folder):
         spec = spec_of(folder)
-        trials = _trials_of(advice, folder)
+        trained = _trained(advice, folder)
+    only = {label(cell_of(trial.params)) for trial in trained}
+    if len(only) == 1 and not present(advice.data[advice.role]):  # nothing to compare it with
+        [chosen], trials = only, trained
+    else:
+        RecommendedCell.of(advice)  # raises if there is none
+        chosen, cells = advice.data[advice.role]["label"], advice.data[advice.role]["evidence"]["cells"]
+        # in a factorised study they may have another num_gpus
+        trials = [trial for trial in trained if label(cell_of(trial.params)) in cells]
     address = address_of(folder.address_file, resolve_address(spec.tracking.uri))
     check_reachable(address)
-    chosen = advice.data[advice.role]["label"]
     try:
         from mlflow import MlflowClient
 
@@ -76,7 +84,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
         if address.is_there:  # to ask a database that is not there would make it
             client = MlflowClient(tracking_uri=address.uri)
             runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
-        remedy = f"scalestudy sync {quote(folder.address)} sends it"
+        remedy = f"scalestudy sync {shlex.quote(folder.address)} sends it"
         if not runs:
             raise RequestError(f"tracking.uri: {address.shown}: has no run of {advice.study_id}", remedy)
         for trial in trials:
@@ -98,15 +106,19 @@ def register_recommended(path: str | Path, name: str) -> Registered:
             raise RequestError(f"--name: {name}: {reason_of(error)}", "give another name") from error
         remedy = "start the server, then type this command again"
         raise UnreachableError(f"tracking.uri: {address.shown}: {reason_of(error)}", remedy) from error
-    return Registered(name=name, cell=chosen, torchrun=cell.torchrun())
+    file = f"{best_name(spec)}.yaml"
+    commands = (
+        shlex.join(["scalestudy", "recommend", folder.address, "--spec", file]),
+        shlex.join(["scalestudy", "run", file]),
+        shlex.join(["scalestudy", "register", "latest", "--name", name]),
+    )
+    return Registered(name=name, cell=chosen, commands=commands)
 
 
-def _trials_of(advice: Advice, folder: StudyFolder) -> Sequence[TrialPlan]:
-    """The trials that stand for the recommended cell: in a factorised study they may have another num_gpus."""
-    cells = advice.data[advice.role]["evidence"]["cells"]
+def _trained(advice: Advice, folder: StudyFolder) -> Sequence[TrialPlan]:
+    """The study's trainings that have ended."""
     ended = {line["trial_id"] for line in folder.read_trials()}
-    trainings = [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
-    return [trial for trial in trainings if label(cell_of(trial.params)) in cells]
+    return [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
 
 
 def _runs_of(client: Any, experiment: str, study_id: str) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ def plan(
     bound = "at most " if planned.to_suggest or spec.stops_at_target else ""
     totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
     console.print(Text(f"{spec.name}: {bound}{totals}"))
-    for line in (*stop_lines(spec), *factorised_lines(planned, cost)):
+    for line in (*spec.notes, *stop_lines(spec), *factorised_lines(planned, cost)):
         console.print(Text(line), soft_wrap=True)
     for line in cost_lines(cost, spec.targets.price_per_gpu_hour, rests_on):
         console.print(Text(line), soft_wrap=True)
@@ -89,12 +89,17 @@ def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
 def result(console: Console, done: StudyResult) -> None:
     """Prints the book's table, the answer, and where everything lies."""
     if done.summary is not None:
+        from scalestudy.experiments.analysis.text.advice import caveats_of
         from scalestudy.experiments.analysis.text.answer import answer_lines
 
         table_of(console, done.summary)
         console.print()
-        for line in answer_lines(done.summary):
+        lines = answer_lines(done.summary)
+        for line in lines:
             console.print(Text(line, style="bold"), soft_wrap=True)
+        for caveat in caveats_of([done.summary["recommendation"]["recommended"]]):
+            if not any(caveat in line for line in lines):
+                console.print(Text(f"  {caveat}"), soft_wrap=True)
         console.print()
         for failure in done.summary["failures"] or ():
             console.print(Text(failure_text(failure), style="red"), soft_wrap=True)

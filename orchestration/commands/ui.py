@@ -69,7 +69,7 @@ class TrackedPage:
             experiment=spec.tracking.experiment or spec.name,
             study_id=folder.study_id,
             folder=folder.address,
-            order_by=AT_TARGET if spec.targets.accuracy else metric.best_key,
+            order_by=metric.best_key if spec.hardest_target is None else AT_TARGET.format(spec.hardest_target),
             ascending=bool(spec.targets.accuracy) or metric.mode == "min",
         )
 
@@ -106,12 +106,15 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     if can_connect(UI_HOST, port, seconds=0.5):
         raise RequestError(f"--port: {port}: is in use on {UI_HOST}", "name another, such as --port 5001")
     server = f"http://{UI_HOST}:{port}"
-    print(f"MLflow: {server} over {address.shown} (Ctrl-C ends it)", flush=True)
+    print(f"MLflow's pages over {address.shown} start on port {port} (Ctrl-C ends them)", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", UI_HOST, "--port", str(port), "--workers", "1"]
+    command += ["--uvicorn-opts", "--log-level warning"]  # so that the study's address is the last line
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
     # the server starts other processes: in a session of their own, one signal ends them all
-    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, STORE_VARIABLE: address.uri})
+    quiet = {"PYTHONWARNINGS": "ignore::DeprecationWarning,ignore::UserWarning"}
+    variables = {**os.environ, **quiet, STORE_VARIABLE: address.uri}
+    process = subprocess.Popen(command, start_new_session=True, env=variables)
     stopped, ended = threading.Event(), threading.Event()
 
     def stop(_number: int, _frame: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
@@ -132,7 +133,7 @@ class Engine:
         """What is being started, and for how many seconds; for the live view."""
         now = time.time()
         groups = list(self.host.starting.values())
-        return {f"starting {group.num_workers} worker(s)": now - group.since for group in groups}
+        return {f"starting {plural(group.num_workers, 'worker')}": now - group.since for group in groups}
 
     def cold_starts(self) -> dict[str, float]:
         """Seconds from each group's order to its workers being ready."""

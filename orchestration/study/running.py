@@ -112,6 +112,8 @@ class RunningStudy:
                     self.recorder.begin(StudyBegan(how=self.ready.study.state, origin=self.origin), self.cursor)
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
+                    for note in self.spec.notes:
+                        self.view.stage(note)
                     self.page = LivePage(self.folder.path, self.progress)
                     self._sweep()
                     self._run_held_out()
@@ -164,7 +166,10 @@ class RunningStudy:
     def _opening_line(self) -> str:
         ended = self.progress.ended_before
         done = f", {ended} of them ended before" if ended else ""
-        return f"{self.progress.total} trials{done}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
+        if ended == self.progress.total:
+            done = ", all of them ended before: nothing is left to train"
+        trials = f"{plural(self.progress.total, 'trial')}{done}"
+        return f"{trials}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
 
     def _sweep(self, exclusive: Sequence[TrialPlan] = ()) -> None:
         """Runs the trials that are left of the sweep; or those in `exclusive`, one at a time on a machine.

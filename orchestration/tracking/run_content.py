@@ -144,14 +144,15 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
 def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
     """What a trial's run gets at its end: best value, times, and the time to each target that it reached.
 
-    line: of trials.jsonl. The time to the hardest target stands there twice, under a name that comes first too.
+    line: of trials.jsonl. The time to a target stands there twice, under a name that comes first too.
     """
     found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
     found[metric.best_key] = best_value(line, metric)
     found["noise_scale"] = noise_scale_of(line["epochs"])
     for target in metric.easiest_first(targets):
         seconds = time_to_target(curve(line, metric), target, metric)
-        found[metric.time_key(target)] = found[AT_TARGET] = seconds if seconds < float("inf") else None
+        known = seconds if seconds < float("inf") else None
+        found[metric.time_key(target)] = found[AT_TARGET.format(target)] = known
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -159,7 +160,7 @@ def trial_note(ended: Ended, metrics: Mapping[str, float], targets: Sequence[flo
     """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`."""
     words = []
     for target in metric.hardest_first(targets)[:1]:
-        seconds, goal = metrics.get(AT_TARGET), f"{target:g} {metric.title}"
+        seconds, goal = metrics.get(AT_TARGET.format(target)), f"{target:g} {metric.title}"
         words.append(f"{goal} not reached" if seconds is None else f"**{seconds_text(seconds)}** to {goal}")
     if metric.best_key in metrics:
         words.append(f"best {metric.text(metrics[metric.best_key])} in {plural(len(ended.epochs), 'epoch')}")

@@ -31,6 +31,12 @@ class Splits:
 
     def __post_init__(self) -> None:
         for split, inputs, targets in self._pairs():
+            for what, value in (("inputs", inputs), ("targets", targets)):
+                if not hasattr(value, "is_floating_point"):
+                    raise DataError(
+                        f"data: {split} {what} are of {type(value).__module__}.{type(value).__name__}",
+                        "give torch tensors, such as torch.from_numpy(array)",
+                    )
             if not len(inputs) == len(targets) > 0 or inputs.dim() < 2:
                 raise DataError(
                     f"data: {split} inputs {tuple(inputs.shape)} and targets {tuple(targets.shape)} do not fit",
@@ -116,7 +122,7 @@ def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
         if targets.shape[1:] != (num_classes,) and (targets.dim(), num_classes) != (1, 1):
             raise DataError(
                 f"data: {split} targets {tuple(targets.shape)} are not {num_classes} numbers an example",
-                "set num_classes to the numbers to predict",
+                "for classes give targets.long(); for numbers to predict set num_classes to how many",
             )
         return
     if targets.dim() != 1 or str(targets.dtype) != "torch.int64":

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
-from scalestudy.training.data.loading import open_data
+from scalestudy.training.data.loading import TrainingData
 from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.exceptions import InputError, is_out_of_memory
@@ -79,12 +79,11 @@ class Inspection:
         return {**dataclasses.asdict(self), **numbers}
 
 
-def inspect_config(config: TrainConfig) -> Inspection:
-    """Inspect the model that a trial of this config starts from: the same data, seed and code as on any rank.
+def inspect_config(config: TrainConfig, data: TrainingData) -> Inspection:
+    """Inspect the model that a trial of this config starts from: the same seed and code as on any rank.
 
-    Raises DataError for missing data, ValueError for a model that can't be built. A user's exceptions pass.
+    data: the config's. Raises ValueError for a model that can't be built. A user's exceptions pass.
     """
-    data = open_data(config, Worker(0, 1, torch.device("cpu")))
     return inspect_model(seeded_model(config, data.num_classes, data.in_channels), config.optimizer)
 
 

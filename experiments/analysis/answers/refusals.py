@@ -41,8 +41,8 @@ def why_none(
     if reached is not None:
         harder = _harder_target(metric, allowed, reached)
         return (
-            f"every cell met {reached:g} at its first evaluation, too early to compare times: name a harder "
-            f"target{harder}"
+            f"the cells that reached {reached:g} met it at their first evaluation, too early to compare times: name a "
+            f"harder target{harder}"
         )
     if not by_target:
         return f"the spec names no target {metric.name} (targets.accuracy)"
@@ -58,7 +58,10 @@ def why_none(
         no_cell, did = f"no cell with at most {plural(max_gpus or 0, 'worker')}", f" ({larger[0]['label']} did)"
     rows = [row for row in cell_rows if row["label"] in labels]
     tail = _how_far(metric, easiest, allowed, rows, {row["label"]: row for row in by_target[easiest].rows})
-    return f"{no_cell} reached a {metric.title} of {easiest:g}{did}{tail}"
+    values = [row[metric.best_key]["value"] for row in rows if present(row[metric.best_key])]
+    met = any(not metric.better(easiest, value) for value in values)
+    kept = " in most of its seeds, at two evaluations in a row" if met else ""
+    return f"{no_cell} reached a {metric.title} of {easiest:g}{kept}{did}{tail}"
 
 
 def _nothing_ended(every: Sequence[Cell]) -> str:
@@ -118,7 +121,7 @@ def _how_far(
     came = f"the best, {cell.label}, came to {metric.text(value)} in {plural(epochs, 'epoch')}"
     if not metric.better(target, value):
         row = told[cell.label]
-        came += f", but {row['reached']} of {plural(row['n_seeds'], 'seed')} met it at two evaluations in a row"
+        came += f", but {row['reached']} of {plural(row['n_seeds'], 'seed')} met it twice in a row"
     advice = "try more epochs or other rates"
     if cell.with_status(("at_target",)):
         came, advice = f"{came}, where its trainings stopped", "a study with this target would tell"

@@ -111,7 +111,11 @@ class BatchPoint:
     def why_not_measured(self) -> str:
         """The reason, as a clause."""
         if self.best is None:
-            return "stopped before the target, or missed it" if self.stopped else "the target was missed"
+            return (
+                "stopped before the target, or missed it"
+                if self.stopped
+                else "half of the trainings or more missed the target"
+            )
         if self.upper_bound:
             return "met within the first epoch"
         missed = sum(not math.isfinite(cost) for cost in self.best.costs)

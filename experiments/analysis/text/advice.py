@@ -69,14 +69,14 @@ def _evidence_lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def evidence_words(choice: Mapping[str, Any]) -> str:
-    """The seeds and cells that a choice rests on, `measured: 5 seeds`; empty if that is unknown."""
+    """The seeds and cells that a choice rests on, `trained: 5 seeds`; empty if that is unknown."""
     evidence = choice.get("evidence") or {}
     seeds = evidence.get("seeds") or choice.get("n_seeds")
     if not seeds:
         return ""
     cells = evidence.get("cells") or []
     of = f" of {len(cells)} cells" if len(cells) > 1 else ""
-    how = "trainings times timings" if evidence.get("kind") == "factorised" else "measured"
+    how = "trainings times timings" if evidence.get("kind") == "factorised" else "trained"
     return f"{how}: {plural(seeds, 'seed')}{of}"
 
 

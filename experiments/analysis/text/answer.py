@@ -92,7 +92,7 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
     named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     alone = ""
     if same and cheapest["label"] != chosen["label"]:
-        alone = f"; no cheaper cell is surely within {100 * recommendation['tolerance']:g}% of its time"
+        alone = f"; no cheaper cell was shown to be within {100 * recommendation['tolerance']:g}% of its time"
     lines = [Line(f"{named} to {recommendation['target']:g} {metric.title}", f"{cell_words(chosen)}{alone}.{also}")]
     if not same:
         lines.append(Line("Fastest", f"{cell_words(fastest)}: {_beside(chosen, fastest)}."))
@@ -106,7 +106,7 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
 def _beside(chosen: Figure, other: Figure) -> str:
     """What another cell takes, over what the recommended one takes."""
     time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "worker_seconds"))
-    return f"{time:.2f}× the time for {cost:.2f}× the cost"
+    return f"{time:.2f}× the time and {cost:.2f}× the cost"
 
 
 def _settle_words(settle: Figure, chosen: Figure) -> str:

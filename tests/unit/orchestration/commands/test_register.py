@@ -28,9 +28,12 @@ SPEC = TINY.replace("model: lenet", "model: mlp")
 class Study:
     """A study of four synthetic trials, tracked; the recommended cell is that of `trial`."""
 
-    def __init__(self, place, spec=SPEC):
+    def __init__(self, place, spec=SPEC, *, only=False):
         self.folder = folder_of(place / "tiny-1", spec)
         self.spec, self.plan = spec_of(self.folder), self.folder.read_plan()
+        if only:
+            [self.trial] = self.plan.trials
+            return
         chosen = advise(self.folder.path).data["recommended"]["params"]
         self.trial = next(trial for trial in self.plan.trials if trial.cell == chosen)
         self.other = next(trial for trial in self.plan.trials if trial.cell != chosen)
@@ -121,11 +124,25 @@ def test_of_weights_that_were_not_kept_the_command_is_printed(place, empty_store
     study.keep(study.other)
     done = scalestudy("register", "tiny-1", "--name", "digits", cwd=place)
     assert done.returncode == ExitCode.SOME_FAILED
-    assert shlex.split(done.stdout)[:2] == ["torchrun", "--standalone"]
-    assert len(done.stdout.splitlines()) == len(done.stderr.splitlines()) == 1
+    spec, run, register = done.stdout.splitlines()
+    assert shlex.split(run) == ["scalestudy", "run", "tiny-best.yaml"]
+    assert shlex.split(register) == ["scalestudy", "register", "latest", "--name", "digits"]
+    assert len(done.stderr.splitlines()) == 1
+    done = scalestudy(*shlex.split(spec)[1:], cwd=place)
+    assert (done.returncode, (place / "tiny-best.yaml").exists()) == (0, True)
+    done = scalestudy("register", "tiny-1", "--name", "digits", cwd=place)
     assert "a study keeps its best trial's weights alone" in done.stderr
     as_json = json.loads(scalestudy("register", "tiny-1", "--name", "digits", "--json", cwd=place).stdout)
-    assert (as_json["version"], as_json["torchrun"]) == (None, done.stdout.strip())
+    assert (as_json["version"], as_json["commands"]) == (None, done.stdout.splitlines())
+
+
+def test_the_only_cell_of_a_study_is_registered(place, empty_store):
+    shutil.copy(empty_store, place)
+    study = Study(place, SPEC.replace("num_gpus: [1, 2]", "num_gpus: [1]").replace("[0.1, 0.2]", "[0.2]"), only=True)
+    study.track()
+    path = study.keep(study.trial)
+    log_best_model(study.store.client, study.store.runs[study.trial.trial_id], train_config(study.trial, "data"), path)
+    assert register_recommended(study.folder.path, "digits").trial == study.trial.run_name
 
 
 def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_store):

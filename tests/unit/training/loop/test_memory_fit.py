@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.data.loading import open_data
 from scalestudy.training.exceptions import is_out_of_memory
 from scalestudy.training.loop.memory_fit import (
     RESOLUTION,
@@ -85,19 +86,20 @@ def test_what_is_shown_is_what_is_trained() -> None:
     config = make_config(model="lenet", model_args={"init": "xavier"}, seed=7)
     first = FirstParameters()
     train(config, ALONE, hooks=[first])
-    found = inspect_config(config)
+    found = inspect_config(config, open_data(config, ALONE))
     assert {row.name: row.shape for row in found.parameters} == {
         name: value.shape for name, value in first.state.items()
     }
     for row in found.parameters:
         assert row.mean == pytest.approx(first.state[row.name].mean(dtype="float64"), abs=1e-12)
         assert row.std == pytest.approx(first.state[row.name].std(dtype="float64"), abs=1e-12)
-    other_seed = inspect_config(make_config(model="lenet", model_args={"init": "xavier"}, seed=8))
+    other = make_config(model="lenet", model_args={"init": "xavier"}, seed=8)
+    other_seed = inspect_config(other, open_data(other, ALONE))
     assert other_seed.parameters[0].mean != found.parameters[0].mean
 
 
 def test_plain_data_survives_json() -> None:
-    found = inspect_config(make_config())
+    found = inspect_config(make_config(), open_data(make_config(), ALONE))
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["memory"] == asdict(found.memory)
     assert plain["parameters"][0]["shape"] == [16, 784]

@@ -51,12 +51,12 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
         _log_exported(client, run_id, model, example)
 
 
-def find_model(client: Any, run_id: str) -> str | None:
-    """The id of the model that was logged to a trial's run, whole; None: there is none."""
+def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
+    """The id of the model that was logged to a trial's run, by default a whole one; None: there is none."""
     experiment = client.get_run(run_id).info.experiment_id
     models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
-    ready = [model.model_id for model in models if model.status == "READY"]  # of any other, files may be missing
-    return str(ready[0]) if ready else None
+    found = [model.model_id for model in models if model.status == status]
+    return str(found[0]) if found else None
 
 
 def register_model(client: Any, model_id: str, name: str) -> int:
@@ -113,13 +113,14 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
         outputs=Schema([TensorSpec(np.dtype(output.dtype), (-1, *output.shape[1:]))]),
     )
     run = client.get_run(run_id)
-    logged = client.create_logged_model(  # by `Model.log` alone it would go to MLflow's default experiment
-        run.info.experiment_id, name="model", source_run_id=run_id, params=run.data.params
-    )
+    model_id = find_model(client, run_id, "PENDING")  # of an earlier try that was not answered, or broke off
+    if model_id is None:  # by `Model.log` alone it would go to MLflow's default experiment
+        params, experiment = run.data.params, run.info.experiment_id
+        model_id = client.create_logged_model(experiment, name="model", source_run_id=run_id, params=params).model_id
     with _default_store(client.tracking_uri):
         Model.log(
             artifact_path=None,
-            model_id=logged.model_id,
+            model_id=model_id,
             flavor=mlflow.pytorch,
             run_id=run_id,
             pytorch_model=model,

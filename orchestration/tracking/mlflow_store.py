@@ -57,6 +57,7 @@ from scalestudy.orchestration.tracking.run_content import (
     trial_tags,
 )
 from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
+from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
 
@@ -136,13 +137,15 @@ class MlflowStore:
         self._bare: set[str] = set()  # trials whose runs lack parameters and input: MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], wrote: Wrote = ignore) -> None:
         """Writes entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
+        wrote: is told the number of the last entry that MLflow has, again and again.
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
-        for (kind, trial_id), neighbours in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
+        for (kind, trial_id), group in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
+            neighbours = list(group)
             if kind == "study":
                 for entry in neighbours:
                     with _unknown_skipped():
@@ -151,6 +154,7 @@ class MlflowStore:
                 with _unknown_skipped(), self._refusals_logged(f"{kind} of {trial_id}"):
                     events = [(from_plain(entry.event), utc_text(entry.at)) for entry in neighbours]
                     self._write_trial(self._study.trials[trial_id], events)
+            wrote(neighbours[-1].number)
 
     @contextmanager
     def _refusals_logged(self, what: str) -> Iterator[None]:

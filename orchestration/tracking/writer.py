@@ -4,7 +4,8 @@ The study hands over each journal entry. One thread of the driver takes all that
 batches. Training never waits for it. Entries that can't be written stay at the head of the queue and are tried again.
 The cursor, a number in the study's folder, says how far MLflow has come. Whatever becomes of this process, `scalestudy
 sync` or the study's next run sends the rest from the journal. Writing an entry twice changes nothing: runs are found by
-their tags, and points carry the epoch's own time.
+their tags, and points carry the epoch's own time. So only this file tries again. MLflow's client must not: it would
+repeat a request to make a run whose answer was lost, and so make two.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,14 +32,21 @@ GATHER_SECONDS = 0.3  # how long the thread lets entries gather before it writes
 CLOSE_SECONDS = 30.0
 CLOSING_TRIES = 5  # failures in a row after which a study that has ended gives up on the store
 GRACE_SECONDS = 90.0  # how much longer a write that has begun may take, such as a large model's
-A_BATCH = 500  # entries that `catch_up` writes at a time
+A_BATCH = 500  # entries that are written at a time
+
+Wrote = Callable[[int], None]
+"""Is told the number of the last entry that a store has."""
 
 
 class Store(Protocol):
     """Where entries go: MLflow, by `mlflow_store.MlflowStore`."""
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Writes entries in order. Raises if the store is out of reach; it may have written some by then."""
+    def write(self, entries: Sequence[Entry], wrote: Wrote) -> None:
+        """Writes entries in order. Raises if the store is out of reach; what it has written by then, it has told."""
+
+
+def ignore(number: int) -> None:
+    """A `Wrote` for those who need not know."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,28 @@ class Cursor:
         write_whole(self.file, str(number).encode("ascii"))
 
 
+def send(store: Store, waiting: deque[Entry], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
+    """Writes the first entries that wait, and takes away those that the store has; after an error, the others wait.
+
+    cursor: is moved in any case, unless `keeps` says by then that it belongs to somebody else. Raises what the store
+    raises.
+    """
+    last = 0
+
+    def wrote(number: int) -> None:
+        nonlocal last
+        last = number
+        while waiting and waiting[0].number <= number:
+            waiting.popleft()
+
+    try:
+        store.write(list(islice(waiting, A_BATCH)), wrote)
+    finally:
+        if last and keeps():
+            with suppress(OSError):  # a full disk: the same is written once more, later
+                cursor.write(last)
+
+
 class TrackingWriter:
     """The queue and its thread.
 
@@ -72,7 +103,7 @@ class TrackingWriter:
         self._open_store = open_store
         self._cursor = cursor
         self._queue: queue.SimpleQueue[Entry] = queue.SimpleQueue()
-        self._left: list[Entry] = []
+        self._left: deque[Entry] = deque()
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._give_up_at = float("inf")
@@ -128,14 +159,8 @@ class TrackingWriter:
             self._closing.wait(GATHER_SECONDS)
 
     def _write(self, store: Store) -> None:
-        if not self._left:
-            return
-        store.write(self._left)
-        last = self._left[-1].number
-        self._left.clear()
-        if not self._abandoned.is_set():
-            with suppress(OSError):  # a full disk: the same is written once more, later
-                self._cursor.write(last)
+        while self._left and not self._abandoned.is_set():
+            send(store, self._left, self._cursor, lambda: not self._abandoned.is_set())
 
     def _drain(self) -> list[Entry]:
         entries = []
@@ -148,12 +173,24 @@ class TrackingWriter:
 def catch_up(store: Store, entries: Iterable[Entry], cursor: Cursor) -> int:
     """Writes the entries that MLflow has missed, in order; returns how many there were.
 
-    Raises whatever the store raises; the next call goes on after the last batch that was written.
+    Raises whatever the store raises at several tries in a row; the next call goes on where this one stopped.
     """
-    waiting = iter(entries)
-    count = 0
-    while batch := list(islice(waiting, A_BATCH)):
-        store.write(batch)
-        cursor.write(batch[-1].number)
-        count += len(batch)
-    return count
+    coming, waiting = iter(entries), deque[Entry]()
+    count = failures = 0
+    while True:
+        waiting.extend(islice(coming, A_BATCH - len(waiting)))
+        if not waiting:
+            return count
+        before = len(waiting)
+        try:
+            send(store, waiting, cursor)
+        except Exception as error:  # MLflow raises its own, SQLAlchemy's and the HTTP client's
+            failures = 0 if len(waiting) < before else failures
+            if failures == len(RETRY_SECONDS):
+                raise
+            logger.info("MLflow is out of reach: %s", error)
+            time.sleep(RETRY_SECONDS[failures])
+            failures += 1
+        else:
+            failures = 0
+        count += before - len(waiting)

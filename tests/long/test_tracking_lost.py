@@ -1,13 +1,24 @@
 """A real MLflow server that goes away in the middle of a study: nothing is lost, and `sync` sends what it missed."""
 
+import itertools
 import subprocess
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.study.folders import spec_of
+from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking import writer
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
+from scalestudy.orchestration.tracking.server import resolve_address
+from scalestudy.orchestration.tracking.writer import Cursor, catch_up
+from tests.support.faulty_proxy import faulty_proxy
 from tests.support.groups import wait_until
+from tests.support.recordings import entries_of, whole
 from tests.support.studies import command, environment, scalestudy, write_spec
+from tests.support.synthetic_studies import TINY, folder_of
 from tests.support.tracking_server import TrackingServer
 
 SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.05}}
@@ -61,6 +72,45 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
     assert_recorded_once(server.store, folder.read_trials())
 
 
+def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
+    """Of every two requests that make something one is carried out and answered with 503; of the others every 13th."""
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.0,) * 4)
+    folder = folder_of(tmp_path / "tiny-1", TINY)
+    spec, plan = spec_of(folder), folder.read_plan()
+    study = TrackedStudy(
+        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, ".")
+    )
+    trials = folder.read_trials()
+    entries = entries_of([whole(trial) for trial in trials])
+    made = itertools.count(1)
+
+    def fate_of(_method, path, number):
+        if path.endswith("/create"):
+            return "lost" if next(made) % 2 else "answered"
+        return ("lost", "refused")[number % 2] if number % 13 == 0 else "answered"
+
+    server.start()
+    with faulty_proxy(server.uri, fate_of) as (address, seen):
+        cursor = Cursor(tmp_path / "cursor")
+        store = again_and_again(lambda: MlflowStore(resolve_address(address), study))
+        assert catch_up(store, entries, cursor) == len(entries)
+    asked = sum(path.endswith("/create") for _, path in seen)
+    assert asked == 2 + len(trials), "for the experiment, the study and its trials, once each"
+    server.stop()
+    assert cursor.read() == entries[-1].number
+    assert_recorded_once(server.store, trials, "tiny")
+
+
+def again_and_again(act):
+    """What a call returns that fails at some tries."""
+    for _ in range(20):
+        try:
+            return act()
+        except MlflowException:
+            pass
+    return act()
+
+
 def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     workload = {"model": "tests.support.user_models:linear", "data": "digits"}
     sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}
@@ -87,10 +137,10 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     assert_recorded_once(server.store, folder.read_trials())
 
 
-def assert_recorded_once(store, trials):
+def assert_recorded_once(store, trials, experiment="small"):
     """One run a trial, each epoch's accuracy once, exactly as recorded."""
     client = MlflowClient(tracking_uri=store)
-    runs = client.search_runs([client.get_experiment_by_name("small").experiment_id])
+    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
     assert len(runs) == len(trials) + 1
     by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
     for trial in trials:

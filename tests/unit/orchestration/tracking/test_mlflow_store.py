@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from scalestudy.orchestration.tracking.run_content import note
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.records import epoch_metrics, find_metric
+from tests.support.faulty_proxy import faulty_proxy
 from tests.support.old_studies import OLD_SUMMARY
 from tests.support.recordings import SPEC, entries_of, numbered, whole
 from tests.support.synthetic_studies import study_of, summary_of
@@ -169,6 +172,21 @@ def test_a_run_whose_making_was_not_answered_is_found(store, told, monkeypatch):
         assert runs_of(store)[1] == count
     store.write(entries)
     assert runs_of(store)[1] == 2
+
+
+def test_mlflow_s_client_asks_for_a_run_once(tmp_path):
+    """It would repeat a request whose answer was lost, and make a run twice."""
+    asks = (
+        "from scalestudy.orchestration.base.environment import prepare_environment\n"
+        "prepare_environment()\n"
+        "import sys\n"
+        "from mlflow import MlflowClient\n"
+        "MlflowClient(tracking_uri=sys.argv[1]).create_run('0', run_name='w1 b64')\n"
+    )
+    with faulty_proxy("http://127.0.0.1:1", lambda *_: "refused") as (address, seen):
+        done = subprocess.run([sys.executable, "-c", asks, address], capture_output=True, text=True, check=False)
+    assert "503" in done.stderr
+    assert seen == [("POST", "/api/2.0/mlflow/runs/create")]
 
 
 def test_studies_of_one_experiment_do_not_share_runs(store, address, told, tmp_path, request):

@@ -26,18 +26,19 @@ class FakeStore:
         self.batches: list[int] = []
         self.threads: set[str] = set()
 
-    def write(self, entries):
+    def write(self, entries, wrote):
         self.threads.add(threading.current_thread().name)
         if self.failures:
             self.failures -= 1
-            self._keep(entries[: self.part])
+            self._keep(entries[: self.part], wrote)
             raise ConnectionError("away")
         self.batches.append(len(entries))
-        self._keep(entries)
+        self._keep(entries, wrote)
 
-    def _keep(self, entries):
+    def _keep(self, entries, wrote):
         for each in entries:
             self.written.setdefault(each.number, each)
+            wrote(each.number)
 
 
 def entries(count, start=1):
@@ -123,12 +124,21 @@ def test_what_is_never_written_is_counted_and_the_cursor_stays(cursor):
     assert cursor.read() == 0
 
 
-def test_a_batch_counts_as_written_as_a_whole(cursor):
-    store = FakeStore(failures=10**9, written_before_failing=1)
+def test_a_backlog_is_sent_from_where_it_stopped(cursor):
+    store = FakeStore(failures=3, written_before_failing=2)
     writer = TrackingWriter(lambda: store, cursor)
-    tell(writer, 2)
-    assert writer.close(seconds=0) == 2
-    assert cursor.read() == 0
+    tell(writer, 7)
+    assert writer.close(seconds=0) > 0
+    assert cursor.read() == max(store.written) in (2, 4, 6)
+    assert list(store.written) == list(range(1, cursor.read() + 1))
+
+
+def test_a_store_that_fails_again_and_again_gets_all_of_a_long_backlog(cursor, monkeypatch):
+    monkeypatch.setattr(writers, "A_BATCH", 5)
+    store = FakeStore(failures=12, written_before_failing=1)
+    assert catch_up(store, entries(30), cursor) == 30
+    assert (list(store.written), cursor.read()) == (list(range(1, 31)), 30)
+    assert sum(store.batches) == 30 - 12, "what it had was not sent again"
 
 
 class BlockingStore(FakeStore):
@@ -138,12 +148,12 @@ class BlockingStore(FakeStore):
         super().__init__()
         self.entered, self.answer, self.failing = threading.Event(), threading.Event(), failing
 
-    def write(self, entries):
+    def write(self, entries, wrote):
         self.entered.set()
         self.answer.wait(20)
         if self.failing:
             raise ConnectionError("away")
-        super().write(entries)
+        super().write(entries, wrote)
 
 
 def test_close_does_not_wait_for_a_server_that_never_answers(cursor):
@@ -184,10 +194,10 @@ def test_catching_up_goes_on_where_it_broke_off(cursor, monkeypatch):
     store = FakeStore()
     assert catch_up(store, entries(6), cursor) == 6
     assert (store.batches, cursor.read()) == ([4, 2], 6)
-    store.failures = 1
+    store.failures = len(writers.RETRY_SECONDS) + 1
     with pytest.raises(ConnectionError):
         catch_up(store, entries(4, start=7), cursor)
-    assert cursor.read() == 6
+    assert (store.failures, cursor.read()) == (0, 6)
     assert catch_up(store, entries(4, start=7), cursor) == 4
     assert (list(store.written), cursor.read()) == (list(range(1, 11)), 10)
 

@@ -110,7 +110,7 @@ def test_a_forecast_in_seconds_where_some_are_scaled():
 
 
 def test_a_bar():
-    group = GroupSpan(group_id="g", num_workers=1, ordered=2.0, ready=4.0, stopped=9.0)
+    group = GroupSpan(group_id="g", num_workers=1, nodes=1, ordered=2.0, ready=4.0, stopped=9.0)
     spans = [
         TrialSpan(trial_id="t", group_id="g", start=4.0, end=6.0),
         TrialSpan(trial_id="u", group_id="g", start=7.0, end=8.0),

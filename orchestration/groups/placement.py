@@ -15,7 +15,7 @@ Three rules say where a trial's workers go:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -214,7 +214,7 @@ class _Room:
 
     def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
         """Where a group of this size can start now, on so many nodes at the most; None: nowhere."""
-        free = {node_id: count for node_id, count in self.free.items() if count > 0 and not self.disturbs([node_id])}
+        free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
         if sum(free.values()) < size:
             return None
         match self.placement:
@@ -223,8 +223,8 @@ class _Room:
             case "spread":
                 slots = _dealt(size, free)
             case "emptiest":
-                slots = _on_the_emptiest(size, free)
-        return slots if len(slots) <= most_nodes else None
+                slots = _on_the_emptiest(size, free, {node_id for node_id in free if self.disturbs([node_id])})
+        return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
         """The fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
@@ -233,15 +233,10 @@ class _Room:
         workers is taken.
         """
         soon, most = self._without(self.leaving), self._once_idle_have_ended()
-        calm = sorted(
-            (node_id for node_id in most if not self.disturbs([node_id])), key=lambda each: (-most[each], each)
-        )
-        # The roomiest nodes, and any one that holds what they leave over.
-        choices = (
-            [calm]
-            if most_nodes >= len(calm)
-            else [[*[other for other in calm if other != last][: most_nodes - 1], last] for last in calm]
-        )
+        nodes = sorted(self._considered(), key=lambda node_id: (-most[node_id], node_id))
+        choices = [nodes]
+        if most_nodes < len(nodes):  # the roomiest, and any other that may hold the rest
+            choices = [[*[node for node in nodes if node != last][: most_nodes - 1], last] for last in nodes]
         ways = []
         for chosen in choices:
             frees = [(sum(group.slots.get(node_id, 0) for node_id in chosen), group) for group in self._evictable()]
@@ -249,6 +244,10 @@ class _Room:
             if (ends := _fewest_ends(frees, missing)) is not None:
                 ways.append((len(ends), sum(group.num_workers for group in ends), ends))
         return min(ways, key=lambda way: way[:2])[-1] if ways else ()
+
+    def _considered(self) -> list[str]:
+        """The nodes on which a start would disturb nobody. `emptiest` takes all, and waits where it would."""
+        return [node_id for node_id in self.free if self.placement == "emptiest" or not self.disturbs([node_id])]
 
     def _evictable(self) -> list[GroupView]:
         return [group for group in self.unused("idle") if not self.disturbs(group.slots)]
@@ -303,10 +302,13 @@ def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
     return slots
 
 
-def _on_the_emptiest(size: int, free: Mapping[str, int]) -> dict[str, int]:
-    """The emptiest node first, and the next ones if it is too small."""
+def _on_the_emptiest(size: int, free: Mapping[str, int], disturbed: Collection[str]) -> dict[str, int]:
+    """The emptiest node that holds so many; else the emptiest ones together. Disturbed nodes come last."""
+    emptiest = sorted(free, key=lambda node_id: (node_id in disturbed, -free[node_id], node_id))
+    if (whole := next((node_id for node_id in emptiest if free[node_id] >= size), None)) is not None:
+        return {whole: size}
     slots: dict[str, int] = {}
-    for node_id in sorted(free, key=lambda node_id: (-free[node_id], node_id)):
+    for node_id in emptiest:
         if count := min(free[node_id], size - sum(slots.values())):
             slots[node_id] = count
     return slots

@@ -605,6 +605,22 @@ def test_any_order_of_events(block):
             raise AssertionError(f"seed {seed}") from error
 
 
+@pytest.mark.parametrize(("placement", "ahead", "now"), [("pack", 1, 1), ("spread", 2, 2), ("emptiest", 1, 1)])
+def test_the_record_says_on_how_many_nodes_a_trial_was(placement, ahead, now):
+    async def scenario():
+        study = Study(slots={"a": 4, "b": 4}, placement=placement)
+        await prepare(2)(study)
+        await study.request("t0", 2)
+        await study.request("t1", 6 if placement == "emptiest" else 3)
+        await study.settle()
+        assert [study.ended(trial_id).world.nodes for trial_id in ("t0", "t1")] == [
+            ahead,
+            2 if placement == "emptiest" else now,
+        ]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_a_large_trial_is_not_starved_by_small_ones_that_keep_coming(exclusive):
     async def scenario():

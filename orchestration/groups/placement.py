@@ -104,7 +104,7 @@ def decide(
         most_nodes = room.most_nodes(size)
         idle = [group for group in room.of_size("idle", size, most_nodes) if not room.disturbs(group.slots)]
         if idle:
-            group = min(idle, key=room.preference)
+            group = room.preferred(idle)
             room.taken.add(group.group_id)
             room.mark_busy(group.slots)
             actions.append(Grant(trial_id=request.trial_id, group_id=group.group_id))
@@ -205,12 +205,18 @@ class _Room:
         """
         return (self.placement == "pack" and _fewest(size, self.totals)) or len(self.free)
 
-    def preference(self, group: GroupView) -> tuple[int, int]:
-        """Which of several idle groups of a size is granted: the least."""
-        if self.placement != "pack":
-            return (-len(group.slots) if self.placement == "spread" else 0, 0)
-        left = self._once_idle_have_ended()  # where others train already, so that other nodes can be freed
-        return len(group.slots), sum(left[node_id] for node_id in group.slots)
+    def preferred(self, idle: Sequence[GroupView]) -> GroupView:
+        """Which of several idle groups of a size is granted.
+
+        With `pack` the one on the fewest nodes, and of these where others train already, so that other nodes can be
+        freed; with `spread` the one on the most.
+        """
+        if self.placement == "emptiest" or len(idle) == 1:
+            return idle[0]
+        if self.placement == "spread":
+            return max(idle, key=lambda group: len(group.slots))
+        most = self._once_idle_have_ended()
+        return min(idle, key=lambda group: (len(group.slots), sum(most[node_id] for node_id in group.slots)))
 
     def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
         """Where a group of this size can start now, on so many nodes at the most; None: nowhere."""

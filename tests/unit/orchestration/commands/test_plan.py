@@ -65,6 +65,15 @@ def test_a_forecast_without_room():
     ]
 
 
+@pytest.mark.parametrize(("placement", "spanning"), [("pack", 2), ("spread", 4)])
+def test_trials_that_span_nodes_are_counted(placement, spanning):
+    spec = spec_of(SPEC.replace("[1, 2]", "[1, 2, 3]"), f"resources.placement={placement}")
+    nodes = [ClusterNode(node_id=name, host=name, cpus=2.0, gpus=0.0) for name in "ab"]
+    found = forecast(spec, make_plan(spec), [], nodes)
+    assert found.to_dict()["spanning"] == spanning
+    assert f"; {spanning} trials on several nodes" in forecast_lines(found)[-1]
+
+
 def test_a_search_that_makes_its_trials_later_has_no_schedule():
     spec = spec_of(SPEC + "search: {method: tpe, samples: 3}\n")
     found = forecast(spec, make_plan(spec), [], two_cores())

@@ -79,7 +79,7 @@ class Objective:
         return Score(progress=None if self.target is None else self._progress(telling))
 
     def _cost(self, trial: Trial, usual: float | None) -> float:
-        """The objective of one trial, less is better; infinity for the worst. usual: seconds an epoch, if not its own."""
+        """The objective of one trial, less is better; infinity for the worst. usual: seconds an epoch, or its own."""
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)

@@ -605,18 +605,17 @@ def test_any_order_of_events(block):
             raise AssertionError(f"seed {seed}") from error
 
 
-@pytest.mark.parametrize(("placement", "ahead", "now"), [("pack", 1, 1), ("spread", 2, 2), ("emptiest", 1, 1)])
-def test_the_record_says_on_how_many_nodes_a_trial_was(placement, ahead, now):
+@pytest.mark.parametrize(
+    ("placement", "sizes", "nodes"),
+    [("pack", (2, 3, 6), [1, 1, 2]), ("spread", (2, 3, 6), [2, 2, 2]), ("emptiest", (2, 6), [1, 2])],
+)
+def test_the_record_says_on_how_many_nodes_a_trial_was(placement, sizes, nodes):
     async def scenario():
         study = Study(slots={"a": 4, "b": 4}, placement=placement)
-        await prepare(2)(study)
-        await study.request("t0", 2)
-        await study.request("t1", 6 if placement == "emptiest" else 3)
+        await prepare(sizes[0])(study)
+        await trials(*sizes)(study)
         await study.settle()
-        assert [study.ended(trial_id).world.nodes for trial_id in ("t0", "t1")] == [
-            ahead,
-            2 if placement == "emptiest" else now,
-        ]
+        assert [study.ended(f"t{number}").world.nodes for number in range(len(sizes))] == nodes
 
     run(scenario)
 

@@ -121,15 +121,23 @@ class Timed:
 
 
 class Timings:
-    """What earlier trials say of the time that others will take."""
+    """What earlier trials say of the time that others will take.
+
+    Of trials alike those on the fewest nodes count: a study places its workers on as few as can hold them.
+    """
 
     def __init__(self, earlier_trials: Iterable[Mapping[str, Any]]) -> None:
         self._ways: dict[str, dict[tuple[int, int], Timed]] = {}
+        nodes: dict[tuple[str, int, int], int] = {}
         for trial in earlier_trials:
             if "workload" in trial and "train" in trial and trial.get("epochs"):
-                params = trial["params"]
-                alike = self._ways.setdefault(way_of(trial["workload"], trial["train"]), {})
-                alike.setdefault((params["num_gpus"], params["batch_size"]), Timed()).take(trial)
+                way, size = way_of(trial["workload"], trial["train"]), _size(trial["params"])
+                here, alike = (trial.get("world") or {}).get("nodes") or 1, self._ways.setdefault(way, {})
+                if here < nodes.setdefault((way, *size), here):
+                    nodes[way, *size] = here
+                    del alike[size]
+                if here == nodes[way, *size]:
+                    alike.setdefault(size, Timed()).take(trial)
 
     def step(self, trial: TrialPlan) -> Span | None:
         """Seconds of a step; None if nothing of this way of training was timed."""
@@ -160,6 +168,10 @@ class Timings:
 
     def _alike(self, trial: TrialPlan) -> Mapping[tuple[int, int], Timed]:
         return self._ways.get(way_of(trial.workload, trial.train), {})
+
+
+def _size(params: Mapping[str, Any]) -> tuple[int, int]:
+    return params["num_gpus"], params["batch_size"]
 
 
 def step_ratios(workers: int, batch: int, num_gpus: int, batch_size: int) -> Between:

@@ -20,8 +20,10 @@ NO_TIME = OUTSIDE_STEP - OUTSIDE_RESULT
 """Keys of `train` that can change a result, but not the time of an epoch."""
 NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in OUTSIDE_STEP)})
 """Swept parameters that can't change the time of a step."""
-RESULT_RESOURCES = tuple(key for key in Resources.model_fields if key not in ("exclusive", "oversubscribe"))
-"""Resources that change rounding, and so the result: device and threads. The others only say what may run when."""
+RESULT_RESOURCES = tuple(
+    key for key in Resources.model_fields if key not in ("exclusive", "placement", "oversubscribe")
+)
+"""Resources that change rounding, and so the result: device and threads. The others say what may run when and where."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,8 +74,8 @@ def load_study(
     """Reads and validates a spec file.
 
     overrides: `key.path=value` with a YAML value; each replaces what the file says. models, datasets: the built-in
-    names. Any text of the form `package.module:callable` is accepted too. resolved: it is the one in a study's folder;
-    without a version it is of version 1.
+    names. Any text of the form `package.module:callable` is accepted too. resolved: it is the one in a study's folder,
+    and a key that it lacks has the value by which the study began: version 1, resources.placement emptiest.
 
     Raises SpecError with every problem found.
     """
@@ -121,6 +121,8 @@ def parse_study(
 
     if resolved:
         document.data.setdefault("version", 1)
+        if isinstance(resources := document.data.setdefault("resources", {}), dict):
+            resources.setdefault("placement", "emptiest")
     return _study_of(document, source, overrides, models, datasets)
 
 

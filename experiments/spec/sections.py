@@ -224,6 +224,10 @@ class Resources(Section):
     """Cores. On CPU, also the threads that a worker computes with."""
     exclusive: Annotated[bool | str, one_of("auto", True, False)] = "auto"
     """Whether a trial has its nodes to itself, so that timings are undisturbed; auto: on CPU yes, on CUDA no."""
+    placement: Annotated[str, one_of("pack", "spread", "emptiest")] = "pack"
+    """Where a trial's workers go. pack: on the fewest nodes that can hold them, for which it waits. spread: evenly over
+    all nodes with room. emptiest: on the emptiest node with the room, else on several; studies that began before there
+    was a choice keep it."""
     oversubscribe: bool = False
     """Allow more threads than cores. Such timings are flagged."""
 

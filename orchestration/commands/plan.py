@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from scalestudy.experiments.plan.estimate import Between, Estimate, estimate, trial_spans
 from scalestudy.experiments.plan.plan import Plan, make_plan
@@ -16,6 +16,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device, slots
 from scalestudy.orchestration.commands.earlier import earlier_timings
+from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import (
     check_callables,
@@ -176,7 +177,12 @@ def room_of(spec: StudySpec, nodes: Sequence[ClusterNode]) -> Room:
     room = slots(nodes, device=device, cpus_per_worker=wanted.cpus_per_worker, gpus_per_worker=wanted.gpus_per_worker)
     factorised = spec.search.method == "factorised"
     exclusive = trainings_rule(wanted, device, factorised=factorised) == "exclusive"
-    return Room(nodes=tuple(room), exclusive=exclusive, trials_per_group=spec.limits.trials_per_group)
+    return Room(
+        nodes=tuple(room),
+        exclusive=exclusive,
+        trials_per_group=spec.limits.trials_per_group,
+        placement=cast(Placement, wanted.placement),
+    )
 
 
 def machines(resources: Resources, slots_each: int | None, count: int, logical_cpus: int | None) -> list[ClusterNode]:
@@ -284,6 +290,7 @@ def bar(group: GroupSpan, spans: Sequence[TrialSpan], makespan: float, width: in
 def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
     slots = " + ".join(str(node.slots) for node in forecast.room.nodes)
     rule = "one trial at a time on a machine" if forecast.room.exclusive else "trials side by side where they fit"
+    spanning = f"; {_trials(schedule.spanning)} on several nodes" if schedule.spanning else ""
     starts = f"workers are started {_times(len(schedule.groups))}"
     if schedule.evictions:
         starts += f", {_times(schedule.evictions)} in the room of others that end for them"
@@ -295,7 +302,7 @@ def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
         times += f"; Ray's start and end take some {AROUND_SECONDS} s more"
     else:
         times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
-    return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}"]
+    return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}{spanning}"]
 
 
 def duration_text(seconds: float) -> str:

@@ -13,6 +13,7 @@ import yaml
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import Plan, make_plan, with_swept
 from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import Advice, write_spec_file
@@ -52,6 +53,8 @@ class RecommendedCell:
             },
             "targets": {**plain["targets"], "stop": False},
         }
+        if spec.resources.placement == "emptiest":  # the rule of an earlier version
+            plain["resources"] = {**plain["resources"], "placement": Resources.model_fields["placement"].default}
         return cls(spec=StudySpec.model_validate(plain), device=choice["device"] or "")
 
     def to_yaml(self) -> str:

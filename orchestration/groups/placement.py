@@ -1,18 +1,28 @@
-"""Which trial gets which group next, as one pure function.
+"""Which trial gets which group next, and on which nodes, as one pure function.
 
 A *slot* is room for one worker. Requests are served in the order in which they came, so that small trials do not starve
-a large one: a request that must wait holds back the room that it waits for.
+a large one: a request that must wait holds back all that came after it.
+
+Three rules say where a trial's workers go:
+
+* `pack`, the default: on the fewest nodes that can hold them. A trial that one node can hold never spans two: it waits
+  for room on one node, and idle groups end to free one. Of the nodes with room it gets the fullest, so that large
+  trials find whole nodes.
+* `spread`: over all nodes with room, as evenly as it allows.
+* `emptiest`: on the emptiest node if it has the room, else on several. So it was before there was a choice, and studies
+  that began then keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from scalestudy.orchestration.cluster.nodes import Node
 
 GroupState = Literal["starting", "idle", "busy", "stopping"]
+Placement = Literal["pack", "spread", "emptiest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +54,7 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start a group for a trial; `slots` is where, one node if it fits."""
+    """Start a group for a trial; `slots` says how many workers each node gets."""
 
     trial_id: str
     num_workers: int
@@ -61,58 +71,13 @@ class Stop:
 Action = Grant | Start | Stop
 
 
-@dataclass
-class _Room:
-    """The working copy of one decision: what is still free, and which groups are spoken for."""
-
-    free: dict[str, int]
-    machines: Mapping[str, str]  # node → machine
-    groups: Sequence[GroupView]
-    exclusive: bool
-    taken: set[str] = field(default_factory=set)  # groups that this decision has used up
-    busy: set[str] = field(default_factory=set)  # machines on which a trial runs or a group starts
-
-    @classmethod
-    def of(cls, nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool) -> _Room:
-        """What the groups leave free; nothing counts as busy yet."""
-        free = {node.node_id: node.slots for node in nodes}
-        for group in groups:
-            for node_id, count in group.slots.items():
-                free[node_id] = free.get(node_id, 0) - count
-        machines = {node.node_id: node.machine for node in nodes}
-        return cls(free=free, machines=machines, groups=groups, exclusive=exclusive)
-
-    def unused(self, state: GroupState) -> list[GroupView]:
-        """The groups in this state that the decision has not used up."""
-        return [group for group in self.groups if group.state == state and group.group_id not in self.taken]
-
-    def disturbs(self, slots: Mapping[str, int]) -> bool:
-        """Whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
-        return self.exclusive and not self.busy.isdisjoint(self._machines_of(slots))
-
-    def mark_busy(self, slots: Mapping[str, int]) -> None:
-        """A trial runs, or a group starts, on these nodes."""
-        self.busy.update(self._machines_of(slots))
-
-    def place(self, num_workers: int) -> dict[str, int] | None:
-        """Where a group of this size fits now: one node if any has the room, else spread over several, else None."""
-        by_room = sorted(self.free.items(), key=lambda item: (self.disturbs({item[0]: 1}), -item[1], item[0]))
-        for node_id, free in by_room:
-            if free >= num_workers:
-                return {node_id: num_workers}
-        slots: dict[str, int] = {}
-        for node_id, free in by_room:
-            count = min(max(free, 0), num_workers - sum(slots.values()))
-            if count:
-                slots[node_id] = count
-        return slots if sum(slots.values()) == num_workers else None
-
-    def _machines_of(self, slots: Mapping[str, int]) -> set[str]:
-        return {self.machines.get(node_id, node_id) for node_id in slots}
-
-
 def decide(
-    nodes: Sequence[Node], groups: Sequence[GroupView], requests: Sequence[Request], *, exclusive: bool
+    nodes: Sequence[Node],
+    groups: Sequence[GroupView],
+    requests: Sequence[Request],
+    *,
+    exclusive: bool,
+    placement: Placement = "pack",
 ) -> list[Action]:
     """Decides what to do now for the waiting requests, oldest first.
 
@@ -121,43 +86,47 @@ def decide(
         groups: every group that has not ended; a stopping group still holds its slots.
         requests: waiting trials, oldest first.
         exclusive: one trial at a time on a machine, and no group starts beside a running trial.
+        placement: where a group's workers go.
 
     Returns:
         Actions that do not conflict. A request without an action waits.
     """
-    room = _Room.of(nodes, groups, exclusive=exclusive)
+    room = _Room.of(nodes, groups, exclusive=exclusive, placement=placement)
     for group in groups:
         if group.state in ("busy", "starting"):
             room.mark_busy(group.slots)
     exhausted = [group for group in room.unused("idle") if group.exhausted]
+    room.leaving = [*exhausted, *room.unused("stopping")]
     room.taken.update(group.group_id for group in exhausted)
     actions: list[Action] = [Stop(group_id=group.group_id) for group in exhausted]
     for request in requests:
         size = request.num_workers
-        fitting = [group for group in room.unused("idle") if group.num_workers == size]
-        if idle := next((group for group in fitting if not room.disturbs(group.slots)), None):
-            room.taken.add(idle.group_id)
-            room.mark_busy(idle.slots)
-            actions.append(Grant(trial_id=request.trial_id, group_id=idle.group_id))
-            continue
-        if starting := next((group for group in room.unused("starting") if group.num_workers == size), None):
-            room.taken.add(starting.group_id)  # it is on the way for this request
-            continue
-        slots = room.place(size)
-        if slots is None:
-            leaving = sum(group.num_workers for group in (*exhausted, *room.unused("stopping")))
-            actions.extend(_evictions(room, size - leaving))
+        most_nodes = room.most_nodes(size)
+        idle = [group for group in room.of_size("idle", size, most_nodes) if not room.disturbs(group.slots)]
+        if idle:
+            group = room.preferred(idle)
+            room.taken.add(group.group_id)
+            room.mark_busy(group.slots)
+            actions.append(Grant(trial_id=request.trial_id, group_id=group.group_id))
+        elif starting := room.of_size("starting", size, most_nodes):
+            room.taken.add(starting[0].group_id)  # it is on the way for this request
+        elif slots := room.place(size, most_nodes):
+            room.take(slots)
+            actions.append(Start(trial_id=request.trial_id, num_workers=size, slots=slots))
+        else:
+            actions.extend(Stop(group_id=group.group_id) for group in room.evictions(size, most_nodes))
             break
-        if room.disturbs(slots):
-            break
-        for node_id, count in slots.items():
-            room.free[node_id] = room.free.get(node_id, 0) - count
-        room.mark_busy(slots)
-        actions.append(Start(trial_id=request.trial_id, num_workers=size, slots=slots))
     return actions
 
 
-def ahead(nodes: Sequence[Node], groups: Sequence[GroupView], sizes: Sequence[int], *, exclusive: bool) -> Start | None:
+def ahead(
+    nodes: Sequence[Node],
+    groups: Sequence[GroupView],
+    sizes: Sequence[int],
+    *,
+    exclusive: bool,
+    placement: Placement = "pack",
+) -> Start | None:
     """The start of a group ahead of need, in room that nobody has used yet; ask when no trial waits.
 
     One at a time: two starts at once take longer than one after the other. With `exclusive`, only on machines without
@@ -168,24 +137,197 @@ def ahead(nodes: Sequence[Node], groups: Sequence[GroupView], sizes: Sequence[in
         groups: every group that has not ended.
         sizes: of the trials to come, in their order.
         exclusive: as for `decide`.
+        placement: as for `decide`.
     """
     there = {group.num_workers for group in groups if group.state != "stopping"}
     size = next((size for size in sizes if size not in there), None)
     if size is None or any(group.state == "starting" for group in groups):
         return None
-    room = _Room.of(nodes, groups, exclusive=exclusive)
+    room = _Room.of(nodes, groups, exclusive=exclusive, placement=placement)
     for group in groups:
         room.mark_busy(group.slots)
-    slots = room.place(size)
-    return None if slots is None or room.disturbs(slots) else Start(trial_id="", num_workers=size, slots=slots)
+    slots = room.place(size, room.most_nodes(size))
+    return Start(trial_id="", num_workers=size, slots=slots) if slots else None
 
 
-def _evictions(room: _Room, num_workers: int) -> list[Stop]:
-    """The fewest idle groups whose end makes room for so many workers; none when all of them would not be enough."""
-    missing = num_workers - sum(max(count, 0) for count in room.free.values())
-    stops: list[Stop] = []
-    for group in sorted(room.unused("idle"), key=lambda group: -group.num_workers):
-        if missing > 0 and not room.disturbs(group.slots):
-            stops.append(Stop(group_id=group.group_id))
-            missing -= group.num_workers
-    return stops if missing <= 0 else []
+@dataclass
+class _Room:
+    """The working copy of one decision: what is still free, and which groups are spoken for."""
+
+    totals: Mapping[str, int]  # slots of the empty nodes
+    free: dict[str, int]  # below 0 on a draining node that still has workers
+    machines: Mapping[str, str]  # node → machine
+    groups: Sequence[GroupView]
+    exclusive: bool
+    placement: Placement
+    leaving: Sequence[GroupView] = ()  # groups that end, whose slots will be free soon
+    taken: set[str] = field(default_factory=set)  # groups that this decision has used up
+    busy: set[str] = field(default_factory=set)  # machines on which a trial runs or a group starts
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool, placement: Placement) -> _Room:
+        """What the groups leave free; nothing counts as busy yet."""
+        totals = {node.node_id: node.slots for node in nodes}
+        free = dict(totals)
+        for group in groups:
+            for node_id, count in group.slots.items():
+                free[node_id] = free.get(node_id, 0) - count
+        machines = {node.node_id: node.machine for node in nodes}
+        return cls(totals=totals, free=free, machines=machines, groups=groups, exclusive=exclusive, placement=placement)
+
+    def unused(self, state: GroupState) -> list[GroupView]:
+        """The groups in this state that the decision has not used up."""
+        return [group for group in self.groups if group.state == state and group.group_id not in self.taken]
+
+    def of_size(self, state: GroupState, size: int, most_nodes: int) -> list[GroupView]:
+        """Those of the unused groups that have so many workers, on so many nodes at the most."""
+        return [group for group in self.unused(state) if group.num_workers == size and len(group.slots) <= most_nodes]
+
+    def disturbs(self, slots: Iterable[str]) -> bool:
+        """Whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
+        return self.exclusive and not self.busy.isdisjoint(self._machines_of(slots))
+
+    def mark_busy(self, slots: Iterable[str]) -> None:
+        """A trial runs, or a group starts, on these nodes."""
+        self.busy.update(self._machines_of(slots))
+
+    def take(self, slots: Mapping[str, int]) -> None:
+        """A group is to start on these slots."""
+        for node_id, count in slots.items():
+            self.free[node_id] -= count
+        self.mark_busy(slots)
+
+    def most_nodes(self, size: int) -> int:
+        """The most nodes that a group of this size may have: with `pack` the fewest that hold it when they are empty.
+
+        A training could do with more nodes than a timing run could. It waits for the fewest as well: groups that span
+        nodes leave no node whole, so that the next ones would span too. See docs/results/engine.md for what it costs.
+        """
+        return (self.placement == "pack" and _fewest(size, self.totals)) or len(self.free)
+
+    def preferred(self, idle: Sequence[GroupView]) -> GroupView:
+        """Which of several idle groups of a size is granted.
+
+        With `pack` the one on the fewest nodes, and of these where others train already, so that other nodes can be
+        freed; with `spread` the one on the most.
+        """
+        if self.placement == "emptiest" or len(idle) == 1:
+            return idle[0]
+        if self.placement == "spread":
+            return max(idle, key=lambda group: len(group.slots))
+        most = self._once_idle_have_ended()
+        return min(idle, key=lambda group: (len(group.slots), sum(most[node_id] for node_id in group.slots)))
+
+    def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
+        """Where a group of this size can start now, on so many nodes at the most; None: nowhere."""
+        free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
+        if sum(free.values()) < size:
+            return None
+        match self.placement:
+            case "pack":
+                slots = _packed(size, free, self._once_idle_have_ended())
+            case "spread":
+                slots = _dealt(size, free)
+            case "emptiest":
+                slots = _on_the_emptiest(size, free, {node_id for node_id in free if self.disturbs([node_id])})
+        return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
+
+    def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
+        """The fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
+
+        Room that is on its way already is waited for. Of two ways that end equally many groups, the one that ends fewer
+        workers is taken.
+        """
+        soon, most = self._without(self.leaving), self._once_idle_have_ended()
+        nodes = sorted(self._considered(), key=lambda node_id: (-most[node_id], node_id))
+        choices = [nodes]
+        if most_nodes < len(nodes):  # the roomiest, and any other that may hold the rest
+            choices = [[*[node for node in nodes if node != last][: most_nodes - 1], last] for last in nodes]
+        ways = []
+        for chosen in choices:
+            frees = [(sum(group.slots.get(node_id, 0) for node_id in chosen), group) for group in self._evictable()]
+            missing = size - sum(max(soon[node_id], 0) for node_id in chosen)
+            if (ends := _fewest_ends(frees, missing)) is not None:
+                ways.append((len(ends), sum(group.num_workers for group in ends), ends))
+        return min(ways, key=lambda way: way[:2])[-1] if ways else ()
+
+    def _considered(self) -> list[str]:
+        """The nodes on which a start would disturb nobody. `emptiest` takes all, and waits where it would."""
+        return [node_id for node_id in self.free if self.placement == "emptiest" or not self.disturbs([node_id])]
+
+    def _evictable(self) -> list[GroupView]:
+        return [group for group in self.unused("idle") if not self.disturbs(group.slots)]
+
+    def _once_idle_have_ended(self) -> dict[str, int]:
+        """What is free once the groups that end, and all idle ones that may end, are gone."""
+        return self._without([*self.leaving, *self._evictable()])
+
+    def _without(self, groups: Iterable[GroupView]) -> dict[str, int]:
+        """What is free once these groups are gone."""
+        free = dict(self.free)
+        for group in groups:
+            for node_id, count in group.slots.items():
+                free[node_id] += count
+        return free
+
+    def _machines_of(self, slots: Iterable[str]) -> set[str]:
+        return {self.machines.get(node_id, node_id) for node_id in slots}
+
+
+def _fewest(size: int, free: Mapping[str, int]) -> int | None:
+    """The fewest nodes that hold so many workers; None if all together don't."""
+    held = 0
+    for number, count in enumerate(sorted(free.values(), reverse=True), start=1):
+        held += max(count, 0)
+        if held >= size:
+            return number
+    return None
+
+
+def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
+    """The fewest nodes: the roomiest wholly, and of those that hold the rest the fullest.
+
+    The fullest node is the one with the least room even if its idle groups ended. free: has the room. most: once idle
+    groups have ended.
+    """
+    count = _fewest(size, free) or 0
+    roomiest = sorted(free, key=lambda node_id: (-free[node_id], node_id))[: count - 1]
+    slots = {node_id: free[node_id] for node_id in roomiest}
+    rest = size - sum(slots.values())
+    holding = [node_id for node_id in free if node_id not in slots and free[node_id] >= rest]
+    return {**slots, min(holding, key=lambda node_id: (most[node_id], free[node_id], node_id)): rest}
+
+
+def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
+    """One worker after another on the node that has fewest of them; of these nodes, the emptiest."""
+    slots: dict[str, int] = {}
+    for _ in range(size):
+        having_room = [node_id for node_id in free if free[node_id] > slots.get(node_id, 0)]
+        least = min(having_room, key=lambda node_id: (slots.get(node_id, 0), -free[node_id], node_id))
+        slots[least] = slots.get(least, 0) + 1
+    return slots
+
+
+def _on_the_emptiest(size: int, free: Mapping[str, int], disturbed: Collection[str]) -> dict[str, int]:
+    """The emptiest node that holds so many; else the emptiest ones together. Disturbed nodes come last."""
+    emptiest = sorted(free, key=lambda node_id: (node_id in disturbed, -free[node_id], node_id))
+    if (whole := next((node_id for node_id in emptiest if free[node_id] >= size), None)) is not None:
+        return {whole: size}
+    slots: dict[str, int] = {}
+    for node_id in emptiest:
+        if count := min(free[node_id], size - sum(slots.values())):
+            slots[node_id] = count
+    return slots
+
+
+def _fewest_ends(frees: Iterable[tuple[int, GroupView]], missing: int) -> list[GroupView] | None:
+    """The fewest groups that free so many slots; None if all together don't. frees: how many slots each one does."""
+    ends: list[GroupView] = []
+    left = sorted((each for each in frees if each[0]), key=lambda each: -each[0])
+    while missing > 0 and left:
+        enough = [each for each in left if each[0] >= missing]
+        ending = min(enough, key=lambda each: each[1].num_workers) if enough else left[0]
+        left.remove(ending)
+        ends.append(ending[1])
+        missing -= ending[0]
+    return ends if missing <= 0 else None

@@ -50,7 +50,7 @@ from scalestudy.orchestration.groups.model import (
     TrialRequest,
     Turn,
 )
-from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, ahead, decide
+from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, ahead, decide
 from scalestudy.orchestration.groups.trial_record import worker_flags
 
 STARTS_WITHOUT_SERVICE = 3
@@ -65,10 +65,14 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """How a pool works. exclusive: one trial at a time on a machine. logs: where the workers' output lies."""
+    """How a pool works.
+
+    exclusive: one trial at a time on a machine. placement: see `placement`. logs: where the workers' output lies.
+    """
 
     limits: GroupLimits
     exclusive: bool
+    placement: Placement = "pack"
     logs: str = ""
 
 
@@ -87,6 +91,7 @@ class GroupPool:
 
     def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: Clock) -> None:
         self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs
+        self.placement = settings.placement
         self.nodes, self.hands, self.clock = list(nodes), hands, clock
         self.groups: dict[str, Group] = {}
         self.requests: dict[str, TrialRequest] = {}
@@ -331,7 +336,7 @@ class GroupPool:
             for request in waiting
             if request.num_workers <= self.room
         ]
-        for action in decide(self.nodes, self._views(), asking, exclusive=self.exclusive):
+        for action in decide(self.nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement):
             if isinstance(action, Grant):
                 self._grant(self.requests[action.trial_id], self.groups[action.group_id])
             elif isinstance(action, Start):
@@ -342,7 +347,8 @@ class GroupPool:
                 group.stop(self.clock())
         if self.waiting or not self.sizes_ahead:
             return
-        if start := ahead(self.nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive):
+        start = ahead(self.nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive, placement=self.placement)
+        if start:
             self._order_start(start)
 
     def snapshot(self) -> PoolSnapshot:

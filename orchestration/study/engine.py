@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
@@ -16,6 +16,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
+from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.sweep.search import Search
@@ -58,9 +59,10 @@ class Engine:
         )
         self.times_apart = placed.rule == "packed, then timed"
         per_group, exclusive = spec.limits.trials_per_group, placed.rule == "exclusive"
-        self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group)
+        placement = cast(Placement, wanted.placement)
+        self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
         self._sizes, self._logs, self._started = sizes, folder.logs, False
-        settings = PoolSettings(limits=limits, exclusive=exclusive, logs=str(folder.driver_log))
+        settings = PoolSettings(limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log))
         self.pool = pool_actor().remote(nodes, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
         self.host = GroupHost(self.pool, resources, folder.logs, shared)

@@ -121,12 +121,22 @@ def open_resumed(path: str | Path) -> PreparedStudy:
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
     """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
-    spec = spec.model_copy(update={"version": before.spec.version})
+    resources = spec.resources.model_copy(update={"placement": _placement(before, spec)})
+    spec = spec.model_copy(update={"version": before.spec.version, "resources": resources})
     plan = make_plan(spec)
     _refuse_change(before, spec, plan)
     return PreparedStudy(
         spec=spec, plan=plan, folder=before.folder, study_id=before.study_id, history=before.history, state="extended"
     )
+
+
+def _placement(before: PreparedStudy, spec: StudySpec) -> str:
+    """How the study places workers: one way for all its trials. No spec asks for the way of earlier versions."""
+    began, asked = before.spec.resources.placement, spec.resources.placement
+    if asked not in (began, "emptiest") and began != "emptiest":
+        problem = f"--extend: {before.folder.address}: resources.placement: the study's trials are placed by {began}"
+        raise RequestError(f"{problem}, not {asked}", f"set resources.placement: {began}, or begin another study")
+    return began
 
 
 def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:

@@ -147,6 +147,7 @@ def trial_row(trial: Mapping[str, Any], metric: StudyMetric) -> dict[str, Any]:
         metric.best_key: metric.best(values),
         "epochs": len(epochs),
         **{key: trial.get(key) for key in ("train_seconds", "wall_seconds", "startup_seconds", "attempts")},
+        "nodes": (trial.get("world") or {}).get("nodes"),
         "flags": ", ".join(trial.get("flags") or ()),
         "error": (trial.get("error") or {}).get("message"),
     }
@@ -169,7 +170,7 @@ def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         row |= {"speedup": cell["speedup"], "efficiency": cell["efficiency"]}
         if target is not None:
             row[f"seconds_to_{target:g}"] = times.get(cell["label"])
-        rows.append({**row, "flags": ", ".join(cell["flags"])})
+        rows.append({**row, "nodes": cell.get("nodes", 1), "flags": ", ".join(cell["flags"])})
     return rows
 
 

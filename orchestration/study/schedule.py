@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, Stop, ahead, decide
+from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, Stop, ahead, decide
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
 
@@ -83,6 +83,7 @@ class Room:
     nodes: tuple[Node, ...]
     exclusive: bool
     trials_per_group: int
+    placement: Placement = "pack"
 
     @property
     def slots(self) -> int:
@@ -102,10 +103,14 @@ class TrialSpan:
 
 @dataclass(kw_only=True)
 class GroupSpan:
-    """A group's life: ordered, ready, told to end (None: lives to the end), and how many trials it has served."""
+    """A group's life: ordered, ready, told to end (None: lives to the end), and how many trials it has served.
+
+    nodes: how many its workers lie on.
+    """
 
     group_id: str
     num_workers: int
+    nodes: int
     ordered: float
     ready: float
     stopped: float | None = None
@@ -127,10 +132,16 @@ class Schedule:
     lower_bound: float
     evictions: int
 
+    @property
+    def spanning(self) -> int:
+        """Trials whose workers lie on several nodes."""
+        return sum(group.served for group in self.groups if group.nodes > 1)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         return {
             "makespan": self.makespan,
+            "spanning": self.spanning,
             "work": self.work,
             "lower_bound": self.lower_bound,
             "group_starts": len(self.groups),
@@ -220,7 +231,8 @@ class _Run:
 
     def _act(self) -> None:
         """Does what the engine decides now; starts groups ahead of need if no trial waits."""
-        for action in decide(self.room.nodes, [*self.views.values()], self.waiting, exclusive=self.room.exclusive):
+        rules: Any = {"exclusive": self.room.exclusive, "placement": self.room.placement}
+        for action in decide(self.room.nodes, [*self.views.values()], self.waiting, **rules):
             match action:
                 case Grant(trial_id=trial_id, group_id=group_id):
                     self.waiting = [request for request in self.waiting if request.trial_id != trial_id]
@@ -236,7 +248,7 @@ class _Run:
                     self._becomes(group_id, "stopping", until=self.now + self.costs.stop)
         if not self.waiting and self.sizes_ahead:
             views = [*self.views.values()]
-            if start := ahead(self.room.nodes, views, self.sizes_ahead, exclusive=self.room.exclusive):
+            if start := ahead(self.room.nodes, views, self.sizes_ahead, **rules):
                 self._start(start)
 
     def _start(self, action: Start) -> None:
@@ -244,7 +256,10 @@ class _Run:
         group_id = f"group-{len(self.groups) + 1}-of-{size}"
         ready = self.now + self.costs.start
         self.sizes_ahead = [other for other in self.sizes_ahead if other != size]
-        self.groups[group_id] = GroupSpan(group_id=group_id, num_workers=size, ordered=self.now, ready=ready)
+        nodes = len(action.slots)
+        self.groups[group_id] = GroupSpan(
+            group_id=group_id, num_workers=size, nodes=nodes, ordered=self.now, ready=ready
+        )
         self.views[group_id] = GroupView(group_id=group_id, num_workers=size, state="starting", slots=action.slots)
         self._becomes(group_id, "starting", until=ready)
 

@@ -175,6 +175,8 @@ def trial_tags(ended: Ended) -> dict[str, str]:
     for name, value in ended.details.items():
         tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
     tags["scalestudy.attempts"] = str(ended.attempts)
+    if ended.world.nodes > 1:
+        tags["scalestudy.nodes"] = str(ended.world.nodes)
     if ended.flags:
         tags["scalestudy.flags"] = ", ".join(ended.flags)
     if ended.error:

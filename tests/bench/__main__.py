@@ -1,6 +1,7 @@
 """`make bench`: what the product costs, beside its peers, in one run. Prints Markdown tables of medians.
 
-1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing.
+1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing; and where trials are placed
+   on several nodes (`tests.bench.placement`, simulated).
 2. The same study by stock Ray, torchrun and Optuna (`tests.bench.compare_peers`, or `make bench-peers`).
 3. Failures and tracking (`tests.bench.failures`): a killed worker, metrics to MLflow.
 4. ASHA against the full grid (`tests.bench.search`).
@@ -35,6 +36,7 @@ from tests.bench import (
     factorised,
     failures,
     laws,
+    placement,
     report,
     search,
     sync,
@@ -46,6 +48,7 @@ from tests.support.tables import print_parts, table
 
 PARTS = {
     **engine.PARTS,
+    **placement.PARTS,
     **compare_peers.PARTS,
     **failures.PARTS,
     **search.PARTS,

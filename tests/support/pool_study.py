@@ -17,6 +17,7 @@ from scalestudy.orchestration.groups import actor
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, JournalEvent, Running, World
 from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, TrialOrder
+from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.training.config import TrainConfig
@@ -79,6 +80,7 @@ class Study:
     slots: dict[str, int]
     hosts: dict[str, str] = field(default_factory=dict)  # of raylets that share a machine
     exclusive: bool = False
+    placement: Placement = "pack"
     failures: int = 2
     trials_per_group: int = 200
     logs: str = ""
@@ -97,7 +99,7 @@ class Study:
             trials_per_group=self.trials_per_group,
         )
         self.hosts |= {node: self.hosts.get(node, node) for node in self.slots}
-        settings = PoolSettings(limits=limits, exclusive=self.exclusive, logs=self.logs)
+        settings = PoolSettings(limits=limits, exclusive=self.exclusive, placement=self.placement, logs=self.logs)
         self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=self.clock)
         self.pool = self.actor._pool
         self.ray = FakeRayTrain(self.actor, self.slots, self.hosts)

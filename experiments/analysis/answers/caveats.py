@@ -23,6 +23,10 @@ def caveats_of(
     caveats: dict[str, str | None] = {"seeds": _seed_caveat(seeds), "ties": tie_sentence(ties)}
     if flags:
         caveats["flags"] = f"Its timings are marked {', '.join(flags)}: they may say little about it."
+    if choice.get("nodes", 1) > 1:
+        caveats["several_nodes"] = (
+            f"Its workers were on {choice['nodes']} nodes: its times include the network between these."
+        )
     gain = choice.get("strong_speedup")
     if choice.get("seconds") is not None and gain is not None and gain < 1:
         caveats["retrograde"] = (

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from scalestudy.experiments.analysis.measures.cells import epoch_seconds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.records import Trial, best_value, curve, time_to_target
+from scalestudy.experiments.analysis.measures.parts import median
+from scalestudy.experiments.analysis.measures.records import Trial, best_value, curve, nodes_of, time_to_target
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 SAYS_NOTHING = ("failed", "skipped")
@@ -62,19 +64,26 @@ class Objective:
         return self.metric.mode if self.target is None else "min"
 
     def score(self, trials: Iterable[Trial]) -> Score:
-        """The score of a point by all of its trials, one a seed, as in trials.jsonl."""
+        """The score of a point by all of its trials, one a seed, as in trials.jsonl.
+
+        A trial that was on more nodes than another of them counts with the seconds an epoch of those on the fewest.
+        """
         telling = [trial for trial in trials if trial["status"] not in SAYS_NOTHING]
-        middle = statistics.median(map(self._cost, telling)) if telling else math.inf
+        fewest = min(map(nodes_of, telling), default=1)
+        epochs = [epoch_seconds(trial) for trial in telling if nodes_of(trial) == fewest]
+        usual = median([seconds for seconds in epochs if seconds is not None])
+        costs = [self._cost(trial, usual if nodes_of(trial) > fewest else None) for trial in telling]
+        middle = statistics.median(costs) if costs else math.inf
         if math.isfinite(middle):
             return Score(value=middle if self.mode == "min" else -middle)
         return Score(progress=None if self.target is None else self._progress(telling))
 
-    def _cost(self, trial: Trial) -> float:
-        """The objective of one trial, less is better; infinity for the worst."""
+    def _cost(self, trial: Trial, usual: float | None) -> float:
+        """The objective of one trial, less is better; infinity for the worst. usual: seconds an epoch, or its own."""
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
-        seconds = time_to_target(curve(trial, self.metric), self.target, self.metric, self.in_a_row)
+        seconds = time_to_target(curve(trial, self.metric, usual), self.target, self.metric, self.in_a_row)
         return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:

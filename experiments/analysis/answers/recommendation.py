@@ -272,6 +272,7 @@ class _Choosing:
             **{key: option.get(key) for key in known},
             self._metric.key: row[self._metric.key],
             "device": row["device"],
+            **({"nodes": row["nodes"]} if "nodes" in row else {}),
             "flags": row["flags"],
             "stopped_after": row["stopped_after"],
             "evidence": {**trained, "seeds": option["n_seeds"]},

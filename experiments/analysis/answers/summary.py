@@ -26,6 +26,7 @@ from scalestudy.experiments.analysis.measures.records import (
     TIMED,
     Trial,
     cut_caveats,
+    spanning_caveats,
     timed_alone_caveat,
     timing_counts,
     unusable_caveat,
@@ -112,6 +113,7 @@ def summarise_cells(
             for kind, words in (
                 ("unusable", unusable_caveat(lines, trials)),
                 *(("cut", words) for words in cut_caveats(trials)),
+                *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
                 *caveats(rows, counts, metric),
                 *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
             )

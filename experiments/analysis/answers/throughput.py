@@ -25,8 +25,10 @@ from scalestudy.experiments.analysis.laws.step_time import (
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, positive, present
 from scalestudy.experiments.analysis.measures.records import (
+    ON_MORE_NODES,
     Trial,
     is_timing,
+    nodes_of,
     samples_per_second,
     timed_epochs,
     timed_phases,
@@ -158,10 +160,9 @@ def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
         doubts = DOUBTFUL & set(trial.get("flags") or ())
         if doubts and not include_flagged:
             left_out.update(doubts)
-        elif (timing := step_timing(trial)) is not None:
+        elif (timing := step_timing({**trial, ON_MORE_NODES: False})) is not None:  # the law knows about nodes
             flagged = flagged or bool(doubts)
-            nodes = min((trial.get("world") or {}).get("nodes") or 1, cell.num_gpus)
-            groups.setdefault((cell.num_gpus, cell.batch_size, nodes), []).append(timing)
+            groups.setdefault((cell.num_gpus, cell.batch_size, nodes_of(trial)), []).append(timing)
     sizes = [
         TimedSize(num_gpus=num_gpus, batch_size=batch_size, nodes=nodes, timings=tuple(timings))
         for (num_gpus, batch_size, nodes), timings in sorted(groups.items())

@@ -15,10 +15,11 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
 from scalestudy.experiments.analysis.measures.records import (
     COUNTED,
     CUT,
+    ON_MORE_NODES,
     PHASES,
     STATUSES,
     TIMED,
@@ -28,6 +29,7 @@ from scalestudy.experiments.analysis.measures.records import (
     curve,
     epochs_of,
     final_value,
+    nodes_of,
     samples_per_second,
     steps_of,
     timed_epochs,
@@ -136,6 +138,12 @@ class Cell:
         seconds = undisturbed_step_seconds(self.timings)
         return None if not seconds or self.steps is None else statistics.median(seconds) * self.steps
 
+    @property
+    def nodes(self) -> int:
+        """On how many nodes the workers were of the trials that its times are from."""
+        timed = self.timings if self.timings and self.timed else self.own
+        return max((nodes_of(trial) for trial in timed if timed_epochs(trial)), default=1)
+
     @cached_property
     def steps(self) -> float | None:
         """Steps of a whole epoch, or None if none was recorded."""
@@ -149,7 +157,9 @@ class Cell:
             return undisturbed_step_seconds(self.timings)
         if self.inferred or self.steps is None:
             return []
-        return [seconds / self.steps for trial in self.timed if (seconds := epoch_seconds(trial)) is not None]
+        epochs = [epoch_seconds(trial) for trial in self.timed]
+        each = [positive(None if seconds is None else seconds / self.steps) for seconds in epochs]
+        return [seconds for seconds in each if seconds is not None]  # a damaged record may tell next to nothing
 
     @cached_property
     def warm_up_seconds(self) -> list[float]:
@@ -164,8 +174,14 @@ class Cell:
         ]
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
-        """`records.curve` of one of its trials, with the undisturbed seconds an epoch if they are known."""
-        return curve(trial, self.metric, self.undisturbed_epoch_seconds) if self.is_timed else []
+        """`records.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
+
+        A trial that was on more nodes than others gets the seconds of these.
+        """
+        seconds = self.undisturbed_epoch_seconds
+        if seconds is None and trial.get(ON_MORE_NODES):
+            seconds = median([known for other in self.timed if (known := epoch_seconds(other)) is not None])
+        return curve(trial, self.metric, seconds) if self.is_timed else []
 
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
@@ -232,9 +248,10 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     test_accuracy (or test_ with another metric's name) is the metric after the last epoch, as in the book.
     best_test_accuracy is the best after any epoch. Both are over trials that did not fail. epoch_seconds is a median
     over a trial's epochs, without evaluation. timed_apart says whether times are those of timing runs. kind is
-    factorised if the cell is inferred. details holds what training picked by itself, if it picked anything.
-    stopped_after lists the epochs of each trial that was cut, early or at its target: its last metric is not that of a
-    whole training. repeats has epoch_seconds and samples_per_second over single epochs.
+    factorised if the cell is inferred. nodes, where there are several: on how many the workers were whose times these
+    are. details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each
+    trial that was cut, early or at its target: its last metric is not that of a whole training. repeats has
+    epoch_seconds and samples_per_second over single epochs.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -251,6 +268,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         metric.best_key: spread((best_value(trial, metric) for trial in cell.timed), untimed),
         **_times(cell),
         **worker_device(cell.trials),
+        **({"nodes": cell.nodes} if cell.nodes > 1 else {}),
         "flags": cell.flags,
         "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),

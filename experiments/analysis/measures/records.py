@@ -16,6 +16,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, median, missing, positive
+from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.plan.timing_runs import TIMED, step_key
 
 Trial = Mapping[str, Any]
@@ -31,6 +32,9 @@ EPOCHS_WITHOUT_FIRST = 3
 """A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
 WITHOUT_FIRST = "without_first_epoch"
 """Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
+ON_MORE_NODES = "on_more_nodes"
+"""Key that `usable` adds to a trial whose workers were on more nodes than those of another trial like it. The network
+between them slows such a trial, so that it gives no timings."""
 
 
 class Epochs(list[Mapping[str, Any]]):
@@ -57,16 +61,31 @@ def usable(trials: Sequence[Trial]) -> Usable:
     A training that was cut is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have
     the same steps, whatever their rate and seed. A training that was cut has too few epochs to leave out the first,
     slow one by itself, so its timings could not be compared with theirs.
+
+    A trial is marked `ON_MORE_NODES` if another of its cell, or for a timing run of its kind of step, was timed on
+    fewer nodes: workers are placed on as few as can hold them, and times on one node and on two have no common mean.
     """
     if isinstance(trials, Usable):
         return trials
     complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
     trainings = [trial for trial in without_timing_runs(complete) if trial["status"] in TIMED]
     warmed = {step_key(each["params"]) for each in trainings if len(epochs_of(each).with_time) >= EPOCHS_WITHOUT_FIRST}
-    return Usable(
-        {**trial, WITHOUT_FIRST: True} if trial["status"] in CUT and step_key(trial["params"]) in warmed else trial
-        for trial in complete
-    )
+    fewest: dict[str, int] = {}
+    for trial in complete:
+        if trial["status"] in TIMED and epochs_of(trial).with_time:
+            fewest[_like(trial)] = min(nodes_of(trial), fewest.get(_like(trial), nodes_of(trial)))
+    marked = Usable()
+    for trial in complete:
+        without_first = trial["status"] in CUT and step_key(trial["params"]) in warmed
+        more_nodes = nodes_of(trial) > fewest.get(_like(trial), nodes_of(trial))
+        marks = {WITHOUT_FIRST: without_first, ON_MORE_NODES: more_nodes}
+        marked.append({**trial, **{key: True for key, told in marks.items() if told}})
+    return marked
+
+
+def _like(trial: Trial) -> str:
+    """What trials have in common whose timings are repeats: their cell; of timing runs their kind of step."""
+    return step_key(trial["params"]) if is_timing(trial) else label(cell_of(trial["params"]))
 
 
 def _complete(trial: Any) -> bool:
@@ -108,7 +127,8 @@ def epochs_of(trial: Trial) -> Epochs:
 def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
     """The epochs that timings are taken from: those with a time, from the second on if there are enough.
 
-    A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings.
+    A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings. One
+    marked `ON_MORE_NODES` has none.
     """
     epochs = epochs_of(trial)
     return [epochs[place] for place in _timed_places(trial, epochs)]
@@ -121,6 +141,8 @@ def timed_phases(trial: Trial) -> list[dict[str, float] | None]:
 
 
 def _timed_places(trial: Trial, epochs: Epochs) -> list[int]:
+    if trial.get(ON_MORE_NODES):
+        return []
     timed = epochs.with_time
     if len(timed) >= EPOCHS_WITHOUT_FIRST:
         return timed[1:]
@@ -216,9 +238,9 @@ def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
     return {name: value / steps for name, value in known.items()} if len(known) == len(PHASES) else None
 
 
-def spans_nodes(trial: Trial) -> bool:
-    """Whether its workers were on several nodes."""
-    return ((trial.get("world") or {}).get("nodes") or 1) > 1
+def nodes_of(trial: Trial) -> int:
+    """On how many nodes its workers were; 1 if it does not say."""
+    return min((trial.get("world") or {}).get("nodes") or 1, int(trial["params"]["num_gpus"]))
 
 
 def samples_per_second(epoch: Mapping[str, Any]) -> float | None:
@@ -321,6 +343,23 @@ def cut_caveats(trials: Sequence[Trial]) -> list[str]:
         for status, said in words.items()
         if counts[status]
     ]
+
+
+def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial]) -> list[str]:
+    """Sentences about trials whose workers were on several nodes. rows: from `cells.cell_row`."""
+    left_out = sum(bool(trial.get(ON_MORE_NODES)) for trial in trials)
+    spanning = sum(row.get("nodes", 1) > 1 for row in rows)
+    caveats = []
+    if left_out:
+        whose, like = ("1 trial", "it") if left_out == 1 else (f"{left_out} trials", "them")
+        caveats.append(
+            f"The times of {whose} are left out, whose workers were on more nodes than those of others like {like}. "
+            "What was learnt counts."
+        )
+    if spanning:
+        cells = "1 cell is" if spanning == 1 else f"{spanning} cells are"
+        caveats.append(f"The times of {cells} of workers on several nodes, and include the network between these.")
+    return caveats
 
 
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:

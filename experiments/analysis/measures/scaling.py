@@ -15,7 +15,6 @@ from scalestudy.experiments.analysis.measures.records import (
     Trial,
     epochs_of,
     is_timing,
-    spans_nodes,
     timed_epochs,
     undisturbed_phase_seconds,
     undisturbed_step_seconds,
@@ -117,7 +116,7 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
 
 
 def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> list[dict[str, Any]]:
-    """Cells pooled over the learning rate, which does not change the time of a step.
+    """Cells pooled over the learning rate, which does not change the time of a step; of these, those on fewest nodes.
 
     A row for each (num_gpus, batch_size) and other swept key has seconds an epoch, seconds a step by phase, speed-up
     and efficiency, steps and examples an epoch, whether its workers were on several nodes, and the `scatter` of its
@@ -133,9 +132,11 @@ def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figu
 
 def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> dict[str, Any]:
     params = {key: value for key, value in pool[0].params.items() if key != "learning_rate"}
-    figures = [epoch_seconds_by_label[cell.label] for cell in pool]
-    trials = [trial for cell in pool if not cell.inferred for trial in cell.timed]
-    timings = next((cell.timings for cell in pool if cell.timings and cell.timed), ())
+    nodes = min((cell.nodes for cell in pool if present(epoch_seconds_by_label[cell.label])), default=1)
+    used = [cell for cell in pool if cell.nodes == nodes] or pool
+    figures = [epoch_seconds_by_label[cell.label] for cell in used]
+    trials = [trial for cell in used if not cell.inferred for trial in cell.timed]
+    timings = next((cell.timings for cell in used if cell.timings and cell.timed), ())
     phases = undisturbed_phase_seconds(timings) if timings else step_seconds(trials)
     return {
         "label": label(params),
@@ -148,7 +149,7 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) 
         "seconds_per_example": seconds_per_example(phases, params),
         "steps": steps_an_epoch(trials),
         "examples": examples_an_epoch(pool),
-        "across_nodes": any(spans_nodes(trial) for trial in timings or trials),
+        "across_nodes": nodes > 1,
         "straggler_ratio": straggler_ratio(timings or trials),
         "scatter": run_scatter(timings or trials),
         "flags": sorted({flag for cell in pool for flag in cell.flags}),

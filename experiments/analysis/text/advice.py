@@ -135,7 +135,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _row_notes(row: Row) -> list[str]:
-    """What marks a cell: no strong scaling, inferred figures, trials that did not finish, flags.
+    """What marks a cell: no strong scaling, inferred figures, trials that did not finish, several nodes, flags.
 
     A trial that was cut counts as one that did not finish, since it ends before the last epoch.
     """
@@ -146,7 +146,8 @@ def _row_notes(row: Row) -> list[str]:
     ]
     kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS and row["speedup"] is not None else []
     inferred = ["inferred"] if row.get("kind") == "factorised" else []
-    return [*kind, *inferred, *ended, *row["flags"]]
+    nodes = [f"{row['nodes']} nodes"] if row.get("nodes", 1) > 1 else []
+    return [*kind, *inferred, *ended, *nodes, *row["flags"]]
 
 
 def best_rows(summary: Summary, count: int) -> list[int]:

@@ -133,7 +133,10 @@ def test_a_misspelt_name_is_guessed() -> None:
 
 def test_unknown_and_missing_keys_are_refused() -> None:
     plain = make_config().to_dict()
-    with pytest.raises(ValueError, match=r"^rate: 1 stands under an unknown key; the keys here are accumulation, "):
+    with pytest.raises(
+        ValueError,
+        match=r"^rate: 1 stands under an unknown key; did you mean \"learning_rate\"\? the keys here are accumul",
+    ):
         TrainConfig.from_dict(plain | {"rate": 1})
     with pytest.raises(
         ValueError, match=r"^optimizer\.beta: 1 stands under an unknown key; the keys here are momentum, name"

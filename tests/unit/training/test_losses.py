@@ -115,11 +115,13 @@ def test_outputs_that_do_not_fit_the_classes(shape: tuple[int, ...]) -> None:
 def test_cross_entropy_of_numbers_names_mse() -> None:
     message = refused("cross_entropy", torch.zeros(2, 3), torch.zeros(2))
     assert message.startswith("loss: cross_entropy needs")
-    assert message.endswith("choose mse for numbers")
+    assert message.endswith("of one-hot targets, or choose mse for numbers")
 
 
 def test_accuracy_of_numbers_names_mse() -> None:
-    with pytest.raises(ValueError, match=r"metric: accuracy needs .* of torch\.float32; choose mse"):
+    with pytest.raises(
+        ValueError, match=r"metric: accuracy needs .* of torch\.float32; give class numbers, .* or choose mse"
+    ):
         hits(torch.zeros(2, 1), torch.zeros(2))
 
 

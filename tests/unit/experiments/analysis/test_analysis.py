@@ -18,13 +18,14 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.measures.records import cut_caveats
 from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.analysis.text.answer import measured_when
+from scalestudy.experiments.plan.timing_runs import step_key, timing_trials
 from scalestudy.experiments.report import draw, write_report
 from scalestudy.experiments.report.curves import AT_TARGET
 from tests.support.batch_summaries import study
 from tests.support.factorised import stopped_after
 from tests.support.report_pages import check, page_of
 from tests.support.synthetic_studies import folder_of, study_of, words_of
-from tests.support.trials import Law
+from tests.support.trials import Law, make_timings
 
 TEXT = """
     name: x
@@ -353,3 +354,113 @@ def test_damaged_records_never_raise(damages, seed):
                 for epoch in trial["epochs"] or ():
                     epoch[field] = value
     check_parts(SPEC, PLAN, trials)
+
+
+# --- trials on several nodes ------------------------------------------------------------------------------------------
+
+SEEDS = """
+name: several
+workload: {model: lenet, data: digits}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.1, 0.2], seed: [0, 1]}
+targets: {accuracy: [0.8]}
+"""
+
+
+def across_nodes(trial, nodes=2, slower=3.0):
+    """The trial as it would be on several nodes, with a slow network between them."""
+    epochs = [
+        {
+            **epoch,
+            "train_seconds": epoch["train_seconds"] * slower,
+            "samples_per_second": epoch["samples_per_second"] / slower,
+            "phases": {name: seconds * slower for name, seconds in epoch["phases"].items()},
+        }
+        for epoch in trial["epochs"]
+    ]
+    return {**trial, "epochs": epochs, "world": {**trial["world"], "nodes": nodes}}
+
+
+def where(trials, spans):
+    """The trials, those across two nodes for whose parameters `spans` says so."""
+    return [across_nodes(trial) if spans(trial["params"]) else trial for trial in trials]
+
+
+def times_in(summary):
+    """All that rests on the times of single trials."""
+    cells = [
+        {
+            **{key: row[key]["value"] for key in ("epoch_seconds", "samples_per_second")},
+            **{key: row[key] for key in ("speedup", "efficiency")},
+            **row["step_seconds"],
+        }
+        for row in summary["cells"]
+    ]
+    targets = [{key: row[key] for key in ("seconds", "n_seeds", "reached")} for row in summary["time_to_target"]]
+    return cells, targets
+
+
+def test_times_on_one_node_are_never_pooled_with_times_on_two():
+    spec, plan, trials = study_of(SEEDS)
+    calm = summarise(spec, plan, trials)
+    mixed = summarise(spec, plan, where(trials, lambda params: params["num_gpus"] == 2 and params["seed"] == 1))
+    for found, kept in zip(times_in(mixed), times_in(calm), strict=True):
+        assert found == [pytest.approx(row) for row in kept]
+    assert not any("nodes" in row for row in mixed["cells"])
+    assert mixed["recommendation"]["recommended"]["label"] == calm["recommendation"]["recommended"]["label"]
+    words = [each["words"] for each in mixed["caveats"] if each["kind"] == "several_nodes"]
+    assert words == [
+        "The times of 4 trials are left out, whose workers were on more nodes than those of others like them. "
+        "What was learnt counts."
+    ]
+    # the law of a step's time tells one node from two
+    law = mixed["throughput_model"]
+    points = {tuple(point[key] for key in ("num_gpus", "batch_size", "nodes")): point for point in law["points"]}
+    assert points.keys() >= {(2, 32, 1), (2, 32, 2)}
+    assert points[2, 32, 2]["measured_seconds"] > 2.5 * points[2, 32, 1]["measured_seconds"]
+
+
+def test_cells_of_one_size_on_one_node_and_on_two_have_the_timing_row_of_one():
+    spec, plan, trials = study_of(SEEDS)
+    calm = summarise(spec, plan, trials)
+    mixed = summarise(
+        spec, plan, where(trials, lambda params: params["num_gpus"] == 2 and params["learning_rate"] == 0.2)
+    )
+    for found, kept in zip(mixed["timings"], calm["timings"], strict=True):
+        assert not found["across_nodes"]
+        assert found["epoch_seconds"]["value"] == pytest.approx(kept["epoch_seconds"]["value"])
+        assert found["speedup"] == pytest.approx(kept["speedup"])
+    assert {row["label"]: row["nodes"] for row in mixed["cells"] if "nodes" in row} == {
+        f"workers=2 batch={size} lr=0.2": 2 for size in (32, 64)
+    }
+
+
+def test_a_cell_that_only_ran_on_several_nodes_has_those_times_and_says_so():
+    spec, plan, trials = study_of(SEEDS)
+    calm = summarise(spec, plan, trials)
+    spanning = summarise(spec, plan, where(trials, lambda params: params["num_gpus"] == 4))
+    for found, kept in zip(spanning["cells"], calm["cells"], strict=True):
+        spans = found["params"]["num_gpus"] == 4
+        assert found.get("nodes", 1) == (2 if spans else 1)
+        slower = 3.0 if spans else 1.0
+        assert found["epoch_seconds"]["value"] == pytest.approx(slower * kept["epoch_seconds"]["value"])
+    words = [each["words"] for each in spanning["caveats"] if each["kind"] == "several_nodes"]
+    assert words == ["The times of 4 cells are of workers on several nodes, and include the network between these."]
+
+
+def test_timing_runs_on_one_node_stand_before_those_on_two():
+    text = "resources: {device: cuda}\n" + SEEDS
+    spec, plan, trials = study_of(text, device="cuda", flags={"*": ["shared_node"]})
+    runs = make_timings(timing_trials(spec, plan.trials, {trial["trial_id"]: trial for trial in trials}), Law())
+    calm = summarise(spec, plan, [*trials, *runs])
+    first = {}
+    for run in runs:
+        first.setdefault(step_key(run["params"]), run["trial_id"])
+    repeats = {run["trial_id"] for run in runs if run["params"]["num_gpus"] == 2} - set(first.values())
+    second = [across_nodes(run) if run["trial_id"] in repeats else run for run in runs]
+    assert second != runs
+    mixed = summarise(spec, plan, [*trials, *second])
+    for found, kept in zip(times_in(mixed), times_in(calm), strict=True):
+        assert found == [pytest.approx(row) for row in kept]
+    (size,) = [row for row in mixed["timings"] if (row["params"]["num_gpus"], row["params"]["batch_size"]) == (2, 32)]
+    assert (size["across_nodes"], size["timed_apart"]) == (False, True)

@@ -37,6 +37,19 @@ def test_a_timing_of_another_way_of_training_does_not_count():
     assert estimate(plan, known).seconds == 10 * (1.0 + 9.0)  # 10 epochs each, by their own timing
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_trials_alike_those_on_the_fewest_nodes_count(turned):
+    text = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [2], batch_size: [8], seed: [0, 1, 2]}"
+    _, plan, trials = study_of(text)
+    known = []
+    for trial, seconds, nodes in zip(trials, (2.0, 10.0, 2.0), (1, 2, 1), strict=True):
+        epochs = [{**epoch, "train_seconds": seconds, "eval_seconds": 0.0} for epoch in trial["epochs"]]
+        like = {"workload": plan.trials[0].workload, "train": plan.trials[0].train}
+        known.append({**trial, **like, "epochs": epochs, "world": {**trial["world"], "nodes": nodes}})
+    assert estimate(plan, reversed(known) if turned else known).seconds == 3 * 3 * 2.0
+    assert estimate(plan, known[1:2]).seconds == 3 * 3 * 10.0, "there are no others"
+
+
 @pytest.mark.parametrize(
     ("override", "counts"),
     [

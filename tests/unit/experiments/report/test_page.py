@@ -78,7 +78,7 @@ def test_the_page_answers_first_and_then_says_why(page):
     order = [
         "Recommended and fastest to 0.85",
         "Beyond the 8 GPUs measured",
-        "measured: 5 seeds",
+        "trained: 5 seeds",
         "The best cells",
         "Why",
         "Beyond the cluster",
@@ -100,7 +100,7 @@ def test_the_choices_are_the_summarys_with_interval_evidence_and_caveat(summary,
         assert chosen[role]["label"] in cards
         low, high = (f"{chosen[role]['interval'][end]:.1f} s" for end in ("low", "high"))
         assert f"{low} to {high} at 90%" in cards
-        assert f"measured: {chosen[role]['n_seeds']} seeds" in cards
+        assert f"trained: {chosen[role]['n_seeds']} seeds" in cards
     assert f"{chosen['cheapest']['worker_seconds']:.1f} worker-seconds" in cards
 
 

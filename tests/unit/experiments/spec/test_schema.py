@@ -79,6 +79,7 @@ WRONG = {
     "sweep.train.precision": "{name: x, sweep: {train.precision: {uniform: [0, 1]}}}",
     "search.method": "{name: x, search: {method: tpee}}",
     "resources.exclusive": "{name: x, resources: {exclusive: 2}}",
+    "resources.placement": "{name: x, resources: {placement: packed}}",
     "targets.stop": "{name: x, targets: {stop: never}}",
     "limits.trial_minutes": "{name: x, limits: {trial_minutes: 0}}",
 }

@@ -144,6 +144,12 @@ BAD = [
     ("search: {method: factored}", "search.method", 2, 'did you mean "factorised"? choose grid, random, tpe or'),
     ("search: {scheduler: median}", "search.scheduler", 2, "is not none or asha"),
     ("resources: {exclusive: 1}", "resources.exclusive", 2, "1 is not auto, true or false"),
+    (
+        "resources: {placement: packed}",
+        "resources.placement",
+        2,
+        'did you mean "pack"? choose pack, spread or emptiest',
+    ),
     ("resources: {gpus_per_worker: 0}", "resources.gpus_per_worker", 2, "greater than 0"),
     ("targets: {accuracy: [0]}", "targets.accuracy", 2, "greater than 0"),
     ("targets: {accuracy: [1.5]}", "targets.accuracy", 2, "at most 1"),
@@ -348,7 +354,7 @@ KNOWN_IDS = {
         "4554b7143f95",
         "2e8e4be21f19",
     ],
-    "resources: {exclusive: true}\ntrain: {gradient_clip: 1e-05}": ["0f1baf32311a"],
+    "resources: {exclusive: true, placement: spread}\ntrain: {gradient_clip: 1e-05}": ["0f1baf32311a"],
     "train: {lr_rule: linear, warmup_epochs: 0.5, schedule: cosine, precision: bf16, channels_last: auto}": [
         "3baa392f0546",
     ],

@@ -65,7 +65,7 @@ def test_it_tells_what_more_workers_would_bring_as_the_summary_does(scaled):
     assert [row["num_gpus"] for row in advice["predictions"]["rows"]][:4] == [1, 2, 4, 8]
     (told,) = [line for line in answer_lines(summary) if "8 workers measured" in line]
     assert lines[-1] == told
-    assert sum(line.startswith("  Evidence – measured: 2 seeds") for line in lines) >= 1
+    assert sum(line.startswith("  Evidence – trained: 2 seeds") for line in lines) >= 1
     assert sum("Provisional: " in line for line in lines) == 1
 
 
@@ -97,7 +97,7 @@ def test_where_no_target_is_reached_nothing_is_called_the_least(folder, by):
     assert not any(line.startswith("Choose ") or "least" in line for line in lines)
     advice, lines = advised(folder, **{**WISHES, "accuracy": 0.11, "by": by})
     assert (advice["target"], advice["choice"]) == (0.11, advice["best_accuracy"])
-    assert lines[0].startswith("Every cell met 0.11 at its first evaluation")
+    assert lines[0].startswith("The cells that reached 0.11 met it at their first evaluation")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_target_of_another_metric_is_any_number(tmp_path):
     path = folder_of(tmp_path / "tiny", text).path
     advice, lines = advised(path, **{**WISHES, "accuracy": 25.0})
     assert advice["target"] == 25.0
-    assert lines[0].startswith("Every cell met 25 at its first evaluation")
+    assert lines[0].startswith("The cells that reached 25 met it at their first evaluation")
     missed, lines = advised(path, **{**WISHES, "accuracy": -3.0})
     assert missed["fastest"]["why"].startswith("no cell reached a test mse of -3: the best")
     assert any(line.startswith("Best test mse: ") for line in lines)

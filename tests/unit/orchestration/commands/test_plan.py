@@ -53,7 +53,7 @@ def test_a_forecast_of_what_was_never_measured_counts_epochs():
     assert found.to_dict()["why"] == "no earlier timing for 4 of 4 trials"
     text = "\n".join(forecast_lines(found))
     assert "32 epochs one after another; in seconds not known" in text
-    assert "2 group starts, 1 of them ended early" in text
+    assert "workers are started twice, once in the room of others that end for them" in text
 
 
 def test_a_forecast_without_room():
@@ -63,6 +63,15 @@ def test_a_forecast_without_room():
     assert forecast_lines(found) == [
         "schedule: none (num_gpus: 2: there is room for 1 workers at a time; for other machines: --slots, --nodes)"
     ]
+
+
+@pytest.mark.parametrize(("placement", "spanning"), [("pack", 2), ("spread", 4)])
+def test_trials_that_span_nodes_are_counted(placement, spanning):
+    spec = spec_of(SPEC.replace("[1, 2]", "[1, 2, 3]"), f"resources.placement={placement}")
+    nodes = [ClusterNode(node_id=name, host=name, cpus=2.0, gpus=0.0) for name in "ab"]
+    found = forecast(spec, make_plan(spec), [], nodes)
+    assert found.to_dict()["spanning"] == spanning
+    assert f"; {spanning} trials on several nodes" in forecast_lines(found)[-1]
 
 
 def test_a_search_that_makes_its_trials_later_has_no_schedule():
@@ -110,7 +119,7 @@ def test_a_forecast_in_seconds_where_some_are_scaled():
 
 
 def test_a_bar():
-    group = GroupSpan(group_id="g", num_workers=1, ordered=2.0, ready=4.0, stopped=9.0)
+    group = GroupSpan(group_id="g", num_workers=1, nodes=1, ordered=2.0, ready=4.0, stopped=9.0)
     spans = [
         TrialSpan(trial_id="t", group_id="g", start=4.0, end=6.0),
         TrialSpan(trial_id="u", group_id="g", start=7.0, end=8.0),
@@ -136,12 +145,12 @@ def test_costs_are_told_with_their_interval_and_what_they_rest_on():
     (line, cost) = cost_lines(estimate(plan, known), 3.6, ["4 trials of 1 earlier study (runs/a)", "60 steps"])
     # epochs of 100, 110 … 170 s, each twice: 5 % and 95 % of the way lie 100 and 170; 32 epochs, 48 by workers
     assert "time: about 72 min one trial at a time (53 min to 91 min)" in line
-    assert line.endswith("by 4 trials of 1 earlier study (runs/a); 60 steps")
+    assert line.endswith("from 4 trials of 1 earlier study (runs/a); 60 steps")
     assert cost == "cost: 4.8 to 8.16 at 3.6 a GPU-hour"
     (line, some) = cost_lines(estimate(plan, known[:2]), None, ["2 trials"])
     # two workers: an epoch of 0.5 × 100 to 1.5 × 170 s; 16 epochs of each
     assert line.startswith("time: 40 min to 113 min one trial at a time, ")
-    assert some.startswith("of 4 trials 2 are of a num_gpus and batch size that was timed")
+    assert some.startswith("2 of 4 trials have a num_gpus and a batch size that were timed")
     (line,) = cost_lines(estimate(plan, []), 2.0)
     assert line.startswith("time: not known before a first run (no earlier timing for 4 of 4 trials); --measure")
 

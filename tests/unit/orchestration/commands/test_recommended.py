@@ -97,6 +97,7 @@ def test_studies_of_an_earlier_version(tmp_path, name, target):
     study = unpack(name, tmp_path / name)
     cell = cell_of(study.path, accuracy=target)
     assert (cell.spec.version, spec_of(study).version) == (2, 1)
+    assert (cell.spec.resources.placement, spec_of(study).resources.placement) == ("pack", "emptiest")
     assert cell.write(tmp_path / "best.yaml").read_text("utf-8").startswith(f"name: {name}-best\n")
     assert read_spec(tmp_path / "best.yaml") == cell.spec
 

@@ -47,7 +47,7 @@ def test_a_plan():
     assert "not known before a first run" in text
     first = plan.trials[0]
     known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
-    assert "by earlier runs" in printed(show.plan, spec, plan, known, width=120)
+    assert "from earlier runs" in printed(show.plan, spec, plan, known, width=120)
     assert "by 4 trials" in printed(show.plan, spec, plan, known, None, ["4 trials of 1 earlier study (runs/a)"])
 
 

@@ -1,7 +1,10 @@
 """The pure decision who gets which group."""
 
+import random
 from collections import Counter
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +108,90 @@ def test_an_exhausted_group_ends_and_its_room_is_waited_for():
     ]
 
 
+# --- on which nodes --------------------------------------------------------------------------------------------------
+
+EIGHTS = [Node(node_id="a", slots=8), Node(node_id="b", slots=8)]
+
+
+def test_a_trial_gets_the_fullest_node_that_holds_it():
+    busy = group("g", 5, "busy", {"b": 5})
+    (start,) = decide(EIGHTS, [busy], ask(2), exclusive=False)
+    assert start.slots == {"b": 2}
+    (start,) = decide(EIGHTS, [busy], ask(4), exclusive=False)
+    assert start.slots == {"a": 4}
+
+
+def test_one_node_is_freed_and_not_a_sum_over_nodes():
+    groups = [
+        group("g", 4, "idle", {"a": 4}),
+        group("h", 2, "idle", {"b": 2}),
+        group("i", 2, "busy", {"b": 2}),
+        group("j", 4, "busy", {"a": 4}),
+    ]
+    # both nodes have four slots free in sum; six on one node are only to be had on b
+    assert decide(EIGHTS, groups, ask(6), exclusive=False) == [Stop(group_id="h")]
+
+
+def test_the_node_that_needs_the_fewest_ends_is_freed():
+    groups = [group(f"g{number}", 1, "idle", {"a": 1}) for number in range(6)]
+    groups += [group("h", 5, "idle", {"b": 5})]
+    assert decide(EIGHTS, groups, ask(6), exclusive=False) == [Stop(group_id="h")]
+    assert decide(EIGHTS, groups[1:], ask(4), exclusive=False) == [Stop(group_id="g1")]
+
+
+def test_a_trial_waits_for_one_node_rather_than_span_two():
+    groups = [group("g", 5, "busy", {"a": 5}), group("h", 5, "busy", {"b": 5})]
+    assert decide(EIGHTS, groups, ask(6, 1), exclusive=False) == []
+    assert decide(EIGHTS, groups[:1], ask(6), exclusive=False) == [Start(trial_id="t0", num_workers=6, slots={"b": 6})]
+
+
+def test_a_group_that_spans_is_not_given_to_a_trial_that_a_node_can_hold():
+    spanning = group("g", 4, "idle", {"a": 2, "b": 2})
+    assert decide(EIGHTS, [spanning], ask(4), exclusive=False) == [
+        Start(trial_id="t0", num_workers=4, slots={"a": 4}),
+    ]
+    assert decide(EIGHTS, [replace(spanning, state="starting")], ask(4), exclusive=False) == [
+        Start(trial_id="t0", num_workers=4, slots={"a": 4}),
+    ]
+
+
+def test_of_two_idle_groups_the_one_on_the_fuller_node_is_granted():
+    groups = [group("g", 1, "idle", {"a": 1}), group("h", 1, "idle", {"b": 1}), group("i", 2, "busy", {"b": 2})]
+    assert decide(EIGHTS, groups, ask(1), exclusive=False) == [Grant(trial_id="t0", group_id="h")]
+
+
+def test_a_trial_larger_than_any_node_gets_the_fewest():
+    nodes = [*(Node(node_id=name, slots=4) for name in "ab"), *(Node(node_id=name, slots=8) for name in "yz")]
+    (start,) = decide(nodes, [], ask(12), exclusive=False)
+    assert start.slots == {"y": 8, "a": 4}
+    # with y taken, 16 workers would need three nodes, and two are enough in the empty cluster
+    assert decide(nodes, [group("g", 8, "busy", {"y": 8})], ask(16), exclusive=False) == []
+
+
+def test_exclusive_a_quiet_machine_is_freed_rather_than_waited_for():
+    groups = [group("g", 1, "busy", {"a": 1}), group("h", 2, "idle", {"b": 2})]
+    assert decide(TWO_NODES, groups, ask(1), exclusive=True) == [Stop(group_id="h")]
+
+
+def test_spread_deals_workers_out_over_all_nodes_with_room():
+    nodes = [Node(node_id="a", slots=8), Node(node_id="b", slots=2), Node(node_id="c", slots=8)]
+    (start,) = decide(nodes, [], ask(7), exclusive=False, placement="spread")
+    assert start.slots == {"a": 3, "b": 2, "c": 2}
+    (start,) = decide(nodes, [group("g", 8, "busy", {"a": 8})], ask(3), exclusive=False, placement="spread")
+    assert start.slots == {"b": 1, "c": 2}
+    assert ahead(nodes, [], [2], exclusive=False, placement="spread").slots == {"a": 1, "c": 1}
+
+
+def test_emptiest_is_the_rule_of_studies_that_began_before_there_was_a_choice():
+    busy = group("g", 5, "busy", {"a": 5})
+    (start,) = decide(EIGHTS, [busy], ask(2), exclusive=False, placement="emptiest")
+    assert start.slots == {"b": 2}
+    (start,) = decide(EIGHTS, [busy], ask(9), exclusive=False, placement="emptiest")
+    assert start.slots == {"b": 8, "a": 1}
+
+
+# --- whatever the situation ------------------------------------------------------------------------------------------
+
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 SITUATION = st.tuples(
     NODES,
@@ -112,6 +199,7 @@ SITUATION = st.tuples(
     st.lists(st.integers(1, 4), max_size=6),
     st.booleans(),
 )
+PLACEMENT = st.sampled_from(["pack", "spread", "emptiest"])
 
 
 def situation(sizes, groups, wanted, exclusive):
@@ -136,11 +224,11 @@ def situation(sizes, groups, wanted, exclusive):
     return nodes, views, ask(*[size for size in wanted if size <= sum(sizes)])
 
 
-@given(SITUATION)
-def test_actions_never_conflict(case):
+@given(SITUATION, PLACEMENT)
+def test_actions_never_conflict(case, placement):
     nodes, views, requests = situation(*case)
     exclusive = case[3]
-    actions = decide(nodes, views, requests, exclusive=exclusive)
+    actions = decide(nodes, views, requests, exclusive=exclusive, placement=placement)
     by_id = {view.group_id: view for view in views}
     used = [action.group_id for action in actions if isinstance(action, Grant | Stop)]
     served = [action.trial_id for action in actions if isinstance(action, Grant | Start)]
@@ -166,30 +254,30 @@ def test_actions_never_conflict(case):
     assert not exclusive or all(count <= 1 for count in running.values())
 
 
-@given(SITUATION)
-def test_something_happens_whenever_nothing_is_under_way(case):
+@given(SITUATION, PLACEMENT)
+def test_something_happens_whenever_nothing_is_under_way(case, placement):
     """No deadlock: idle groups alone never keep a request that the cluster can meet waiting."""
     nodes, views, requests = situation(*case)
     views = [view for view in views if view.state == "idle"]
-    actions = decide(nodes, views, requests, exclusive=case[3])
+    actions = decide(nodes, views, requests, exclusive=case[3], placement=placement)
     assert bool(actions) == bool(requests or any(view.exhausted for view in views))
 
 
-@given(SITUATION)
-def test_the_oldest_request_is_answered_as_if_it_were_alone(case):
+@given(SITUATION, PLACEMENT)
+def test_the_oldest_request_is_answered_as_if_it_were_alone(case, placement):
     """No starvation: what comes later changes nothing for the first."""
     nodes, views, requests = situation(*case)
     if not requests:
         return
-    alone = decide(nodes, views, requests[:1], exclusive=case[3])
-    assert decide(nodes, views, requests, exclusive=case[3])[: len(alone)] == alone
+    alone = decide(nodes, views, requests[:1], exclusive=case[3], placement=placement)
+    assert decide(nodes, views, requests, exclusive=case[3], placement=placement)[: len(alone)] == alone
 
 
-@given(SITUATION)
-def test_held_back_requests_do_not_overtake(case):
+@given(SITUATION, PLACEMENT)
+def test_held_back_requests_do_not_overtake(case, placement):
     """A later request is only served before an earlier one whose group is on the way, never from room it waits for."""
     nodes, views, requests = situation(*case)
-    actions = decide(nodes, views, requests, exclusive=case[3])
+    actions = decide(nodes, views, requests, exclusive=case[3], placement=placement)
     served = {action.trial_id for action in actions if isinstance(action, Grant | Start)}
     starting = Counter(view.num_workers for view in views if view.state == "starting")
     for position, request in enumerate(requests):
@@ -199,6 +287,105 @@ def test_held_back_requests_do_not_overtake(case):
             starting[request.num_workers] -= 1
             continue
         assert not served & {later.trial_id for later in requests[position:]}
+
+
+def fewest(size, nodes):
+    """The fewest nodes that hold so many workers when they are empty, counted from the largest on."""
+    slots = sorted((node.slots for node in nodes), reverse=True)
+    return next(count for count in range(1, len(slots) + 1) if sum(slots[:count]) >= size)
+
+
+@given(SITUATION)
+def test_no_trial_gets_more_nodes_than_it_needs(case):
+    """None spans while a node could hold it, whether what is there is idle or busy."""
+    nodes, views, requests = situation(*case)
+    slots = {view.group_id: view.slots for view in views}
+    sizes = {request.trial_id: request.num_workers for request in requests}
+    for action in decide(nodes, views, requests, exclusive=case[3]):
+        if not isinstance(action, Stop):
+            given_nodes = action.slots if isinstance(action, Start) else slots[action.group_id]
+            assert len(given_nodes) <= fewest(sizes[action.trial_id], nodes)
+
+
+@given(SITUATION)
+def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
+    nodes, views, requests = situation(*case)
+    views = [view for view in views if not view.exhausted]
+    actions = decide(nodes, views, requests, exclusive=False)
+    ending = {action.group_id for action in actions if isinstance(action, Stop)}
+    if not ending:
+        return
+    served = {action.trial_id for action in actions if isinstance(action, Grant | Start)}
+    waited_for = Counter(view.num_workers for view in views if view.state == "starting")
+    for request in requests:  # the first that is not served and has no group on the way
+        if request.trial_id not in served and not waited_for[request.num_workers]:
+            break
+        waited_for[request.num_workers] -= request.trial_id not in served
+    free = {node.node_id: node.slots for node in nodes}
+    starts = [action.slots for action in actions if isinstance(action, Start)]
+    stay = [view.slots for view in views if view.state != "stopping" and view.group_id not in ending]
+    for held in (*starts, *stay):
+        for node_id, count in held.items():
+            free[node_id] -= count
+
+    def holds(free):
+        return sum(sorted(free.values(), reverse=True)[: fewest(request.num_workers, nodes)]) >= request.num_workers
+
+    assert holds(free)
+    for view in views:
+        if view.group_id in ending:
+            assert not holds({node_id: count - view.slots.get(node_id, 0) for node_id, count in free.items()})
+
+
+@pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_every_trial_that_fits_is_served(placement, exclusive, seed):
+    """Neither starvation nor a standstill, in whatever order groups start and end."""
+    chance = random.Random(seed)
+    nodes = [Node(node_id=f"n{number}", slots=chance.choice([1, 2, 4, 8])) for number in range(chance.randint(1, 4))]
+    room = sum(node.slots for node in nodes)
+    waiting = ask(*(min(chance.choice([1, 2, 4, 8, 16]), room) for _ in range(30)))
+    views, trained = {}, []
+
+    names = (f"g{number}" for number in range(10_000))
+
+    def start(action):
+        name = next(names)
+        views[name] = group(name, action.num_workers, "starting", action.slots)
+
+    sizes = {request.trial_id: request.num_workers for request in waiting}
+    to_come = waiting[6:]
+    waiting = waiting[:6]
+    for _ in range(3_000):
+        for action in decide(nodes, [*views.values()], waiting, exclusive=exclusive, placement=placement):
+            if isinstance(action, Start):
+                start(action)
+            elif isinstance(action, Stop):
+                views[action.group_id] = replace(views[action.group_id], state="stopping")
+            else:
+                view = views[action.group_id]
+                views[action.group_id] = replace(view, state="busy")
+                waiting = [request for request in waiting if request.trial_id != action.trial_id]
+                trained.append(action.trial_id)
+                if placement == "pack":
+                    assert len(view.slots) == fewest(sizes[action.trial_id], nodes)
+        sizes_ahead = [request.num_workers for request in to_come]
+        if not waiting and (
+            more := ahead(nodes, [*views.values()], sizes_ahead, exclusive=exclusive, placement=placement)
+        ):
+            start(more)
+        under_way = [view for view in views.values() if view.state != "idle"]
+        if not under_way:
+            break
+        view = chance.choice(under_way)
+        if view.state == "stopping":
+            del views[view.group_id]
+            continue
+        if view.state == "busy" and to_come:
+            waiting.append(to_come.pop(0))
+        views[view.group_id] = replace(view, state="idle", exhausted=view.state == "busy" and chance.random() < 0.1)
+    assert sorted(trained) == sorted(sizes)
 
 
 # --- ahead of need -----------------------------------------------------------------------------------------------

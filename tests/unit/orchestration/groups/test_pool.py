@@ -605,6 +605,21 @@ def test_any_order_of_events(block):
             raise AssertionError(f"seed {seed}") from error
 
 
+@pytest.mark.parametrize(
+    ("placement", "sizes", "nodes"),
+    [("pack", (2, 3, 6), [1, 1, 2]), ("spread", (2, 3, 6), [2, 2, 2]), ("emptiest", (2, 6), [1, 2])],
+)
+def test_the_record_says_on_how_many_nodes_a_trial_was(placement, sizes, nodes):
+    async def scenario():
+        study = Study(slots={"a": 4, "b": 4}, placement=placement)
+        await prepare(sizes[0])(study)
+        await trials(*sizes)(study)
+        await study.settle()
+        assert [study.ended(f"t{number}").world.nodes for number in range(len(sizes))] == nodes
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_a_large_trial_is_not_starved_by_small_ones_that_keep_coming(exclusive):
     async def scenario():

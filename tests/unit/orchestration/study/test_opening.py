@@ -286,8 +286,9 @@ def test_a_factorised_study_grows(factorised, old, new, trainings):
 
 
 def of_version_1(folder):
-    """Makes a study's folder one of an earlier scalestudy, whose specs had no version and no `targets.stop`."""
-    kept = [line for line in folder.spec_file.read_text().splitlines(True) if not re.match("version:| +stop:", line)]
+    """Makes a study's folder one of an earlier scalestudy, whose specs lacked these keys."""
+    came_later = "version:| +stop:| +placement:"
+    kept = [line for line in folder.spec_file.read_text().splitlines(True) if not re.match(came_later, line)]
     folder.write_plan(folder.read_plan(), folder.study_id, "".join(kept))
 
 
@@ -301,8 +302,19 @@ def test_a_study_of_an_earlier_version_keeps_its_rules(tmp_path):
     assert [each.spec.version for each in (resumed, grown)] == [1, 1]
     assert not resumed.spec.stops_at_target
     assert not grown.spec.stops_at_target
+    assert [each.spec.resources.placement for each in (resumed, grown)] == ["emptiest", "emptiest"]
     grown.write()
     assert open_resumed(opened.folder.path).spec == grown.spec
+
+
+def test_a_study_places_all_its_trials_alike(tmp_path):
+    text = TINY + "resources: {placement: spread}"
+    opened = open_new(spec_of(text), tmp_path / "out")
+    opened.write()
+    assert open_extended(spec_of(text), opened.folder.path).spec.resources.placement == "spread"
+    problem = "resources.placement: the study's trials are placed by spread, not pack; set resources.placement: spread"
+    with pytest.raises(RequestError, match=problem):
+        open_extended(spec_of(TINY), opened.folder.path)
 
 
 def test_a_training_that_has_stopped_at_the_target_is_not_taken_for_one_that_goes_on(tmp_path):

@@ -1,5 +1,6 @@
 """Trials in the room that there is: which run side by side, when each begins, and the bound."""
 
+import random
 import time
 from itertools import pairwise
 
@@ -27,9 +28,9 @@ def works(*given):
     return [Work(trial_id=f"t{n}", num_workers=size, duration=seconds) for n, (size, seconds) in enumerate(given)]
 
 
-def room(*slots, exclusive=False, trials_per_group=200):
+def room(*slots, exclusive=False, trials_per_group=200, placement="pack"):
     nodes = tuple(Node(node_id=f"n{number}", slots=each) for number, each in enumerate(slots))
-    return Room(nodes=nodes, exclusive=exclusive, trials_per_group=trials_per_group)
+    return Room(nodes=nodes, exclusive=exclusive, trials_per_group=trials_per_group, placement=placement)
 
 
 def times(schedule):
@@ -99,10 +100,16 @@ SIZES = st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 30.0)), min_size=1,
 
 
 @settings(max_examples=150, deadline=None)
-@given(SIZES, st.lists(st.integers(2, 5), min_size=2, max_size=3), st.booleans(), st.integers(1, 5))
-def test_every_trial_runs_once_and_never_more_than_fit(given_works, slots, exclusive, trials_per_group):
+@given(
+    SIZES,
+    st.lists(st.integers(2, 5), min_size=2, max_size=3),
+    st.booleans(),
+    st.integers(1, 5),
+    st.sampled_from(["pack", "spread", "emptiest"]),
+)
+def test_every_trial_runs_once_and_never_more_than_fit(given_works, slots, exclusive, trials_per_group, placement):
     todo = works(*given_works)
-    where = room(*slots, exclusive=exclusive, trials_per_group=trials_per_group)
+    where = room(*slots, exclusive=exclusive, trials_per_group=trials_per_group, placement=placement)
     schedule = simulate(todo, where, COSTS)
     assert sorted(span.trial_id for span in schedule.trials) == sorted(work.trial_id for work in todo)
     assert schedule.makespan >= schedule.lower_bound - 1e-6
@@ -116,6 +123,19 @@ def test_every_trial_runs_once_and_never_more_than_fit(given_works, slots, exclu
         assert len(mine) == group.served <= trials_per_group
         assert all(earlier[1] <= later[0] for earlier, later in pairwise(mine))
         assert all(group.ready <= start for start, _ in mine)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2, 4, 8), (2, 4, 8), (1, 8), (4, 8)])
+def test_on_two_nodes_no_trial_spans_that_one_can_hold(sizes):
+    """By the rule of earlier versions a third to all of those with several workers did, in the order of a grid."""
+    chance = random.Random(0)
+    todo = works(*[(size, chance.uniform(5.0, 60.0)) for size in sizes for _ in range(40)])
+    several = sum(work.num_workers > 1 for work in todo)
+    before = simulate(todo, room(8, 8, placement="emptiest"), Costs())
+    now = simulate(todo, room(8, 8), Costs())
+    assert before.spanning / several > 0.3
+    assert now.spanning == 0
+    assert now.makespan < 1.05 * before.makespan
 
 
 def test_ten_thousand_trials_take_no_time():

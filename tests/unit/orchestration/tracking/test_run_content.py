@@ -6,7 +6,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import make_plan
-from scalestudy.orchestration.groups.events import Ended, Origin, TrialError
+from scalestudy.orchestration.groups.events import Ended, Origin, TrialError, World
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
@@ -156,7 +156,7 @@ def test_a_trial_leads_with_its_time_to_the_hardest_target_and_its_best_value():
 
 
 def test_a_trial_s_description_is_how_it_ended():
-    seconds, best = {"at_target_seconds": 12.3}, {"best_test_accuracy": 0.87654}
+    seconds, best = {"at_0.5_seconds": 12.3}, {"best_test_accuracy": 0.87654}
     for facts, metrics, words in (
         ({}, {**seconds, **best}, "**12.3 s** to 0.5 test accuracy; best 0.877 in 2 epochs"),
         ({}, best, "0.5 test accuracy not reached; best 0.877 in 2 epochs"),
@@ -181,6 +181,7 @@ def test_tags_at_the_end():
     tags = trial_tags(end_with(flags=("a", "b"), error=TrialError(kind="exception", message="x" * 9_999)))
     assert tags["scalestudy.flags"] == "a, b"
     assert len(tags["scalestudy.error"]) == 1_000
+    assert trial_tags(end_with(world=World(device="cuda", nodes=2)))["scalestudy.nodes"] == "2"
 
 
 def test_what_training_chose_by_itself_is_among_the_tags():

@@ -34,7 +34,7 @@ def test_tensors_of_sizes_that_do_not_fit_are_refused() -> None:
         (LABELS - 1, 3, "train targets are -1 to 1, and 3 classes are numbered 0 to 2; "),
         (LABELS.int(), 3, "train targets are torch.int32 .*; give class numbers"),
         (LABELS.unsqueeze(1), 3, r"of shape \(4, 1\); give class numbers"),
-        (torch.zeros(4), 3, r"train targets \(4,\) are not 3 numbers an example; set num_classes"),
+        (torch.zeros(4), 3, r"train targets \(4,\) are not 3 numbers an example; for classes give"),
         (torch.zeros(4, 2), 3, r"train targets \(4, 2\) are not 3 numbers"),
     ],
 )

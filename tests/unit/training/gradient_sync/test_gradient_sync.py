@@ -219,7 +219,11 @@ def refusal(worker: Worker, strategy: str) -> str:
     ("name", "message"),
     [
         ("no_sync", " gave a str; the callable must return a scalestudy.training.gradient_sync.GradientSync"),
-        ("parameterless", ": too many positional arguments; it takes num_classes, in_channels"),
+        (
+            "parameterless",
+            ": too many positional arguments; it takes num_classes, in_channels, and is called with 3 of the study, "
+            "then those of the spec",
+        ),
     ],
 )
 def test_a_strategy_of_the_users_own_must_be_one(ranks: GlooPool, name: str, message: str) -> None:

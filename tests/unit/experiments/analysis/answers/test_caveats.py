@@ -52,6 +52,7 @@ CHOICE = {
         ({"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2}, None, [], []),
         ({"seconds": None, "strong_speedup": 0.8, "num_gpus": 2}, None, [], []),
         ({"flags": ["oversubscribed", "resumed"]}, None, [], ["marked oversubscribed, resumed"]),
+        ({"nodes": 2}, None, [], ["Its workers were on 2 nodes: its times include the network between these."]),
         ({"n_seeds": 2, "reached": 2}, None, ["b"], ["Provisional: 2 seeds", "Tied with b"]),
     ],
 )

@@ -51,6 +51,15 @@ def test_values_that_are_no_numbers_are_the_worst():
     assert objective().score([record([math.nan, 0.5])]) == Score(value=0.5)
 
 
+def test_a_seed_on_more_nodes_counts_with_the_seconds_of_those_on_fewer():
+    here, there = record([0.6, 1.0, 0.9], gpus=2), record([0.6, 0.8, 1.0, 0.9], gpus=2, seconds=9.0)
+    there["world"] = {"nodes": 2}
+    looks = objective("time_to_target")
+    # 0.9 lies three quarters of the way in the second epoch, and half way in the third
+    assert looks.score([here, there]) == Score(value=pytest.approx((1.75 + 2.5) / 2))
+    assert looks.score([there]) == Score(value=pytest.approx(2.5 * 9.0))
+
+
 def test_time_and_cost_are_to_the_hardest_target_and_less_is_better():
     trials = [record([0.6, 0.8, 1.0, 0.9], gpus=2, seconds=4.0)]
     # 0.9 lies half way between the epochs' 0.8 and 1.0: 8 s + 0.5 · 4 s; with 2 workers 20 worker-seconds

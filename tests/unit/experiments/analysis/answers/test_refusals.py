@@ -32,7 +32,7 @@ def test_one_cell_is_no_choice():
 
 def test_a_target_that_every_cell_meets_at_once_tells_none_from_another():
     found = recommend(*study_of(TEXT, Law(learning=40_000)))
-    assert found["fastest"]["why"].startswith("every cell met 0.8 at its first evaluation")
+    assert found["fastest"]["why"].startswith("the cells that reached 0.8 met it at their first evaluation")
     assert found["fastest"]["why"].endswith("name a harder target"), "every one that was reached is met at once"
 
 
@@ -40,8 +40,8 @@ def test_a_harder_target_that_the_trainings_have_reached_is_named():
     spec, plan, trials = study_of(TEXT.replace("[0.5, 0.8]", "[0.15]"), Law(learning=130))
     found = recommend(spec, plan, trials)
     assert found["fastest"]["why"] == (
-        "every cell met 0.15 at its first evaluation, too early to compare times: name a harder target, such "
-        "as 0.98, which workers=1 batch=32 lr=0.2 has reached"
+        "the cells that reached 0.15 met it at their first evaluation, too early to compare times: name a "
+        "harder target, such as 0.98, which workers=1 batch=32 lr=0.2 has reached"
     )
     # 0.985 - 0.885 exp(-130 * 0.2 / 32 * 7) is 0.982: it and the last one, above it
     harder = recommend(spec, plan, trials, accuracy=0.98)
@@ -60,7 +60,7 @@ def test_a_target_out_of_reach_says_how_far_the_best_came_and_what_more_of_it_co
     for trial in trials:
         trial["epochs"] = [{**epoch, "test_accuracy": 0.9 * (epoch["epoch"] % 2)} for epoch in trial["epochs"]]
     once = recommend(spec, plan, trials, accuracy=0.85)["fastest"]["why"]
-    assert "came to 0.900 in 8 epochs, but 0 of 2 seeds met it at two evaluations in a row; try" in once
+    assert "came to 0.900 in 8 epochs, but 0 of 2 seeds met it twice in a row; try" in once
     stopped = [{**stopped_after(trial, 4), "status": "at_target"} for trial in study_of(TEXT, law)[2]]
     cut = recommend(spec, plan, stopped, accuracy=0.99)["fastest"]["why"]
     assert "came to 0.951 in 4 epochs, where its trainings stopped; a study with this target would tell, an" in cut

@@ -40,7 +40,7 @@ def test_below_each_choice_stand_its_evidence_and_its_own_caveats():
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 9
     seeds = found["fastest"]["evidence"]["seeds"]
     assert seeds >= 5
-    assert lines[1] == f"  Evidence – measured: {seeds} seeds."
+    assert lines[1] == f"  Evidence – trained: {seeds} seeds."
     assert "\n".join(lines).count(SHARED["words"]) == 1
 
 
@@ -56,8 +56,8 @@ def test_one_cell_that_is_all_has_its_evidence_and_caveats_once():
 def test_what_the_others_take_is_told_beside_what_is_recommended():
     lines = recommendation_lines(recommendation())
     # 10.2 s and 81.6 worker-seconds against 11.0 and 44.0; 34.3 and 34.3 against them
-    assert lines[2].endswith(": 0.97× the time for 1.94× the cost.")
-    assert lines[4].endswith(": 3.35× the time for 0.84× the cost.")
+    assert lines[2].endswith(": 0.97× the time and 1.94× the cost.")
+    assert lines[4].endswith(": 3.35× the time and 0.84× the cost.")
 
 
 def test_seeds_that_would_settle_it_are_told_with_their_cost():
@@ -84,7 +84,7 @@ def test_where_no_target_was_reached_the_best_has_its_evidence():
     lines = recommendation_lines({**found, "provisional": True})
     assert lines[0] == "No cell reached a test accuracy of 0.99."
     assert lines[1].startswith("Best test accuracy: ")
-    assert lines[2].startswith("  Evidence – measured: ")
+    assert lines[2].startswith("  Evidence – trained: ")
     assert lines[3:] == [f"  {SHARED['words']}"]  # no second sentence that it is provisional
     nothing = {**found, "best_accuracy": {"value": None, "why": "no trial finished"}, "provisional": True}
     assert recommendation_lines(nothing)[1:] == ["Provisional: fewer than five seeds a cell."]

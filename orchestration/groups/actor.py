@@ -2,9 +2,9 @@
 
 One `GroupPoolActor` a study. Four parties call it, each by long polling, so that nobody is called back:
 
-* a Tune trial asks for workers (`request`), follows its trial (`events`) and gives the workers back (`release`);
+* a Tune trial asks for workers (`request`) and follows its trial (`events`);
 * the driver starts the groups that are wanted (`next_orders`), says when one has ended (`group_closed`), which nodes
-  there are (`set_nodes`), and what a scheduler stops (`stop`);
+  there are (`set_nodes`), what a scheduler stops (`stop`), and of which trial it has the end (`release`);
 * every rank of a group registers, takes trials (`next_trial`) and reports on them (`report`), through a `PoolClient`;
   rank 0 also waits for the word to leave its trial (`wait_for_exit`);
 * a group's Ray Train controller says that it is there (`controller_started`) and that workers have died
@@ -60,28 +60,22 @@ class GroupPoolActor:
 
     # --- a Tune trial -------------------------------------------------------------------------------------------
 
-    async def request(self, order: TrialOrder) -> None:
-        """Asks for workers for a trial, whose progress comes through `events`. See `GroupPool.request`."""
-        self._pool.request(order)
+    async def request(self, order: TrialOrder) -> int:
+        """Asks for workers for a trial; returns the number of the lease. See `GroupPool.request`."""
+        lease = self._pool.request(order)
         await self._settle()
+        return lease
 
-    async def events(self, trial_id: str, after: int) -> list[JournalEvent]:
+    async def events(self, trial_id: str, lease: int, after: int) -> list[JournalEvent] | None:
         """The events of a trial from number `after` on. Waits for one; returns [] when none came in a while.
 
-        Raises LookupError for a trial that has no request, or none any more.
+        None: the lease is over. It was given back, or another Tune process has the trial.
         """
         request = self._pool.requests.get(trial_id)
-        if request is None:
-            raise LookupError(f"trial {trial_id} has asked for no workers: it was released, or another pool served it")
-        request.heard_at = self._pool.clock()
-        await self._wait(lambda: bool(request.events_after(after)))
-        request.heard_at = self._pool.clock()
-        return request.events_after(after)
-
-    async def release(self, trial_id: str) -> None:
-        """Gives a trial's workers back. Where they still train it, they leave it within a step."""
-        self._pool.release(trial_id)
-        await self._settle()
+        if request is None or request.lease != lease:
+            return None
+        await self._wait(lambda: bool(request.events_after(after)) or request.lease != lease)
+        return request.events_after(after) if request.lease == lease else None
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -98,6 +92,11 @@ class GroupPoolActor:
         while (ended := request.ended) is None:
             await self._wait(lambda: request.ended is not None)
         return ended
+
+    async def release(self, trial_id: str) -> None:
+        """The study has done with a trial, and has its end. Its workers leave it within a step."""
+        self._pool.release(trial_id)
+        await self._settle()
 
     async def watch(self) -> None:
         """Runs for the life of the actor: ends trials that stall or run over their time."""

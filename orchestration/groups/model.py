@@ -95,10 +95,14 @@ class Turn:
 
 @dataclass
 class TrialRequest:
-    """A trial that wants workers or has them, from its Tune trial's request to its release."""
+    """A trial that wants workers or has them, from its Tune trial's request to its release.
+
+    lease: the number of the last request for it. Of two Tune processes that take each other's place the later one has
+    it; what the earlier one still says does not count.
+    """
 
     order: TrialOrder
-    heard_at: float  # when its Tune trial last asked for something
+    lease: int
     attempt: int = 1
     group_id: str | None = None
     no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
@@ -107,11 +111,11 @@ class TrialRequest:
     score: float | None = None  # of a finished trial; more is better
 
     @classmethod
-    def of(cls, order: TrialOrder, now: float) -> TrialRequest:
+    def of(cls, order: TrialOrder, lease: int) -> TrialRequest:
         """A new request, which goes on where the order's `so_far` ends."""
         record = deepcopy(order.so_far)
         alone = replace(order, so_far=TrialRecord())  # the ranks need no more
-        return cls(alone, heard_at=now, attempt=1 + record.attempts, record=record)
+        return cls(alone, lease=lease, attempt=1 + record.attempts, record=record)
 
     @property
     def trial_id(self) -> str:

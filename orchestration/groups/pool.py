@@ -57,8 +57,6 @@ STARTS_WITHOUT_SERVICE = 3
 """Starts of a group's size that may fail before it has served a trial."""
 TAGS = 2**24
 CLOSING_SECONDS = 5.0
-FOLLOWER_SECONDS = 300.0
-"""Longest silence of a trial's Tune process: many long polls."""
 
 Clock = Callable[[], float]
 
@@ -103,27 +101,35 @@ class GroupPool:
         self.evictions = 0
         self.closing = False
         self._ordered = 0  # groups so far
+        self._leases = 0  # given so far
+        self._over: set[str] = set()  # trials that the study has done with
         self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group had served
 
     # --- a trial ------------------------------------------------------------------------------------------------
 
-    def request(self, order: TrialOrder) -> None:
+    def request(self, order: TrialOrder) -> int:
         """A trial asks for workers, for the first time or because the Tune process that followed it was lost.
 
         In the second case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
+        Returns the number of the lease. A trial keeps its workers until the driver gives them back: a Tune process that
+        is silent for long may have been stopped, with its driver, and go on. A request that comes later than that is of
+        a process that has died since, and changes nothing.
         """
         now = self.clock()
+        self._leases += 1
+        if order.trial_id in self._over:
+            return self._leases
         request = self.requests.get(order.trial_id)
         if request is not None:
-            request.heard_at = now
+            request.lease = self._leases
             if request.ended or request.group_id is None:
-                return
+                return request.lease
             if self._go_on(request, self._judge(request, "tune_trial")):
                 request.tell(Running(attempt=request.attempt, world=request.record.world), now)
             else:
                 self._stop_training(request)
-            return
-        request = TrialRequest.of(order, now)
+            return request.lease
+        request = TrialRequest.of(order, self._leases)
         self.requests[order.trial_id] = request
         spent = over_budget(request.record.failures, self.limits.failures_per_trial)
         if self.closing:
@@ -133,6 +139,7 @@ class GroupPool:
             request.end("failed", TrialError(kind=spent.kind, message=spent.message, rank=spent.rank), now)
         else:
             self.waiting.append(order.trial_id)
+        return request.lease
 
     def stop(self, trial_id: str, epoch: int) -> None:
         """A scheduler stops a trial after an epoch: whatever it has done since does not count.
@@ -148,7 +155,8 @@ class GroupPool:
         self._stop_training(request)
 
     def release(self, trial_id: str) -> None:
-        """Gives a trial's workers back. Where they still train it, they leave it within a step."""
+        """The study has done with a trial. Where workers still train it, they leave it within a step."""
+        self._over.add(trial_id)
         request = self.requests.pop(trial_id, None)
         if request is None:
             return
@@ -292,16 +300,13 @@ class GroupPool:
             if group.state == "starting" and now - group.start_began_at > self.limits.start_seconds:
                 group.start_again(now)
                 self.hands.remove_workers(group.tag)
-        silent = [request for request in self.requests.values() if now - request.heard_at > FOLLOWER_SECONDS]
-        for request in silent:
-            self.release(request.trial_id)
         waiting = [self.requests[trial_id] for trial_id in self.waiting]
         seconds = self.limits.stalled_seconds
         hopeless = [each for each in waiting if each.seconds_without_room(self.room, now) > seconds]
         for request in hopeless:
             self._forget_wait(request)
             request.end("failed", TrialError(kind="no_room", message=no_room(self.room, request.num_workers)), now)
-        return bool(overrun or silent or hopeless)
+        return bool(overrun or hopeless)
 
     def close(self) -> None:
         """Ends every trial, and tells every group to end as soon as it has left its own."""
@@ -329,8 +334,7 @@ class GroupPool:
         if self.closing:
             return
         self._drain()
-        held = {group.trial_id for group in self.groups.values()}  # a group that just leaves its trial counts
-        waiting = [self.requests[trial_id] for trial_id in self.waiting if trial_id not in held]
+        waiting = [self.requests[trial_id] for trial_id in self.waiting]
         asking = [
             Request(trial_id=request.trial_id, num_workers=request.num_workers)
             for request in waiting

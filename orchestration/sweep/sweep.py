@@ -41,28 +41,37 @@ FOLLOWERS = 5
 """Tune processes that may be lost to one trial. The pool, whose word comes first, has a budget of its own."""
 
 
+class LeaseOverError(RuntimeError):
+    """The trial's workers are another's by now. If Tune still waits for this process, it starts one that asks anew."""
+
+
 def follow_trial(config: dict[str, Any], pool: Any) -> None:
-    """The Tune trainable: asks for workers for one trial, reports its events, gives the workers back.
+    """The Tune trainable: asks for workers for one trial, and reports its events to the last.
+
+    It never gives the workers back: it may be stopped or killed at any moment, and what it says may come late. Tune
+    starts another in its place, and the training goes on; or Tune has done with the trial, and the sweep says so.
 
     Args:
         config: `trial_id`, and `order`, the TrialOrder.
         pool: handle of the pool's actor.
+
+    Raises:
+        LeaseOverError: another process of Tune follows the trial, or it was given back.
     """
     import ray
     from ray import tune
 
     trial_id = config["trial_id"]
-    ray.get(pool.request.remote(config["order"]))
-    try:
-        seen, ended = 0, False
-        while not ended:
-            events = ray.get(pool.events.remote(trial_id, seen))
-            seen += len(events)
-            for event in events:
-                ended = isinstance(event, Ended)
-                tune.report({"event": json.dumps(to_plain(event), allow_nan=False)})
-    finally:
-        pool.release.remote(trial_id)
+    lease = ray.get(pool.request.remote(config["order"]))
+    seen, ended = 0, False
+    while not ended:
+        events = ray.get(pool.events.remote(trial_id, lease, seen))
+        if events is None:
+            raise LeaseOverError(f"trial {trial_id}: lease {lease} is over")
+        seen += len(events)
+        for event in events:
+            ended = isinstance(event, Ended)
+            tune.report({"event": json.dumps(to_plain(event), allow_nan=False)})
 
 
 class Sweep:

@@ -4,7 +4,8 @@
 once undisturbed, then again under so many faults, for each of so many seeds, and compares: each trial exactly once,
 each epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A trial in which the
 model was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs. `--raylets 4` is another
-ordeal, `tests.bench.chaos_nodes`.
+ordeal, `tests.bench.chaos_nodes`. `--schedules 100000` runs no study, but so many random schedules of the pool's
+leases: a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +28,11 @@ from typing import Any
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.groups import actor
 from tests.bench import chaos_nodes
 from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
 from tests.support.faults import FAULTS, Strike, Target, plan_strikes
+from tests.support.lease_schedules import broken
 from tests.support.processes import named
 from tests.support.studies import command, environment, write_spec
 from tests.support.tables import table
@@ -229,7 +233,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", type=Path, help="a new folder for what the studies leave")
     parser.add_argument("--raylets", type=int, default=0, help="instead: a node lost on a cluster of so many raylets")
     parser.add_argument("--trials", type=int, default=100, help="of the study on the raylets")
+    parser.add_argument("--schedules", type=int, default=0, help="instead: so many random schedules of leases")
     options = parser.parse_args(arguments)
+    if options.schedules:
+        return explore_schedules(range(options.seed, options.seed + options.schedules))
     path = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     if options.raylets:
         return chaos_nodes.main(path.absolute(), options.raylets, options.trials)
@@ -249,6 +256,20 @@ def main(arguments: list[str]) -> int:
     if not wrong and not options.keep:
         shutil.rmtree(path, ignore_errors=True)
     return 1 if wrong else 0
+
+
+def explore_schedules(seeds: range) -> int:
+    """Runs the schedules of these seeds (see `tests.support.lease_schedules`); 0 when none breaks anything."""
+    actor.POLL_SECONDS = actor.TICK_SECONDS = 0
+    with ProcessPoolExecutor() as processes:
+        blocks = [seeds[start : start + 500] for start in range(0, len(seeds), 500)]
+        found: dict[int, str] = {}
+        for block, problems in zip(blocks, processes.map(broken, blocks), strict=True):
+            found |= problems
+            print(f"{block.stop - seeds.start} of {len(seeds)} schedules, {len(found)} broken", flush=True)
+    for seed, problem in found.items():
+        print(f"seed {seed}: {problem}")
+    return 1 if found else 0
 
 
 def one_study(place: Place, expected: Outcome, seed: int, faults: int) -> tuple[list[str], list[str]]:

@@ -23,11 +23,12 @@ class FakePool:
         self._orders: dict[str, TrialOrder] = {}
         self.calls: list[tuple[str, str]] = []
 
-    def request(self, order: TrialOrder) -> None:
+    def request(self, order: TrialOrder) -> int:
         self.calls.append(("request", order.trial_id))
         self._orders[order.trial_id] = order
+        return 1
 
-    def events(self, trial_id: str, after: int) -> list[JournalEvent]:
+    def events(self, trial_id: str, lease: int, after: int) -> list[JournalEvent]:
         records = self._records(trial_id)
         status = self._orders[trial_id].config.model_args["status"]
         told = [EpochDone(record=record) for record in records]

@@ -30,6 +30,7 @@ class Pool:
     def __init__(self, actor: Any, host: GroupHost) -> None:
         self.actor, self.host, self._count = actor, host, 0
         self._orders: dict[str, TrialOrder] = {}
+        self._leases: dict[str, int] = {}
 
     def request(self, num_workers: int, checkpoints: Path | None = None, **config: Any) -> str:
         """Asks for workers for a trial, which keeps its checkpoints there; returns the trial's id."""
@@ -46,7 +47,7 @@ class Pool:
 
     def follow_anew(self, trial_id: str) -> None:
         """Asks for a trial's workers again, as another Tune process does that takes the place of a lost one."""
-        ray.get(self.actor.request.remote(self._orders[trial_id]))
+        self._leases[trial_id] = ray.get(self.actor.request.remote(self._orders[trial_id]))
 
     def events(
         self, trial_id: str, until: Callable[[JournalEvent], bool] = lambda event: isinstance(event, Ended)
@@ -54,7 +55,8 @@ class Pool:
         """A trial's events up to and with the first one for which `until` holds."""
         seen: list[JournalEvent] = []
         while not any(until(event) for event in seen):
-            seen.extend(ray.get(self.actor.events.remote(trial_id, len(seen)), timeout=120))
+            asked = self.actor.events.remote(trial_id, self._leases[trial_id], len(seen))
+            seen.extend(ray.get(asked, timeout=120))
         return seen
 
     def end_of(self, trial_id: str) -> Ended:

@@ -90,6 +90,7 @@ class Study:
     released: set[str] = field(default_factory=set)  # before their end
     open: list[str] = field(default_factory=list)
     orders: dict[str, TrialOrder] = field(default_factory=dict)
+    leases: dict[str, int] = field(default_factory=dict)  # of the Tune process that follows each trial now
 
     def __post_init__(self):
         limits = GroupLimits(
@@ -115,11 +116,11 @@ class Study:
         self.open.append(trial_id)
         self.orders[trial_id] = order_of(trial_id, num_workers, **order)
         self.ray.fates[trial_id] = fate
-        await self.actor.request(self.orders[trial_id])
+        self.leases[trial_id] = await self.actor.request(self.orders[trial_id])
 
     async def follow(self, trial_id):
         seen = self.events[trial_id]
-        seen.extend(await self.actor.events(trial_id, len(seen)))
+        seen.extend(await self.actor.events(trial_id, self.leases[trial_id], len(seen)) or [])
         if seen and isinstance(seen[-1], Ended):
             self.open.remove(trial_id)
             await self.actor.release(trial_id)
@@ -142,7 +143,7 @@ class Study:
     async def follow_anew(self, trial_id):
         """The trial's Tune process has died, and another takes its place."""
         self.events[trial_id] = []
-        await self.actor.request(replace(self.orders[trial_id], so_far=TrialRecord()))
+        self.leases[trial_id] = await self.actor.request(replace(self.orders[trial_id], so_far=TrialRecord()))
 
     async def tick(self):
         for _ in range(3):

@@ -31,10 +31,10 @@ def test_close_answers_everybody_at_once(monkeypatch):
         (fit,) = study.ray.fits.values()
         await study.ray.step(fit.workers[0])
         rank = asyncio.ensure_future(study.actor.next_trial(fit.group_id, fit.workers[0].incarnation, 1))
-        await study.actor.events("t0", 0)
-        running = asyncio.ensure_future(study.actor.events("t0", 1))
-        await study.actor.request(order_of("t1"))
-        waiting = asyncio.ensure_future(study.actor.events("t1", 0))
+        await study.actor.events("t0", study.leases["t0"], 0)
+        running = asyncio.ensure_future(study.actor.events("t0", study.leases["t0"], 1))
+        lease = await study.actor.request(order_of("t1"))
+        waiting = asyncio.ensure_future(study.actor.events("t1", lease, 0))
         driver = asyncio.ensure_future(study.actor.next_orders())
         await driver  # how long the start took
         driver = asyncio.ensure_future(study.actor.next_orders())
@@ -59,7 +59,7 @@ def test_stopping_twice_gives_the_same_end():
         first = await study.actor.stop("t0", 1)
         study.clock.now += 5
         assert await study.actor.stop("t0", 1) == first
-        assert await study.actor.events("t0", 99) == [first]
+        assert await study.actor.events("t0", study.leases["t0"], 99) == [first]
         await study.stop("t0", 1)
         assert await study.actor.stop("t0", 1) is None
 

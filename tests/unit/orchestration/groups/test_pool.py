@@ -511,18 +511,12 @@ def check_end(study):
 async def fault(study, chance):
     """Something that goes wrong, or that somebody does."""
     nodes, fits = list(study.ray.slots), list(study.ray.fits.values())
-    kinds = ["worker", "worker", "release", "come back", "stop", "tune process", "controller", "node", "drain"]
+    kinds = ["worker", "worker", "release", "stop", "tune process", "controller", "node", "drain"]
     kind = chance.choice(kinds)
     if kind == "worker":
         study.ray.harm(chance)
     elif kind == "release" and study.open:
         await study.release(chance.choice(study.open))
-    elif kind == "come back" and study.open:
-        trial_id = chance.choice(study.open)
-        size = study.orders[trial_id].num_workers
-        await study.release(trial_id)
-        study.released.discard(trial_id)
-        await study.request(trial_id, size)
     elif kind == "stop" and study.open:
         await stop_after_what_was_seen(study, chance.choice(study.open))
     elif kind == "tune process" and study.open:

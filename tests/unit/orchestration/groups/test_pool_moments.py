@@ -16,7 +16,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.failures import Loss
 from scalestudy.orchestration.groups.model import GroupLimits, TrialRequest, Turn
-from scalestudy.orchestration.groups.pool import FOLLOWER_SECONDS, STARTS_WITHOUT_SERVICE
+from scalestudy.orchestration.groups.pool import STARTS_WITHOUT_SERVICE
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from tests.support.epochs import epoch_of
 from tests.support.fake_ray_train import FakeFit
@@ -140,53 +140,37 @@ def test_a_released_trial_is_left_within_a_step_and_records_nothing_more():
     assert [worker.served for worker in study.ray.history] == [2, 2]  # the group stayed warm
 
 
-def test_a_trial_that_comes_back_waits_until_its_old_group_has_left_it():
-    """Two groups never train one trial at a time: they would write the same checkpoints."""
+def test_a_silent_follower_keeps_its_lease():
+    """Its driver may have been stopped with it, and go on."""
 
     async def story(study):
-        await study.request("t0", fate="hangs")
-        await until_training(study, "t0")
-        (old,) = study.ray.history
-        await study.release("t0")
-        study.released.clear()
-        await study.request("t0", fate="finished")
-        await study.request("t1")
-        await study.ray.report(old, EpochDone(record=epoch_of(2)))  # of the old attempt: nobody's any more
-        for _ in range(6):
-            for action in [
-                study.ray.driver,
-                *(lambda w=w: study.ray.step(w) for w in study.ray.history if w is not old),
-            ]:
-                await action()
-        assert study.ray.training() == {"t0": {"group-1-of-1"}, "t1": {"group-2-of-1"}}
-        assert await study.actor.events("t0", 0) == []
-
-    study = study_run(story, slots={"a": 3})
-    assert [study.ended(trial_id).status for trial_id in ("t0", "t1")] == ["finished"] * 2
-    assert numbers(study.ended("t0")) == [1, 2]
-
-
-def test_a_request_that_nobody_follows_any_more_is_released():
-    async def story(study):
-        await study.request("t0", fate="hangs")
-        await until_training(study, "t0")
-        study.open.remove("t0")
-        await study.request("t1")
-        waited = 0
-        while waited < FOLLOWER_SECONDS + 10:
-            (worker,) = study.ray.history
-            await study.ray.step(worker)
-            await study.follow("t1")
+        await study.request("t0")
+        await until_epoch(study, "t0", 1)
+        for _ in range(100):
             study.clock.now += 10
-            waited += 10
+            for action in study.ray.actions():
+                await action()
             await study.tick()
-        with pytest.raises(LookupError, match="t0 has asked for no workers"):
-            await study.actor.events("t0", 0)
-        study.events["t0"] = []
 
     study = study_run(story, slots={"a": 1})
-    assert study.ended("t1").status == "finished"
-    assert len(study.ray.history) == 1
+    assert study.kinds("t0") == ["Running", "EpochDone", "EpochDone", "Ended"]
+    assert len(study.ray.history[0].taken) == 1
+
+
+def test_what_a_follower_says_whose_place_another_has_does_not_count():
+    async def story(study):
+        await study.request("t0")
+        await until_epoch(study, "t0", 1)
+        late = study.leases["t0"]
+        asked = asyncio.ensure_future(study.actor.events("t0", late, 99))
+        await study.follow_anew("t0")
+        assert await asked is None
+        assert await study.actor.events("t0", late, 0) is None
+        assert study.ray.training() == {"t0": {"group-1-of-1"}}
+
+    study = study_run(story, slots={"a": 1})
+    assert study.ended("t0").status == "finished"
+    assert len(study.ray.history[0].taken) == 1, "it was not trained again"
 
 
 def test_a_trial_goes_on_where_its_history_ends():
@@ -540,7 +524,7 @@ def test_a_size_that_no_node_set_can_hold_is_failed_with_a_remedy_and_holds_nobo
 
 
 def test_time_without_room_counts_anew_after_there_was_some():
-    request = TrialRequest(order_of("t", 3), heard_at=0.0)
+    request = TrialRequest(order_of("t", 3), lease=1)
     assert [request.seconds_without_room(2, now) for now in (10.0, 15.0)] == [0.0, 5.0]
     assert request.seconds_without_room(3, 16.0) == 0.0
     assert [request.seconds_without_room(2, now) for now in (20.0, 21.0)] == [0.0, 1.0]

@@ -1,0 +1,254 @@
+"""Random schedules of a study in miniature: who runs, what is delivered, what is lost, and when, comes from a seed.
+
+The pool, its actor and the fold of a trial's events run unmodified. At the borders are fakes: Ray Train
+(`FakeRayTrain`), the processes of Tune that follow the trials, Tune itself, and the wire between them and the pool. A
+process may stand still for longer than any limit, with or without its driver. What it sends may arrive late and in
+another order than it was sent, also after its death. Its death may come at any moment, and Tune then starts another
+with the order of the beginning, up to a number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scalestudy.orchestration.groups.events import Ended, JournalEvent, Running
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from tests.support.pool_study import Study, order_of
+
+TRIALS = 3
+STARTS = 6  # processes of Tune that may follow a trial, one after another
+STEPS = 400
+FROZEN_SECONDS = (1.0, 5.0, 120.0)
+
+Answer = Any
+Call = Callable[[], Any]
+
+
+@dataclass(eq=False)
+class Follower:
+    """A process of Tune that follows a trial, as `sweep.follow_trial` does."""
+
+    trial_id: str
+    lease: int | None = None
+    seen: int = 0
+    asked: bool = False  # a call of it is under way
+    alive: bool = True
+    over: bool = False  # it has returned
+    frozen_until: float = 0.0
+
+
+@dataclass
+class Journal:
+    """What the study knows of each trial: the driver's fold."""
+
+    records: dict[str, TrialRecord] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, list[int]] = field(default_factory=dict)
+
+    def deliver(self, trial_id: str, event: JournalEvent) -> None:
+        """As `Recorder.take`: what is no news goes no further."""
+        record = self.records.setdefault(trial_id, TrialRecord())
+        if not record.is_news(event):
+            return
+        record.apply(event, 0.0)
+        if isinstance(event, Running):
+            self.attempts.setdefault(trial_id, []).append(event.attempt)
+        if isinstance(event, Ended):
+            self.ends[trial_id] = self.ends.get(trial_id, 0) + 1
+
+
+@dataclass(eq=False)
+class Schedule:
+    """One schedule.
+
+    calls: under way to the pool, each with its sender. late: those of dead senders that arrive much later. results:
+    what followers have told Tune and the driver has not read.
+    """
+
+    study: Study
+    chance: random.Random
+    journal: Journal = field(default_factory=Journal)
+    followers: dict[str, Follower] = field(default_factory=dict)  # whom Tune waits for, by trial
+    starts: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[Follower, Call]] = field(default_factory=list)
+    late: list[Call] = field(default_factory=list)
+    results: list[tuple[Follower, JournalEvent]] = field(default_factory=list)
+    driver_frozen_until: float = 0.0
+    trained: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # trainings that were begun, by trial
+    deaths: int = 0
+
+    # --- a process of Tune ----------------------------------------------------------------------------------------
+
+    def step(self, follower: Follower) -> None:
+        """The follower's next call, if it waits for no answer."""
+        if follower.asked or follower.over or not follower.alive or follower.frozen_until > self.study.clock.now:
+            return
+        actor, trial_id = self.study.actor, follower.trial_id
+        follower.asked = True
+        if follower.lease is None:
+            self._send(follower, lambda: actor.request(self.study.orders[trial_id]), self._has_lease)
+        else:
+            lease, seen = follower.lease, follower.seen
+            self._send(follower, lambda: actor.events(trial_id, lease, seen), self._has_events)
+
+    def _send(self, follower: Follower, call: Call, then: Callable[[Follower, Answer], None]) -> None:
+        async def arrives() -> None:
+            answer = await call()
+            if follower.alive:  # else nobody is there to hear it
+                follower.asked = False
+                then(follower, answer)
+
+        self.calls.append((follower, arrives))
+
+    def _has_lease(self, follower: Follower, lease: int) -> None:
+        follower.lease = lease
+
+    def _has_events(self, follower: Follower, events: list[JournalEvent] | None) -> None:
+        if events is None:
+            self.dies(follower)  # LeaseOverError
+            return
+        follower.seen += len(events)
+        self.results.extend((follower, event) for event in events)
+        if events and isinstance(events[-1], Ended):
+            follower.over = True
+
+    def dies(self, follower: Follower) -> None:
+        """The process ends without a word. What it has sent is under way, or hangs somewhere."""
+        follower.alive = False
+        if self.chance.random() < 0.5:
+            self.late += [call for sender, call in self.calls if sender is follower]
+            self.calls = [(sender, call) for sender, call in self.calls if sender is not follower]
+
+    # --- Tune, in the driver --------------------------------------------------------------------------------------
+
+    async def tune(self) -> None:
+        """Reads one result, or finds one dead process and starts another in its place."""
+        if self.driver_frozen_until > self.study.clock.now:
+            return
+        if self.results:
+            follower, event = self.results.pop(0)
+            if self.followers.get(follower.trial_id) is follower:
+                self.journal.deliver(follower.trial_id, event)
+            return
+        for trial_id, follower in list(self.followers.items()):
+            if follower.over:
+                del self.followers[trial_id]
+                await self.study.actor.release(trial_id)  # on_trial_complete
+            elif not follower.alive:
+                self.starts[trial_id] += 1
+                if self.starts[trial_id] > STARTS:
+                    raise AssertionError(f"{trial_id}: Tune has given it up")
+                self.followers[trial_id] = Follower(trial_id)
+            else:
+                continue
+            return
+
+    # --- the schedule ---------------------------------------------------------------------------------------------
+
+    async def run(self, *, faults: float) -> None:
+        """Some hundred steps with faults, then what it takes to end without any."""
+        for _ in range(STEPS):
+            await self._act()
+            if self.chance.random() < faults:
+                self._fault()
+            if not self.followers:
+                break
+        for _ in range(20 * STEPS):
+            if not self.followers:
+                break
+            await self._act()
+        assert not self.followers, f"never ended: {sorted(self.followers)}"
+
+    async def _act(self) -> None:
+        roll, chance, now = self.chance.random(), self.chance, self.study.clock.now
+        stands = any(each.frozen_until > now for each in self.followers.values()) or self.driver_frozen_until > now
+        self.study.clock.now += 0.25 if stands else 0.01
+        if roll < 0.35:
+            actions = self.study.ray.actions()
+            if self.driver_frozen_until > self.study.clock.now:
+                actions = actions[1:]  # the driver's own comes first
+            if actions:
+                await chance.choice(actions)()
+                self._note_trainings()
+        elif roll < 0.6:
+            if self.calls:
+                _, call = self.calls.pop(chance.randrange(len(self.calls)))
+                await call()
+        elif roll < 0.605:
+            if self.late:
+                await self.late.pop(chance.randrange(len(self.late)))()
+        elif roll < 0.8 and self.followers:
+            self.step(chance.choice(list(self.followers.values())))
+        elif roll < 0.98:
+            await self.tune()
+        else:
+            await self.study.tick()
+
+    def _fault(self) -> None:
+        alive = [each for each in self.followers.values() if each.alive and not each.over]
+        kind = self.chance.choice(["dies", "frozen", "driver", "all"])
+        until = self.study.clock.now + self.chance.choice(FROZEN_SECONDS)
+        if kind == "dies" and alive and self.deaths < STARTS - 2:
+            self.deaths += 1
+            self.dies(self.chance.choice(alive))
+        elif kind == "frozen" and alive:
+            self.chance.choice(alive).frozen_until = until
+        elif kind in ("driver", "all"):
+            self.driver_frozen_until = until
+            for each in alive if kind == "all" else ():
+                each.frozen_until = until
+
+    def _note_trainings(self) -> None:
+        for worker in self.study.ray.history:
+            for sequence, trial_id, _ in worker.taken:
+                if worker.rank == 0:
+                    self.trained.setdefault(trial_id, set()).add((worker.incarnation, sequence))
+
+    def check(self) -> None:
+        """Every trial ended once, was trained once, and its attempts count 1, 2, 3."""
+        for trial_id in self.study.orders:
+            record = self.journal.records.get(trial_id, TrialRecord())
+            assert self.journal.ends.get(trial_id) == 1, f"{trial_id} has {self.journal.ends.get(trial_id, 0)} ends"
+            assert record.ended is not None
+            assert record.ended.status == "finished", f"{trial_id}: {record.ended}"
+            assert len(self.trained[trial_id]) == 1, f"{trial_id} was trained by {sorted(self.trained[trial_id])}"
+            attempts = self.journal.attempts[trial_id]
+            assert attempts == list(range(1, len(attempts) + 1)), f"{trial_id}: attempts {attempts}"
+            told = [event.epoch for event in record.ended.epochs]
+            assert told == sorted(record.epochs), f"{trial_id}: {told} beside {sorted(record.epochs)}"
+        assert not self.study.pool.requests, f"leases are left: {sorted(self.study.pool.requests)}"
+
+
+async def explore(seed: int, *, study: Callable[..., Study] = Study) -> None:
+    """Runs the schedule of a seed. Raises AssertionError where a trial is lost, doubled or miscounted."""
+    chance = random.Random(seed)
+    world = study(slots={"a": chance.randint(1, 2)}, failures=STARTS)
+    schedule = Schedule(world, chance)
+    for number in range(TRIALS):
+        trial_id = f"t{number}"
+        world.orders[trial_id] = replace(order_of(trial_id), so_far=TrialRecord())
+        world.ray.fates[trial_id] = "finished"
+        schedule.followers[trial_id] = Follower(trial_id)
+        schedule.starts[trial_id] = 1
+    try:
+        await schedule.run(faults=chance.choice([0.005, 0.02, 0.05]))
+        for call in [*(call for _, call in schedule.calls), *schedule.late]:
+            await call()
+        schedule.check()
+    finally:
+        world.watching.cancel()
+
+
+def broken(seeds: range, **how: Any) -> dict[int, str]:
+    """The seeds whose schedules break something, each with what it breaks."""
+    found = {}
+    for seed in seeds:
+        try:
+            asyncio.run(asyncio.wait_for(explore(seed, **how), 60))
+        except AssertionError as error:
+            found[seed] = str(error)
+    return found

@@ -15,7 +15,7 @@ from tests.support.faults import Strike
 from tests.support.gloo import gloo_pool
 
 SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0]}
-STRIKES = {"kill worker": 0.1, "kill driver": 0.35, "tracking down": 0.5, "corrupt checkpoint": 0.7}
+STRIKES = {"kill worker": 0.1, "stop driver": 0.2, "kill driver": 0.4, "tracking down": 0.5, "corrupt checkpoint": 0.7}
 
 
 def computed(worker, config):
@@ -39,7 +39,7 @@ def in_peace(place):
 
 
 @pytest.mark.timeout(600)  # a minute on two quiet cores
-def test_a_study_under_four_faults(tmp_path):
+def test_a_study_under_five_faults(tmp_path):
     place = Place.make(tmp_path / "place", sweep=SWEEP)
     strikes = [Strike(kind=kind, after=after, choice=0.6) for kind, after in STRIKES.items()]
     place.server.start()

@@ -11,6 +11,7 @@ import random
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,8 @@ from tests.support.processes import named
 from tests.support.tracking_server import TrackingServer
 
 WORKER = "ray::RayTrainWorker"
+FOLLOWER = "ray::ImplicitFunc"
+"""Title of Tune's process that follows a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,32 @@ class KillDriver:
         return f"killed the driver {target.driver}"
 
 
+class StopDriver:
+    """The driver and Tune's processes stand still, longer than the study's limit for a stalled trial, and go on.
+
+    Workers, the pool and Ray go on meanwhile, as on a cluster whose head is overloaded.
+    """
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        followers = named(target.driver, FOLLOWER)
+        if not target.workers() or not followers:
+            return None
+        stopped = [target.driver, *followers]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        seconds = 15 + 5 * choice
+        timer = threading.Timer(seconds, _continue, (stopped,))
+        timer.start()
+        target.timers.append(timer)
+        return f"stopped the driver and {len(followers)} processes of Tune for {seconds:.0f} s"
+
+
+def _continue(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 class TrackingDown:
     """The tracking server goes away for some seconds."""
 
@@ -155,6 +184,7 @@ FAULTS: dict[str, Fault] = {
     "freeze worker": FREEZE_WORKER,
     "exception": RaiseOnOneRank(),
     "kill driver": KillDriver(),
+    "stop driver": StopDriver(),
     "tracking down": TrackingDown(),
     "corrupt checkpoint": CorruptCheckpoint(),
 }

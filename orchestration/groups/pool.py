@@ -6,11 +6,12 @@ Decisions are made in `placement` and `failures`; the pool carries them out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import (
     STUDY_STOPPED,
     WITH_MODEL,
@@ -60,8 +61,6 @@ CLOSING_SECONDS = 5.0
 FOLLOWER_SECONDS = 300.0
 """Longest silence of a trial's Tune process: many long polls."""
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
@@ -85,7 +84,7 @@ class Hands(Protocol):
 class GroupPool:
     """Groups, requests and waiting trials."""
 
-    def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: Clock) -> None:
+    def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: PoolClock) -> None:
         self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs
         self.nodes, self.hands, self.clock = list(nodes), hands, clock
         self.groups: dict[str, Group] = {}
@@ -107,10 +106,10 @@ class GroupPool:
 
         In the second case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
         """
-        now = self.clock()
+        now, heard_at = self.clock.wall(), self.clock()
         request = self.requests.get(order.trial_id)
         if request is not None:
-            request.heard_at = now
+            request.heard_at = heard_at
             if request.ended or request.group_id is None:
                 return
             if self._go_on(request, self._judge(request, "tune_trial")):
@@ -118,7 +117,7 @@ class GroupPool:
             else:
                 self._stop_training(request)
             return
-        request = TrialRequest.of(order, now)
+        request = TrialRequest.of(order, heard_at)
         self.requests[order.trial_id] = request
         spent = over_budget(request.record.failures, self.limits.failures_per_trial)
         if self.closing:
@@ -139,7 +138,7 @@ class GroupPool:
         if epoch >= request.order.config.epochs or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)
-        request.stop_after(epoch, self.clock())
+        request.stop_after(epoch, self.clock.wall())
         self._stop_training(request)
 
     def release(self, trial_id: str) -> None:
@@ -183,8 +182,8 @@ class GroupPool:
         group = self.groups.get(turn.group_id)
         if group is None or group.assignment is None or not group.holds(turn):
             return False
-        now, assignment = self.clock(), group.assignment
-        assignment.last_progress = now
+        now, assignment = self.clock.wall(), group.assignment
+        assignment.last_progress = self.clock()
         request = self._request_of(group)
         alive = request if request and not request.ended else None
         match post:
@@ -206,7 +205,7 @@ class GroupPool:
                     self._break_attempt(group, "reported")
             case Left():
                 assignment.reports[rank] = RankReport(rank=rank, kind="left", message=post.message)
-                group.stop(now)
+                group.stop(self.clock())
                 self._break_attempt(group, "preempted")
             case TrainingEnded():
                 group.assignment = None
@@ -254,7 +253,7 @@ class GroupPool:
             if request.num_workers == group.num_workers:
                 self._forget_wait(request)
                 message = with_logs(error, self.logs)
-                request.end("failed", TrialError(kind="group_start", message=message), self.clock())
+                request.end("failed", TrialError(kind="group_start", message=message), self.clock.wall())
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
@@ -272,6 +271,7 @@ class GroupPool:
 
     def enforce_limits(self) -> bool:
         """Breaks off what takes too long; returns whether anything was changed."""
+        self.clock.tick()
         now = self.clock()
         overrun = [(group, cause) for group in self.groups.values() if (cause := self._overrun(group, now))]
         for group, cause in overrun:
@@ -295,12 +295,13 @@ class GroupPool:
         hopeless = [each for each in waiting if each.seconds_without_room(self.room, now) > seconds]
         for request in hopeless:
             self._forget_wait(request)
-            request.end("failed", TrialError(kind="no_room", message=no_room(self.room, request.num_workers)), now)
+            error = TrialError(kind="no_room", message=no_room(self.room, request.num_workers))
+            request.end("failed", error, self.clock.wall())
         return bool(overrun or silent or hopeless)
 
     def close(self) -> None:
         """Ends every trial, and tells every group to end as soon as it has left its own."""
-        now = self.clock()
+        now = self.clock.wall()
         self.closing = True
         self.waiting.clear()
         for request in self.requests.values():
@@ -309,7 +310,7 @@ class GroupPool:
         for group in self.groups.values():
             if group.assignment:
                 group.assignment.stopping = True
-            group.stop(now)
+            group.stop(self.clock())
 
     def abandon(self) -> None:
         """Ends every group at once, whatever its workers do."""
@@ -406,7 +407,7 @@ class GroupPool:
 
     def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
         """Notes what became of an attempt; returns whether the trial makes another."""
-        now = self.clock()
+        now = self.clock.wall()
         if verdict.status == "retry":
             request.tell(Retried(attempt=request.attempt, error=verdict.error), now)
             request.attempt += 1
@@ -463,7 +464,7 @@ class GroupPool:
         )
         self.sizes_ahead = [size for size in self.sizes_ahead if size != start.num_workers]
         if request := self.requests.get(start.trial_id):
-            request.record.begin(now)
+            request.record.begin(self.clock.wall())
         nodes = tuple(node for node, count in start.slots.items() for _ in range(count))
         self.starts.append(GroupStart(group_id=group_id, num_workers=start.num_workers, nodes=nodes, tag=tag))
 
@@ -476,7 +477,7 @@ class GroupPool:
         group.state = "busy"
         group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, last_progress=now)
         members = [group.members[rank] for rank in sorted(group.members)]
-        request.tell(Running(attempt=request.attempt, world=World.of(members)), now)
+        request.tell(Running(attempt=request.attempt, world=World.of(members)), self.clock.wall())
         request.record.flags |= worker_flags(members)
         beside = [other for other in self.groups.values() if other is not group and other.hosts & group.hosts]
         running = [other for other in beside if other.assignment]

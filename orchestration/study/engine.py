@@ -131,7 +131,7 @@ class Engine:
 
     def waiting(self) -> dict[str, float]:
         """What is being started, and for how many seconds; for the live view."""
-        now = time.time()
+        now = time.monotonic()
         groups = list(self.host.starting.values())
         return {f"starting {plural(group.num_workers, 'worker')}": now - group.since for group in groups}
 

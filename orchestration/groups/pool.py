@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import (
     STUDY_STOPPED,
     WITH_MODEL,
+    Beat,
     Begun,
     EpochDone,
     Left,
@@ -23,13 +25,13 @@ from scalestudy.orchestration.groups.events import (
     Retried,
     Running,
     Started,
-    Stepped,
     TrainingEnded,
     TrialError,
     WorkerPost,
     World,
 )
 from scalestudy.orchestration.groups.failures import (
+    CAUSE_TEXT,
     Cause,
     Loss,
     RankReport,
@@ -178,12 +180,15 @@ class GroupPool:
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
     def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
-        """Takes what a rank says of the trial in its hands; returns False where its group has another by now."""
+        """Takes what a rank says of the trial in its hands; returns whether that may change what others wait for.
+
+        It does not if it is a beat, or if the rank's group has another trial by now.
+        """
         group = self.groups.get(turn.group_id)
         if group is None or group.assignment is None or not group.holds(turn):
             return False
         now, assignment = self.clock.wall(), group.assignment
-        assignment.last_progress = self.clock()
+        assignment.beats.take(rank, post, self.clock())
         request = self._request_of(group)
         alive = request if request and not request.ended else None
         match post:
@@ -192,8 +197,8 @@ class GroupPool:
             case Started():
                 if alive:
                     alive.record.training_started(now, resumed=post.resumed)
-            case Stepped():
-                pass
+            case Beat():
+                return False
             case EpochDone():
                 if alive and alive.record.is_news(post):
                     alive.tell(EpochDone(record=post.record, flags=tuple(sorted(alive.record.flags))), now)
@@ -273,10 +278,10 @@ class GroupPool:
         """Breaks off what takes too long; returns whether anything was changed."""
         self.clock.tick()
         now = self.clock()
-        overrun = [(group, cause) for group in self.groups.values() if (cause := self._overrun(group, now))]
-        for group, cause in overrun:
+        overrun = [(group, over) for group in self.groups.values() if (over := self._overrun(group, now))]
+        for group, (cause, told) in overrun:
             if group.assignment:
-                self._break_attempt(group, cause)
+                self._break_attempt(group, cause, told)
             if group.state == "stopping":
                 group.stopping_since = now
             else:
@@ -394,7 +399,9 @@ class GroupPool:
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True
 
-    def _judge(self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None) -> Verdict:
+    def _judge(
+        self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None, told: str = ""
+    ) -> Verdict:
         """What becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
         return judge(
             assignment.reports if assignment else {},
@@ -403,6 +410,7 @@ class GroupPool:
             earlier=request.record.failures,
             failures_per_trial=self.limits.failures_per_trial,
             logs=self.logs,
+            told=told,
         )
 
     def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
@@ -417,8 +425,8 @@ class GroupPool:
         request.end(verdict.status, verdict.error, now)
         return False
 
-    def _break_attempt(self, group: Group, cause: Cause) -> None:
-        """The group has lost its trial: another attempt follows, or the trial's end."""
+    def _break_attempt(self, group: Group, cause: Cause, told: str = "") -> None:
+        """The group has lost its trial: another attempt follows, or the trial's end. told: see `judge`."""
         assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
         group.served += 1
@@ -426,7 +434,7 @@ class GroupPool:
             group.start_again(self.clock())
         if request is None or request.ended:
             return
-        if self._go_on(request, self._judge(request, cause, assignment)):
+        if self._go_on(request, self._judge(request, cause, assignment, told)):
             request.group_id = None
             self.waiting.insert(0, request.trial_id)
 
@@ -475,7 +483,8 @@ class GroupPool:
         request.group_id = group.group_id
         group.sequence += 1
         group.state = "busy"
-        group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, last_progress=now)
+        beats = Beats(group.num_workers, began_at=now)
+        group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, beats=beats)
         members = [group.members[rank] for rank in sorted(group.members)]
         request.tell(Running(attempt=request.attempt, world=World.of(members)), self.clock.wall())
         request.record.flags |= worker_flags(members)
@@ -485,17 +494,20 @@ class GroupPool:
             if disturbed := self._request_of(each):
                 disturbed.record.flags.add("shared_node")
 
-    def _overrun(self, group: Group, now: float) -> Cause | None:
-        """Why a group must be broken off: its trial, or its own end, takes longer than it may."""
+    def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
+        """Why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it may."""
         if group.stopping_since is not None:
             patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
             if now - group.stopping_since > patience:
-                return "stalled"
+                return "stalled", f"the workers did not leave within {patience:g} s"
         if group.assignment is None:
             return None
-        if self._request_of(group) and now - group.assignment.began_at > self.limits.trial_seconds:
-            return "time_limit"
-        return "stalled" if now - group.assignment.last_progress > self.limits.stalled_seconds else None
+        request, beats = self._request_of(group), group.assignment.beats
+        if request and now - group.assignment.began_at > self.limits.trial_seconds:
+            return "time_limit", CAUSE_TEXT["time_limit"] + beats.at_last()
+        wanted = request is not None and not request.ended
+        told = beats.stall(now, self.limits.stalled_seconds, wanted=wanted)
+        return ("stalled", told) if told else None
 
     def _give_up(self, group: Group, cause: Cause) -> None:
         """Ends a group at once, its workers and the controller that would start others."""

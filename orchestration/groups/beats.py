@@ -19,9 +19,9 @@ class Beats:
 
     ranks: int
     began_at: float
-    last: dict[int, Beat] = field(default_factory=dict)
-    heard_at: dict[int, float] = field(default_factory=dict)
-    moved_at: float = 0.0
+    last: dict[int, Beat] = field(init=False, default_factory=dict)  # by rank
+    heard_at: dict[int, float] = field(init=False)  # by rank
+    moved_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.heard_at = dict.fromkeys(range(self.ranks), self.began_at)

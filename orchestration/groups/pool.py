@@ -84,7 +84,10 @@ class Hands(Protocol):
 
 
 class GroupPool:
-    """Groups, requests and waiting trials."""
+    """Groups, requests and waiting trials.
+
+    A moment in a group, an assignment or a request is `clock()`, for limits; one in a trial's record is `clock.wall()`.
+    """
 
     def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: PoolClock) -> None:
         self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs

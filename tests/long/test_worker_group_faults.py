@@ -1,6 +1,7 @@
 """Real Ray Train workers and real faults: each has its own word, costs no record and changes none."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -56,7 +57,11 @@ def test_a_frozen_worker(pool, undisturbed, tmp_path):
     frozen_at = time.monotonic()
     pool.events(trial_id, until=lambda event: isinstance(event, Retried))
     assert STALLED - 3 < time.monotonic() - frozen_at < STALLED + 3
-    check_went_on(pool.end_of(trial_id), "stalled", undisturbed)
+    ended = pool.end_of(trial_id)
+    check_went_on(ended, "stalled", undisturbed)
+    assert re.match(
+        r"rank 1 was not heard of for [5-7] s, last while training, after \d steps? ", ended.failures[0].message
+    )
 
 
 def test_a_killed_controller(pool, undisturbed, tmp_path):

@@ -423,7 +423,22 @@ def test_a_store_that_can_not_be_written_does_not_stop_the_training(ranks: GlooP
     assert any("part-1.pt can't be written" in message for message in outcomes[1]["said"])
 
 
-def test_while_it_writes_the_training_says_so_and_then_goes_on_counting(tmp_path: Path) -> None:
+T0, T1, T2 = (("training", number) for number in range(3))
+WRITES = [("checkpointing", 0)] * 3  # what all ranks share, the rank's own, the manifest
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ({"every_epochs": 0, "every_steps": 2}, [T0, *WRITES, T1, T2, T0, *WRITES, T1, T2]),
+        ({"every_epochs": 1}, [T0, T1, T2, *WRITES, T0, T1, T2]),
+    ],
+    ids=["of steps", "of epochs"],
+)
+def test_while_it_writes_the_training_says_so_and_then_goes_on_counting(
+    tmp_path: Path, every: dict[str, int], expected: list[tuple[str, int]]
+) -> None:
+    """Three steps an epoch; none is written with an epoch's last step, nor after the last epoch."""
     pulse, seen = Pulse(), []
 
     class Store(LocalByteStore):
@@ -435,11 +450,9 @@ def test_while_it_writes_the_training_says_so_and_then_goes_on_counting(tmp_path
         def step_ends(self, trial: Trial, step: int) -> None:
             seen.append((pulse.stage.activity, pulse.stage.count))
 
-    hooks = [Checkpoints(Store(tmp_path), every_steps=2), Looks()]
-    train(make_config(batch_size=64, epochs=1), ALONE, hooks=hooks, pulse=pulse)  # of 256 examples
-    writes = [("checkpointing", 0)] * 3  # what all ranks share, the rank's own, the manifest
-    steps = [("training", number) for number in range(4)]
-    assert seen == [steps[0], *writes, *steps[1:]], "none is written with the epoch's last step"
+    hooks = [Checkpoints(Store(tmp_path), **every), Looks()]
+    train(make_config(batch_size=100, epochs=2), ALONE, hooks=hooks, pulse=pulse)  # of 256 examples
+    assert seen == expected
 
 
 def test_after_the_last_epoch_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:

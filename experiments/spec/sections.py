@@ -252,7 +252,10 @@ class Limits(Section):
     trial_minutes: Positive = 60.0
     """Longest wall time of a trial. A longer one fails."""
     stalled_seconds: Positive = 120.0
-    """A trial without a finished step for so long counts as stalled. It continues from its checkpoint."""
+    """Longest time of a trial without a finished step or evaluated batch, or without a word of one of its workers.
+
+    After it the trial continues from its checkpoint. Loading, compiling and checkpointing may take longer.
+    """
     failures_per_trial: Whole = 2
     """Attempts that a trial may lose to each cause, such as a lost worker."""
     trials_per_group: Count = 200

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import Ended, JournalEvent, KillCount, Member, WorkerPost
 from scalestudy.orchestration.groups.failures import Cause, Loss
 from scalestudy.orchestration.groups.model import (
@@ -36,7 +36,7 @@ from scalestudy.orchestration.groups.model import (
     TrialOrder,
     Turn,
 )
-from scalestudy.orchestration.groups.pool import Clock, GroupPool, Hands, PoolSettings
+from scalestudy.orchestration.groups.pool import GroupPool, Hands, PoolSettings
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,10 +50,10 @@ class GroupPoolActor:
     """The pool of one study."""
 
     def __init__(
-        self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands | None = None, clock: Clock = time.time
+        self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands | None = None, clock: PoolClock | None = None
     ) -> None:
-        """hands: None: Ray's."""
-        self._pool = GroupPool(nodes, settings, hands or RayHands(), clock)
+        """hands: None: Ray's. clock: None: the machine's."""
+        self._pool = GroupPool(nodes, settings, hands or RayHands(), clock or PoolClock())
         self._told: set[str] = set()  # groups of whose cold start the driver knows
         self._listening = 0  # calls of `wait_for_exit` that wait
         self._changed = asyncio.Condition()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalestudy.training.pulse import Activity
 from scalestudy.training.records import EpochRecord
 
 if TYPE_CHECKING:
@@ -431,8 +432,17 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stepped:
-    """Rank 0 has finished steps since it last said so."""
+class Beat:
+    """The rank's process lives, and does this. It is sent every two seconds.
+
+    activity: `ended`: the rank has left the trial, and beats no more. stage: number of the stretch of this activity,
+    from 1. seconds: in it. count: steps made, or batches evaluated, in it; 0 for an activity without a counter.
+    """
+
+    activity: Activity | Literal["ended"]
+    stage: int
+    seconds: float
+    count: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,5 +477,5 @@ class RankFailed:
     traceback: str = ""
 
 
-WorkerPost = Begun | Started | Stepped | EpochDone | TrainingEnded | Left | RankFailed
+WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | RankFailed
 """What a rank tells the pool. Its `EpochDone` has no flags."""

@@ -24,7 +24,7 @@ UNCOUNTED = {INTERRUPTED, "preempted"}
 
 CAUSE_TEXT: Mapping[str, str] = {
     "worker_lost": "a worker process died",
-    "stalled": "no step was finished for limits.stalled_seconds",
+    "stalled": "no progress for limits.stalled_seconds",
     "controller_lost": "the Ray Train controller of the trial's workers died",
     "node_lost": "a node of the cluster was lost",
     "preempted": "a node is about to be removed, and the trial's workers have left it",
@@ -90,6 +90,7 @@ def judge(
     earlier: Sequence[Failure],
     failures_per_trial: int,
     logs: str = "",
+    told: str = "",
 ) -> Verdict:
     """Decides a broken attempt.
 
@@ -104,6 +105,7 @@ def judge(
         earlier: the trial's lost attempts before this one.
         failures_per_trial: how many attempts a trial may lose to each cause.
         logs: where the workers' output lies, for what no rank could write down; "": not known.
+        told: how the end was noticed, in more words than the cause has.
     """
     for kind in ("out_of_memory", "exception"):
         named = sorted((report for report in reports.values() if report.kind == kind), key=lambda report: report.rank)
@@ -116,7 +118,7 @@ def judge(
             return Verdict(status="failed" if kind == "exception" else "out_of_memory", error=error)
     kind = "worker_lost" if cause == "reported" else cause
     said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
-    message = with_logs(f"{CAUSE_TEXT[kind]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
+    message = with_logs(f"{told or CAUSE_TEXT[kind]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
     error = TrialError(kind=kind, message=message)
     if kind == "time_limit":
         return Verdict(status="failed", error=error)

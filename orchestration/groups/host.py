@@ -51,7 +51,7 @@ class GroupResources:
 
 @dataclass(frozen=True, kw_only=True)
 class Starting:
-    """A group whose workers are not ready. since: when it was ordered, in seconds since 1970."""
+    """A group whose workers are not ready. since: when it was ordered, by `time.monotonic`."""
 
     num_workers: int
     since: float
@@ -110,7 +110,7 @@ class GroupHost:
         try:
             while (orders := ray.get(self.pool.next_orders.remote())) is not None:
                 for start in orders.start:
-                    self.starting[start.group_id] = Starting(num_workers=start.num_workers, since=time.time())
+                    self.starting[start.group_id] = Starting(num_workers=start.num_workers, since=time.monotonic())
                     self._spawn(self._run, start, name=start.group_id)
                 for group_id, seconds in orders.ready.items():
                     self.starting.pop(group_id, None)

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, KillCount, Member, Status, TrialError
 from scalestudy.orchestration.groups.failures import RankReport
 from scalestudy.orchestration.groups.placement import GroupState, GroupView
@@ -23,7 +24,7 @@ class GroupLimits:
 
     Attributes:
         trial_seconds: longest time from a trial's start to its end.
-        stalled_seconds: longest time without a finished step, and without room for a trial's workers.
+        stalled_seconds: longest time without progress, without a rank's beat, and without room for a trial's workers.
         failures_per_trial: attempts that a trial may lose to each cause.
         trials_per_group: trials after which a group is replaced.
         start_seconds: longest start of a group's workers. Later they are taken for frozen and started anew.
@@ -178,7 +179,7 @@ class Assignment:
     order: TrialOrder
     attempt: int
     began_at: float
-    last_progress: float
+    beats: Beats
     reports: dict[int, RankReport] = field(default_factory=dict)
     kernel_kills: dict[int, KillCount] = field(default_factory=dict)  # by rank, when the trial began
     stopping: bool = False  # its ranks are to leave it within a step

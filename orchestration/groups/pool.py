@@ -6,14 +6,17 @@ Decisions are made in `placement` and `failures`; the pool carries them out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.groups.beats import Beats
+from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import (
     STUDY_STOPPED,
     WITH_MODEL,
+    Beat,
     Begun,
     EpochDone,
     Left,
@@ -22,13 +25,13 @@ from scalestudy.orchestration.groups.events import (
     Retried,
     Running,
     Started,
-    Stepped,
     TrainingEnded,
     TrialError,
     WorkerPost,
     World,
 )
 from scalestudy.orchestration.groups.failures import (
+    CAUSE_TEXT,
     Cause,
     Loss,
     RankReport,
@@ -58,8 +61,6 @@ STARTS_WITHOUT_SERVICE = 3
 TAGS = 2**24
 CLOSING_SECONDS = 5.0
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
@@ -85,9 +86,12 @@ class Hands(Protocol):
 
 
 class GroupPool:
-    """Groups, requests and waiting trials."""
+    """Groups, requests and waiting trials.
 
-    def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: Clock) -> None:
+    A moment in a group, an assignment or a request is `clock()`, for limits; one in a trial's record is `clock.wall()`.
+    """
+
+    def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: PoolClock) -> None:
         self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs
         self.placement = settings.placement
         self.nodes, self.hands, self.clock = list(nodes), hands, clock
@@ -115,7 +119,7 @@ class GroupPool:
         is silent for long may have been stopped, with its driver, and go on. A request that comes later than that is of
         a process that has died since, and changes nothing.
         """
-        now = self.clock()
+        now = self.clock.wall()
         self._leases += 1
         if order.trial_id in self._over:
             return self._leases
@@ -151,7 +155,7 @@ class GroupPool:
         if epoch >= request.order.config.epochs or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)
-        request.stop_after(epoch, self.clock())
+        request.stop_after(epoch, self.clock.wall())
         self._stop_training(request)
 
     def release(self, trial_id: str) -> None:
@@ -192,12 +196,15 @@ class GroupPool:
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
     def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
-        """Takes what a rank says of the trial in its hands; returns False where its group has another by now."""
+        """Takes what a rank says of the trial in its hands; returns whether that may change what others wait for.
+
+        It does not if it is a beat, or if the rank's group has another trial by now.
+        """
         group = self.groups.get(turn.group_id)
         if group is None or group.assignment is None or not group.holds(turn):
             return False
-        now, assignment = self.clock(), group.assignment
-        assignment.last_progress = now
+        now, assignment = self.clock.wall(), group.assignment
+        assignment.beats.take(rank, post, self.clock())
         request = self._request_of(group)
         alive = request if request and not request.ended else None
         match post:
@@ -206,8 +213,8 @@ class GroupPool:
             case Started():
                 if alive:
                     alive.record.training_started(now, resumed=post.resumed)
-            case Stepped():
-                pass
+            case Beat():
+                return False
             case EpochDone():
                 if alive and alive.record.is_news(post):
                     alive.tell(EpochDone(record=post.record, flags=tuple(sorted(alive.record.flags))), now)
@@ -219,7 +226,7 @@ class GroupPool:
                     self._break_attempt(group, "reported")
             case Left():
                 assignment.reports[rank] = RankReport(rank=rank, kind="left", message=post.message)
-                group.stop(now)
+                group.stop(self.clock())
                 self._break_attempt(group, "preempted")
             case TrainingEnded():
                 group.assignment = None
@@ -267,7 +274,7 @@ class GroupPool:
             if request.num_workers == group.num_workers:
                 self._forget_wait(request)
                 message = with_logs(error, self.logs)
-                request.end("failed", TrialError(kind="group_start", message=message), self.clock())
+                request.end("failed", TrialError(kind="group_start", message=message), self.clock.wall())
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
@@ -285,11 +292,12 @@ class GroupPool:
 
     def enforce_limits(self) -> bool:
         """Breaks off what takes too long; returns whether anything was changed."""
+        self.clock.tick()
         now = self.clock()
-        overrun = [(group, cause) for group in self.groups.values() if (cause := self._overrun(group, now))]
-        for group, cause in overrun:
+        overrun = [(group, over) for group in self.groups.values() if (over := self._overrun(group, now))]
+        for group, (cause, told) in overrun:
             if group.assignment:
-                self._break_attempt(group, cause)
+                self._break_attempt(group, cause, told)
             if group.state == "stopping":
                 group.stopping_since = now
             else:
@@ -305,12 +313,13 @@ class GroupPool:
         hopeless = [each for each in waiting if each.seconds_without_room(self.room, now) > seconds]
         for request in hopeless:
             self._forget_wait(request)
-            request.end("failed", TrialError(kind="no_room", message=no_room(self.room, request.num_workers)), now)
+            error = TrialError(kind="no_room", message=no_room(self.room, request.num_workers))
+            request.end("failed", error, self.clock.wall())
         return bool(overrun or hopeless)
 
     def close(self) -> None:
         """Ends every trial, and tells every group to end as soon as it has left its own."""
-        now = self.clock()
+        now = self.clock.wall()
         self.closing = True
         self.waiting.clear()
         for request in self.requests.values():
@@ -319,7 +328,7 @@ class GroupPool:
         for group in self.groups.values():
             if group.assignment:
                 group.assignment.stopping = True
-            group.stop(now)
+            group.stop(self.clock())
 
     def abandon(self) -> None:
         """Ends every group at once, whatever its workers do."""
@@ -403,7 +412,9 @@ class GroupPool:
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True
 
-    def _judge(self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None) -> Verdict:
+    def _judge(
+        self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None, told: str = ""
+    ) -> Verdict:
         """What becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
         return judge(
             assignment.reports if assignment else {},
@@ -412,11 +423,12 @@ class GroupPool:
             earlier=request.record.failures,
             failures_per_trial=self.limits.failures_per_trial,
             logs=self.logs,
+            told=told,
         )
 
     def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
         """Notes what became of an attempt; returns whether the trial makes another."""
-        now = self.clock()
+        now = self.clock.wall()
         if verdict.status == "retry":
             request.tell(Retried(attempt=request.attempt, error=verdict.error), now)
             request.attempt += 1
@@ -426,8 +438,8 @@ class GroupPool:
         request.end(verdict.status, verdict.error, now)
         return False
 
-    def _break_attempt(self, group: Group, cause: Cause) -> None:
-        """The group has lost its trial: another attempt follows, or the trial's end."""
+    def _break_attempt(self, group: Group, cause: Cause, told: str = "") -> None:
+        """The group has lost its trial: another attempt follows, or the trial's end. told: see `judge`."""
         assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
         group.served += 1
@@ -435,7 +447,7 @@ class GroupPool:
             group.start_again(self.clock())
         if request is None or request.ended:
             return
-        if self._go_on(request, self._judge(request, cause, assignment)):
+        if self._go_on(request, self._judge(request, cause, assignment, told)):
             request.group_id = None
             self.waiting.insert(0, request.trial_id)
 
@@ -473,7 +485,7 @@ class GroupPool:
         )
         self.sizes_ahead = [size for size in self.sizes_ahead if size != start.num_workers]
         if request := self.requests.get(start.trial_id):
-            request.record.begin(now)
+            request.record.begin(self.clock.wall())
         nodes = tuple(node for node, count in start.slots.items() for _ in range(count))
         self.starts.append(GroupStart(group_id=group_id, num_workers=start.num_workers, nodes=nodes, tag=tag))
 
@@ -484,9 +496,10 @@ class GroupPool:
         request.group_id = group.group_id
         group.sequence += 1
         group.state = "busy"
-        group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, last_progress=now)
+        beats = Beats(group.num_workers, began_at=now)
+        group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, beats=beats)
         members = [group.members[rank] for rank in sorted(group.members)]
-        request.tell(Running(attempt=request.attempt, world=World.of(members)), now)
+        request.tell(Running(attempt=request.attempt, world=World.of(members)), self.clock.wall())
         request.record.flags |= worker_flags(members)
         beside = [other for other in self.groups.values() if other is not group and other.hosts & group.hosts]
         running = [other for other in beside if other.assignment]
@@ -494,17 +507,20 @@ class GroupPool:
             if disturbed := self._request_of(each):
                 disturbed.record.flags.add("shared_node")
 
-    def _overrun(self, group: Group, now: float) -> Cause | None:
-        """Why a group must be broken off: its trial, or its own end, takes longer than it may."""
+    def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
+        """Why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it may."""
         if group.stopping_since is not None:
             patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
             if now - group.stopping_since > patience:
-                return "stalled"
+                return "stalled", f"the workers did not leave within {patience:g} s"
         if group.assignment is None:
             return None
-        if self._request_of(group) and now - group.assignment.began_at > self.limits.trial_seconds:
-            return "time_limit"
-        return "stalled" if now - group.assignment.last_progress > self.limits.stalled_seconds else None
+        request, beats = self._request_of(group), group.assignment.beats
+        if request and now - group.assignment.began_at > self.limits.trial_seconds:
+            return "time_limit", CAUSE_TEXT["time_limit"] + beats.at_last()
+        wanted = request is not None and not request.ended
+        told = beats.stall(now, self.limits.stalled_seconds, wanted=wanted)
+        return ("stalled", told) if told else None
 
     def _give_up(self, group: Group, cause: Cause) -> None:
         """Ends a group at once, its workers and the controller that would start others."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 from scalestudy.experiments.spec.reaching import Mode, arrival
 from scalestudy.orchestration.groups.actor import PoolClient
 from scalestudy.orchestration.groups.events import (
+    Beat,
     Begun,
     EpochDone,
     Left,
     Member,
     RankFailed,
     Started,
-    Stepped,
     TrainingEnded,
     WorkerPost,
 )
 from scalestudy.orchestration.groups.failures import classify, describe, kills_so_far
 from scalestudy.orchestration.groups.model import EndGroup, NextTrial
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.pulse import Pulse
 
 if TYPE_CHECKING:
     from scalestudy.training.distributed import Worker
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from scalestudy.training.records import EpochRecord
 
 
-PROGRESS_SECONDS = 2.0
+BEAT_SECONDS = 2.0
 LONGEST_TRACEBACK = 20_000
 """Characters of a traceback that the journal gets: its end, where the exception stands."""
 
@@ -104,12 +108,13 @@ def serve(config: dict[str, Any]) -> None:
             served = given.sequence
             if kills := kills_so_far(node):
                 client.send(served, Begun(kernel_kills=kills))
-            train_trial(client, worker, given, settings.logs)
+            with beating(client, served) as pulse:
+                train_trial(client, worker, given, settings.logs, pulse)
     except ActorDiedError as error:
         logger.warning("the pool of %s is gone: %s", settings.group_id, error)
 
 
-def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path) -> None:
+def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path, pulse: Pulse) -> None:
     """Trains one trial and reports it; an exception is reported and raised again."""
     from scalestudy.orchestration.storage.byte_store import open_byte_store
     from scalestudy.training.checkpoint.hook import Checkpoints
@@ -131,10 +136,11 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
             hooks.append(target_hook(order.stop_at, order.metric_mode))
         if worker.rank == 0:
             resumed = checkpoints is not None and checkpoints.resumed
-            hooks.append(progress_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
-        result = train(order.config, worker, hooks=hooks, on_epoch=report, choices=choices)
+            hooks.append(exit_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
+        result = train(order.config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
         if worker.rank == 0:
-            save_if_best(given, result)
+            with pulse.during("checkpointing"):
+                save_if_best(given, result)
             client.wait_for(client.send_in_order(given.sequence, last_post(given, result)))
     except Exception as error:
         client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
@@ -162,29 +168,45 @@ def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> Ra
     return replace(failed, log=str(file))
 
 
-def progress_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed: bool) -> Any:
-    """A hook that tells the pool that training has begun, and every two seconds that steps are being finished.
+@contextmanager
+def beating(client: PoolClient, sequence: int) -> Iterator[Pulse]:
+    """Tells the pool every two seconds, from a thread, what the pulse that it gives says; at the end, that it ended.
+
+    A beat is sent once the one before has arrived, so that none pile up at a pool that does not answer. A call that
+    keeps Python's lock to itself keeps the thread from beating: for the pool the process is frozen.
+    """
+    pulse, over = Pulse(), threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_SECONDS):
+            stage = pulse.stage
+            seconds = time.monotonic() - stage.since
+            post = Beat(activity=stage.activity, stage=stage.number, seconds=seconds, count=stage.count)
+            client.wait_for(client.send(sequence, post))
+
+    threading.Thread(target=beat, name="beats", daemon=True).start()
+    try:
+        yield pulse
+    finally:
+        over.set()
+        client.send(sequence, Beat(activity="ended", stage=0, seconds=0.0, count=0))
+
+
+def exit_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed: bool) -> Any:
+    """A hook that tells the pool that the steps begin.
 
     It also ends the training when the pool asks for that, with a checkpoint if it asks for one.
     """
     from scalestudy.training.loop.hooks import Hook
 
-    class Progress(Hook):
-        last = 0.0
-
+    class Exit(Hook):
         def train_starts(self, trial: Trial) -> None:
             trial.should_stop = client.exit_asked("stop", sequence).is_set
             if checkpointed:
                 trial.should_preempt = client.exit_asked("leave", sequence).is_set
             client.send(sequence, Started(resumed=resumed))
 
-        def step_ends(self, *_: Any) -> None:
-            now = time.monotonic()
-            if now - self.last > PROGRESS_SECONDS:
-                self.last = now
-                client.send(sequence, Stepped())
-
-    return Progress()
+    return Exit()
 
 
 def target_hook(target: float, mode: Mode) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
+from scalestudy.experiments.spec.sections import Limits
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.groups.actor import GroupPoolActor
@@ -23,6 +24,7 @@ from scalestudy.orchestration.sweep.search import Search
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
 
 SHUTDOWN_SECONDS = 10.0
+DAY = 86_400.0
 POOL_CONCURRENCY = 10_000
 """Long polls that may wait at a time."""
 
@@ -34,6 +36,14 @@ def pool_actor() -> Any:
     room = {name: share for name, share in HEAD_SHARE.items() if name != "CPU"}
     options = {"num_cpus": HEAD_SHARE["CPU"], "resources": room, "max_concurrency": POOL_CONCURRENCY}
     return ray.remote(GroupPoolActor).options(**options)
+
+
+def collective_seconds(limits: Limits) -> float:
+    """How long a rank waits for another: one may load, compile or write for as long as a trial may last.
+
+    The pool finds what hangs, and ends it, long before.
+    """
+    return min(max(60 * limits.trial_minutes, limits.stalled_seconds), DAY)
 
 
 class Engine:
@@ -49,7 +59,7 @@ class Engine:
             device=device,
             cpus_per_worker=wanted.cpus_per_worker,
             gpus_per_worker=wanted.gpus_per_worker if device == "cuda" else 0,
-            timeout_seconds=spec.limits.stalled_seconds,
+            timeout_seconds=collective_seconds(spec.limits),
         )
         limits = GroupLimits(
             trial_seconds=60 * spec.limits.trial_minutes,
@@ -133,7 +143,7 @@ class Engine:
 
     def waiting(self) -> dict[str, float]:
         """What is being started, and for how many seconds; for the live view."""
-        now = time.time()
+        now = time.monotonic()
         groups = list(self.host.starting.values())
         return {f"starting {plural(group.num_workers, 'worker')}": now - group.since for group in groups}
 

@@ -1,6 +1,7 @@
 """Real Ray Train workers and real faults: each has its own word, costs no record and changes none."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import ray
 from scalestudy.orchestration.groups.events import Retried
 from tests.support.group_faults import SLOW, controllers_of, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
-from tests.support.processes import is_alive, parent_of
+from tests.support.processes import children_of, is_alive, parent_of, title_of
 
 BREAKS = "tests.support.faulty_models:BreaksInStep"
 STALLED = 5.0
@@ -56,7 +57,22 @@ def test_a_frozen_worker(pool, undisturbed, tmp_path):
     frozen_at = time.monotonic()
     pool.events(trial_id, until=lambda event: isinstance(event, Retried))
     assert STALLED - 3 < time.monotonic() - frozen_at < STALLED + 3
-    check_went_on(pool.end_of(trial_id), "stalled", undisturbed)
+    ended = pool.end_of(trial_id)
+    check_went_on(ended, "stalled", undisturbed)
+    assert re.match(r"rank 1 was not heard of for [5-7] s", ended.failures[0].message)
+
+
+def test_a_pool_that_was_stopped_for_longer_than_its_limits_blames_no_trial(pool, undisturbed, tmp_path):
+    trial_id, workers = slow_trial(pool, tmp_path)
+    (actor,) = [pid for pid in children_of(parent_of(workers[0])) if "GroupPoolActor" in title_of(pid)]
+    os.kill(actor, signal.SIGSTOP)
+    try:
+        time.sleep(STALLED + 3)
+    finally:
+        os.kill(actor, signal.SIGCONT)
+    ended = pool.end_of(trial_id)
+    assert (ended.status, ended.attempts, ended.failures) == ("finished", 1, ())
+    assert losses(ended) == undisturbed
 
 
 def test_a_killed_controller(pool, undisturbed, tmp_path):

@@ -1,7 +1,9 @@
 """Limits of worker groups: each test has groups of its own, so that it can set them."""
 
+import re
 import time
 
+from scalestudy.training.data.loading import EVALUATION_BATCH
 from tests.support.groups import group_pool, losses, wait_until
 
 SLOW = "tests.support.user_models:Slow"
@@ -12,6 +14,19 @@ def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_
         ended = pool.train(1, model=SLOW, model_args={"seconds": 0.2}, epochs=1000)
         assert (ended.status, ended.error.kind) == ("failed", "time_limit")
         assert ended.attempts == 1
+
+
+def test_neither_a_long_evaluation_nor_a_long_start_is_a_stall_but_a_batch_that_hangs_is(ray_session, tmp_path):
+    """With two ranks, so that one may also wait for the other; and a frozen rank: test_worker_group_faults.py."""
+    evaluated = {"data": "synthetic", "data_args": {"train_samples": 256, "test_samples": 2 * 6 * EVALUATION_BATCH}}
+    with group_pool(tmp_path, stalled_seconds=5.0, failures_per_trial=0) as pool:
+        slow = {"seconds": 0.0, "evaluating": 1.2, "built": 7.0}
+        ended = pool.train(2, model=SLOW, model_args=slow, epochs=1, **evaluated)
+        assert (ended.status, ended.attempts, ended.error) == ("finished", 1, None)
+        assert ended.epochs[0].eval_seconds > 6 * 1.2 > 5.0
+        ended = pool.train(2, model=SLOW, model_args=slow | {"evaluating": 60.0, "built": 0.0}, epochs=1, **evaluated)
+        assert (ended.status, ended.error.kind) == ("failed", "stalled")
+        assert re.match(r"no progress for [5-8] s while evaluating, after 0 batches", ended.error.message)
 
 
 def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_serves(ray_session, tmp_path):

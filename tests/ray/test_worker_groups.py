@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from scalestudy.orchestration.groups.actor import PoolClient
-from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, Stepped
+from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, Started
 from tests.support.group_faults import SLOW, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
 
@@ -154,6 +154,6 @@ def test_reports_of_a_rank_do_not_overtake_each_other(ray_session):
     slow = ray.remote(SlowPool).options(num_cpus=0).remote()
     client = PoolClient(slow, "group", "incarnation", 0)
     for number in (1, 2, 3):
-        sent = client.send_in_order(number, Stepped())
+        sent = client.send_in_order(number, Started(resumed=False))
     ray.get(sent)
     assert ray.get(slow.order.remote()) == [1, 2, 3]

@@ -10,17 +10,18 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.events import (
+    Beat,
     EpochDone,
     FaultKind,
     Left,
     Member,
     RankFailed,
     Started,
-    Stepped,
     TrainingEnded,
     TrainingStatus,
     WorkerPost,
@@ -103,6 +104,7 @@ class FakeRayTrain:
         self.fits: dict[str, FakeFit] = {}
         self.history: list[FakeWorker] = []  # every worker that ever was
         self.progress: dict[tuple[str, int], int] = {}  # (incarnation, sequence) → what rank 0 has posted
+        self.steps: dict[tuple[str, int], int] = {}  # likewise → steps of a training that hangs on
         self.overbooked: list[str] = []
         self.cold_starts: dict[str, float] = {}
         self.closed = False
@@ -196,6 +198,8 @@ class FakeRayTrain:
             await self._lead(worker, key, fate)
         elif self.progress.get(key, 0) > self.epochs + 1:
             worker.given = None
+        else:
+            await self.beat(worker)
 
     async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
         done = self.progress.get(key, 0)
@@ -211,7 +215,8 @@ class FakeRayTrain:
         elif done <= self.epochs:
             await self.report(worker, EpochDone(record=epoch_of(done)))
         elif fate == "hangs":
-            await self.report(worker, Stepped())
+            self.steps[key] = self.steps.get(key, 0) + 1
+            await self.beat(worker)
             return
         else:
             await self._leave(worker, fate if fate in ("diverged", "at_target") else "finished")
@@ -228,6 +233,12 @@ class FakeRayTrain:
     async def report(self, worker: FakeWorker, post: WorkerPost) -> None:
         """A rank tells the pool how its trial goes."""
         await self.actor.report(turn_of(worker), worker.rank, post)
+
+    async def beat(self, worker: FakeWorker, **beat: Any) -> None:
+        """A rank's thread says that it lives, and how far the ranks' training is."""
+        key = (worker.incarnation, worker.served)
+        facts = {"activity": "training", "stage": self.progress.get(key, 0), "seconds": 1.0}
+        await self.report(worker, Beat(**{**facts, "count": self.steps.get(key, 0), **beat}))
 
     async def fail(self, worker: FakeWorker, kind: FaultKind, message: str) -> None:
         """A rank reports an exception and dies of it."""

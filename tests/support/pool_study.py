@@ -7,6 +7,7 @@ fixture `no_waiting`), so that every call answers at once.
 from __future__ import annotations
 
 import asyncio
+import math
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ import pytest
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups import actor
 from scalestudy.orchestration.groups.actor import GroupPoolActor
+from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, JournalEvent, Running, World
 from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.placement import Placement
@@ -25,6 +27,9 @@ from tests.support.epochs import epoch_of
 from tests.support.fake_ray_train import FakeClock, FakeRayTrain
 
 STALLED, TRIAL_SECONDS = 100.0, 1_000.0
+UPTIME = (
+    1e6  # of the fakes' machine: a limit that took the wall clock, or a record that took this one, would be far off
+)
 HISTORY = TrialRecord(
     epochs={1: epoch_of(1)},
     attempts=2,
@@ -85,6 +90,8 @@ class Study:
     trials_per_group: int = 200
     logs: str = ""
     clock: FakeClock = field(default_factory=FakeClock)
+    wall_step: float = 0.0  # by how much the wall clock was set forward
+    longest_tick: float = math.inf  # as in `PoolClock`; tests jump to the moment that they look at
     hands: FakeHands = field(default_factory=FakeHands)
     events: dict[str, list[JournalEvent]] = field(default_factory=dict)  # of every trial that was requested
     released: set[str] = field(default_factory=set)  # before their end
@@ -101,7 +108,12 @@ class Study:
         )
         self.hosts |= {node: self.hosts.get(node, node) for node in self.slots}
         settings = PoolSettings(limits=limits, exclusive=self.exclusive, placement=self.placement, logs=self.logs)
-        self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=self.clock)
+        clock = PoolClock(
+            wall=lambda: self.clock.now + self.wall_step,
+            monotonic=lambda: self.clock.now + UPTIME,
+            longest_tick=self.longest_tick,
+        )
+        self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=clock)
         self.pool = self.actor._pool
         self.ray = FakeRayTrain(self.actor, self.slots, self.hosts)
         self.watching = asyncio.ensure_future(self.actor.watch())
@@ -275,6 +287,7 @@ def check_records(study):
         assert record.ended == events[-1], trial_id
         assert sorted(record.epochs) == numbers(record.ended), trial_id
         assert record.world == record.ended.world, trial_id
+        assert 0 <= record.ended.wall_seconds < UPTIME / 2, f"{trial_id}: its moments are of one clock"
         known = {(failure.attempt, failure.kind) for failure in record.failures}
         assert known <= set(lost(record.ended)), trial_id
         assert len(lost(record.ended)) - len(known) <= 1, "only the last loss may be told by the end alone"

@@ -53,18 +53,30 @@ class TooLarge(nn.Module):
 
 
 class Slow(nn.Module):
-    """Sleeps in every step, and leaves its process number in a folder, so that a test can harm it in the middle."""
+    """Sleeps in every step, and leaves its process number in a folder, so that a test can harm it in the middle.
 
-    def __init__(self, num_classes: int, in_channels: int, seconds: float = 0.05, pids: str = "") -> None:
+    In an evaluation it sleeps for another while in each batch, and for another one when it is built.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        seconds: float = 0.05,
+        pids: str = "",
+        evaluating: float | None = None,
+        built: float = 0.0,
+    ) -> None:
         super().__init__()
         self.body = linear(num_classes, in_channels)
-        self.seconds = seconds
+        self.seconds, self.evaluating = seconds, seconds if evaluating is None else evaluating
+        time.sleep(built)
         if pids:
             with open(os.path.join(pids, f"{rank()}-{os.getpid()}"), "w"):  # noqa: PTH118, PTH123
                 pass
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds if self.training else self.evaluating)
         return self.body(inputs)
 
 

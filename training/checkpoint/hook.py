@@ -126,7 +126,7 @@ class Checkpoints(Hook):
             return
         trial.preempted = self._preemption is not None and self._preemption.is_now(trial)
         if self._due or trial.preempted:
-            with trial.untimed():
+            with trial.untimed(), trial.pulse.during("checkpointing"):
                 self._write(trial)
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
@@ -136,7 +136,8 @@ class Checkpoints(Hook):
         trial.preempted = self._preemption is not None and self._preemption.is_now(trial)
         self._due = self._due or bool(self._every_epochs and record.epoch % self._every_epochs == 0)
         if self._due or trial.preempted:
-            self._write(trial)
+            with trial.pulse.during("checkpointing"):
+                self._write(trial)
 
     def _meet_the_same_error(self, config: TrainConfig) -> None:
         """On the other ranks, look as well, to raise what rank 0 raises."""

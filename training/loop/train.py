@@ -31,6 +31,7 @@ from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.losses import NamedMetric, ShardLoss
+from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
 
@@ -74,19 +75,24 @@ def train(
     hooks: Sequence[Hook] = (),
     on_epoch: Callable[[EpochRecord], None] | None = None,
     choices: Choices | None = None,
+    pulse: Pulse | None = None,
 ) -> TrainResult:
     """Train the config's model for its epochs on this worker's shards. Call it on all ranks of the process group.
 
     With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed.
 
     `on_epoch` is called on rank 0 with each epoch's reduced record, first with those of a resumed training. `choices`:
-    what an earlier attempt chose by itself. One process may call it many times. Each call gives the losses and
-    accuracies of a fresh process (on a CPU, to the bit). Raises ValueError if settings, data and model do not fit
-    together, DataError for missing data. Exceptions of a user's code pass through.
+    what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
+    One process may call it many times. Each call gives the losses and accuracies of a fresh process (on a CPU, to the
+    bit). Raises ValueError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
+    user's code pass through.
     """
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)
     trial = start_trial(config, worker, choices)
+    trial.pulse = pulse or trial.pulse
+    if config.compile:
+        trial.pulse.will_compile()
     _call(hooks, "train_starts", trial)  # may restore the trial, and its progress with it
     progress = trial.progress
     report = on_epoch if on_epoch is not None and worker.rank == 0 else lambda record: None
@@ -132,11 +138,14 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
     phases = PhaseTimer(device, watched, steps)
     stopwatch = trial.stopwatch = EpochStopwatch(device, timed_from, tally.samples)
+    trial.pulse.turn_to("training")
     while tally.steps < steps and not (tally.diverged or trial.preempted):
         stopwatch.step_starts(tally.steps, tally.samples)
         phases.step_starts(tally.steps)
         trial.plan_step(tally.steps, steps)
-        run_step(trial, shards, tally, phases, hooks)
+        with trial.pulse.compiling("training", trial.plan.shard, trial.halves_next):
+            run_step(trial, shards, tally, phases, hooks)
+        trial.pulse.stage.count += 1
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
     seconds += tally.seconds_before
@@ -238,7 +247,7 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     if trial.config.max_steps is None:
         started = time.perf_counter()
         broadcast_from_first(trial.model.buffers(), worker)  # all ranks evaluate with rank 0's
-        counts = evaluate(trial.shard_loss, trial.metric, trial.data, worker, trial.choices.weights)
+        counts = evaluate(trial.shard_loss, trial.metric, trial.data, worker, trial.choices.weights, trial.pulse)
         synchronise_device(worker.device)
         eval_seconds = time.perf_counter() - started
 
@@ -291,6 +300,7 @@ def evaluate(
     data: TrainingData,
     worker: Worker,
     weights: Sequence[float] | None = None,
+    pulse: Pulse | None = None,
 ) -> Counts:
     """Sum loss and metric over this worker's contiguous part of the test set; the part may be empty.
 
@@ -299,11 +309,15 @@ def evaluate(
     """
     start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
     losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
+    pulse = pulse or Pulse()
+    pulse.turn_to("evaluating")
     shard_loss.model.eval()
     for inputs, targets in data.test_batches(start, stop):
-        outputs = shard_loss.predict(inputs)
+        with pulse.compiling("evaluating", inputs.shape):
+            outputs = shard_loss.predict(inputs)
         losses += shard_loss.loss(outputs, targets).sum(dtype=torch.float64)
         values += metric.function(outputs, targets).sum(dtype=torch.float64)
+        pulse.stage.count += 1
     shard_loss.model.train()
     return Counts(loss_sum=losses.item(), metric_sum=values.item(), samples=stop - start)
 

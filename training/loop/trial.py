@@ -26,6 +26,7 @@ from scalestudy.training.loop.probe import Choices, choose
 from scalestudy.training.losses import NamedMetric, ShardLoss, make_loss, make_metric
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
+from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import epoch_order, seed_steps
 
@@ -85,6 +86,7 @@ class Trial:
     stopping: bool = False  # whether this rank has asked for the training's end
     should_preempt: Callable[[], bool] = never  # asked on rank 0, now and then, by preemptible checkpoints
     preempted: bool = False  # all ranks end the training here, and its checkpoint is written
+    pulse: Pulse = field(default_factory=Pulse)  # what it does now, for another thread to read
     complete: bool = False  # set by a hook, on all ranks after the same epoch: the training has ended with it
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from scalestudy.orchestration.groups import actor
-from scalestudy.orchestration.groups.events import Ended, Stepped
+from scalestudy.orchestration.groups.events import Beat, Ended
 from scalestudy.orchestration.groups.model import EndGroup, GroupSnapshot, Turn
 from tests.support.pool_study import (
     Study,
@@ -69,7 +69,11 @@ def test_stopping_twice_gives_the_same_end():
 def test_a_rank_of_an_unknown_group_is_told_to_stop():
     async def story(study):
         assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()
-        await study.actor.report(Turn(group_id="group-9-of-1", incarnation="x", sequence=1), 0, Stepped())
+        await study.actor.report(
+            Turn(group_id="group-9-of-1", incarnation="x", sequence=1),
+            0,
+            Beat(activity="training", stage=1, seconds=1.0, count=1),
+        )
 
     study_run(story, slots={"a": 1})
 

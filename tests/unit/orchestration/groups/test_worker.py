@@ -1,12 +1,15 @@
 """A worker's last word on a training, and by what it tells the best trial's model from the others."""
 
 import math
+import queue
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from scalestudy.orchestration.groups import worker
 from scalestudy.orchestration.groups.events import TrainingEnded
 from scalestudy.orchestration.groups.model import NextTrial
 from scalestudy.orchestration.groups.worker import (
@@ -79,6 +82,64 @@ def test_a_full_disk_keeps_no_traceback_from_the_pool(tmp_path):
 def test_a_lost_peer_has_no_traceback(tmp_path):
     post = failed(tmp_path, RuntimeError("[gloo] Connection closed by peer"))
     assert (post.kind, post.traceback, post.log) == ("collective", "", "")
+
+
+# --- beats ------------------------------------------------------------------------------------------------------------
+
+
+class FakeClient:
+    """Keeps what is sent, and lets a test wait for it."""
+
+    def __init__(self):
+        self.sent, self.answers = queue.Queue(), threading.Event()
+        self.answers.set()
+
+    def send(self, sequence, post):
+        self.sent.put((sequence, post))
+        return post
+
+    def wait_for(self, _sent):
+        self.answers.wait(10)
+
+    def next(self):
+        return self.sent.get(timeout=10)
+
+
+@pytest.fixture
+def client(monkeypatch):
+    monkeypatch.setattr(worker, "BEAT_SECONDS", 0.01)
+    return FakeClient()
+
+
+def test_beats_say_what_the_training_does_and_the_last_one_that_it_ended(client):
+    with worker.beating(client, 7) as pulse:
+        sequence, beat = client.next()
+        assert (sequence, beat.activity, beat.stage, beat.count) == (7, "loading", 1, 0)
+        pulse.turn_to("evaluating")
+        pulse.stage.count += 37
+        while (beat := client.next()[1]).activity == "loading":
+            pass
+        assert (beat.activity, beat.stage, beat.count) == ("evaluating", 2, 37)
+        assert 0 <= beat.seconds < 10
+    last = [client.sent.get(timeout=10)[1] for _ in range(client.sent.qsize())]
+    assert "ended" in [beat.activity for beat in last]
+
+
+def test_beats_end_with_an_exception_too(client):
+    with pytest.raises(ValueError, match="bad"), worker.beating(client, 7):
+        raise ValueError("bad")
+    while client.next()[1].activity != "ended":
+        pass
+
+
+def test_beats_do_not_pile_up_at_a_pool_that_does_not_answer(client):
+    client.answers.clear()
+    with worker.beating(client, 7):
+        client.next()
+        with pytest.raises(queue.Empty):
+            client.sent.get(timeout=0.2)
+        client.answers.set()
+        assert client.next()[1].activity == "loading"
 
 
 # --- by what the best trial's model is told from the others -----------------------------------------------------------

@@ -19,9 +19,17 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
+from scalestudy.training.pulse import Pulse
 from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE, largest_difference, run_training, same_bits, smallest_movement
+from tests.support.training.helpers import (
+    ALONE,
+    largest_difference,
+    make_config,
+    run_training,
+    same_bits,
+    smallest_movement,
+)
 from tests.support.training.resuming import (
     BATCH_NORM,
     DROPOUT,
@@ -413,6 +421,38 @@ def test_a_store_that_can_not_be_written_does_not_stop_the_training(ranks: GlooP
     check_same(ranks.run(2, never_killed, config_of())[0], outcomes[0])
     assert any("checkpoint 1 is not kept" in message for message in outcomes[0]["said"])
     assert any("part-1.pt can't be written" in message for message in outcomes[1]["said"])
+
+
+T0, T1, T2 = (("training", number) for number in range(3))
+WRITES = [("checkpointing", 0)] * 3  # what all ranks share, the rank's own, the manifest
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ({"every_epochs": 0, "every_steps": 2}, [T0, *WRITES, T1, T2, T0, *WRITES, T1, T2]),
+        ({"every_epochs": 1}, [T0, T1, T2, *WRITES, T0, T1, T2]),
+    ],
+    ids=["of steps", "of epochs"],
+)
+def test_while_it_writes_the_training_says_so_and_then_goes_on_counting(
+    tmp_path: Path, every: dict[str, int], expected: list[tuple[str, int]]
+) -> None:
+    """Three steps an epoch; none is written with an epoch's last step, nor after the last epoch."""
+    pulse, seen = Pulse(), []
+
+    class Store(LocalByteStore):
+        def write(self, name: str, data: bytes) -> None:
+            seen.append((pulse.stage.activity, pulse.stage.count))
+            super().write(name, data)
+
+    class Looks(Hook):
+        def step_ends(self, trial: Trial, step: int) -> None:
+            seen.append((pulse.stage.activity, pulse.stage.count))
+
+    hooks = [Checkpoints(Store(tmp_path), **every), Looks()]
+    train(make_config(batch_size=100, epochs=2), ALONE, hooks=hooks, pulse=pulse)  # of 256 examples
+    assert seen == expected
 
 
 def test_after_the_last_epoch_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import Counts, TrainResult, evaluate, run_steps, train
 from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.losses import ShardLoss, make_loss, make_metric
+from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
@@ -645,3 +646,46 @@ def test_the_recorded_loss_is_that_of_the_model_in_evaluation_mode() -> None:
     in_training = loss(copy.deepcopy(result.model).train())
     assert abs(loss(result.model.eval()) - result.records[-1].test_loss) < 1e-6
     assert abs(in_training - result.records[-1].test_loss) > 1e-3
+
+
+# --- what it says of itself to another thread -----------------------------------------------------------------------
+
+
+class _Told(Hook):
+    """Keeps what the pulse says at each point of the loop."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, int]] = []
+
+    def _look(self, point: str, trial: Trial) -> None:
+        self.seen.append((point, trial.pulse.stage.activity, trial.pulse.stage.count))
+
+    def train_starts(self, trial: Trial) -> None:
+        self._look("start", trial)
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self._look("step", trial)
+
+    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
+        self._look("epoch", trial)
+
+
+def told_of(**changes: Any) -> list[tuple[str, str, int]]:
+    hook, pulse = _Told(), Pulse()
+    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[hook], pulse=pulse)
+    return hook.seen
+
+
+def test_it_counts_steps_and_evaluated_batches() -> None:
+    tests = {"train_samples": 256, "test_samples": 2 * EVALUATION_BATCH + 1}
+    epoch = [("step", "training", 0), ("step", "training", 1), ("epoch", "evaluating", 3)]
+    assert told_of(data_args=tests) == [("start", "loading", 0), *epoch, *epoch]
+
+
+def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 + 44 examples: batches of 128, 128 and 44."""
+    monkeypatch.setattr(nn.Module, "compile", lambda self: None)
+    first, *steps = told_of(data_args={"train_samples": 300, "test_samples": 64}, compile=True)
+    assert first == ("start", "loading", 0)
+    activities = [activity for point, activity, _ in steps if point == "step"]
+    assert activities == ["compiling", "training", "compiling", "training", "training", "training"]

@@ -1,0 +1,36 @@
+"""The pool's two clocks: one for limits, one for what is written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+LONGEST_TICK_SECONDS = 1.0
+
+
+class PoolClock:
+    """Calling it gives the seconds by which limits are kept; `wall` gives seconds since 1970, for records alone.
+
+    A step of the wall clock moves no limit. Nor does a time in which the pool itself did not run (a suspended laptop, a
+    starved machine): whoever looks after the limits calls `tick` before each look, and of the time between two ticks at
+    most `longest_tick` counts. So every deadline moves by as much as the look is late.
+    """
+
+    def __init__(
+        self,
+        *,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        longest_tick: float = LONGEST_TICK_SECONDS,
+    ) -> None:
+        self.wall = wall
+        self._monotonic, self._longest_tick = monotonic, longest_tick
+        self._counted, self._ticked_at = 0.0, monotonic()  # seconds until the last tick
+
+    def __call__(self) -> float:
+        """Seconds that count, from an arbitrary moment on."""
+        return self._counted + min(self._monotonic() - self._ticked_at, self._longest_tick)
+
+    def tick(self) -> None:
+        """The limits are looked after now."""
+        self._counted, self._ticked_at = self(), self._monotonic()

@@ -140,13 +140,13 @@ def test_the_study_s_own_address_is_printed_and_opened_with_its_runs(browser, st
     """In a fresh browser, which would show MLflow's pages for language models."""
     assert [line for line in ui.printed if line.endswith(ui.opened)], ui.printed
     names = ("w1 b64 lr.1 s0", "w1 b64 lr.2 s0", "w2 b64 lr.1 s0", "w2 b64 lr.2 s0")
-    look(browser, ui.opened, "mlflow-study", "5 matching runs", "Sort: at_target_seconds", *names)
+    look(browser, ui.opened, "mlflow-study", "5 matching runs", "Sort: at_0.6_seconds", *names)
     assert "workflowType=machine_learning" in browser.current_url
     body = browser.find_element(By.TAG_NAME, "body").text
     assert "Evaluation runs" not in body, "of the view for language models"
     assert "tiny-1" not in body
     _, trials = runs_of(study, "trial")
-    soonest = min(trials, key=lambda run: run.data.metrics.get("at_target_seconds", float("inf")))
+    soonest = min(trials, key=lambda run: run.data.metrics.get("at_0.6_seconds", float("inf")))
     assert min(names, key=body.index) == soonest.info.run_name
 
 
@@ -159,10 +159,10 @@ def test_the_parent_run_s_page_shows_the_answer(browser, study, mlflow_pages):
 
 def test_a_trial_s_page_leads_with_its_time_to_the_target(browser, study, mlflow_pages):
     experiment, trials = runs_of(study, "trial")
-    trial = next(run for run in trials if "at_target_seconds" in run.data.metrics)
+    trial = next(run for run in trials if "at_0.6_seconds" in run.data.metrics)
     page = f"{mlflow_pages}/#/experiments/{experiment}/runs/{trial.info.run_id}"
     words = ("to 0.6 test accuracy; best", "test_accuracy", "train_loss")
-    look(browser, page, "mlflow-trial", *words, "study.yaml", "digits", "at_target_seconds", height=2400)
+    look(browser, page, "mlflow-trial", *words, "study.yaml", "digits", "at_0.6_seconds", height=2400)
     body = browser.find_element(By.TAG_NAME, "body").text
     assert [body.index(text) for text in words] == sorted(body.index(text) for text in words)
     look(browser, f"{page}/system-metrics", "mlflow-system", "system/cpu_cores", "system/resident_bytes")
@@ -172,7 +172,7 @@ def test_four_runs_can_be_compared(browser, study, mlflow_pages):
     experiment, trials = runs_of(study, "trial")
     assert len(trials) == 4
     query = f"runs={json.dumps([run.info.run_id for run in trials])}&experiments={json.dumps([experiment])}"
-    words = ("at_target_seconds", "test_accuracy", "learning_rate", "w2 b64 lr.2 s0")
+    words = ("at_0.6_seconds", "test_accuracy", "learning_rate", "w2 b64 lr.2 s0")
     look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare", *words, height=3600)
 
 

@@ -1,6 +1,6 @@
 """What a study's runs in MLflow say: names, parameters, metrics, tags, data sets. Pure.
 
-MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_target_seconds`
+MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_0.85_seconds`
 too, which stands before `best_test_accuracy`, which stands before the rest. A run's page begins with the description.
 """
 

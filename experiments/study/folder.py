@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +269,11 @@ class StudyFolder:
         with self.trials_file.open("ab+") as stream:
             _drop_torn_line(stream)
             stream.write(line.encode("utf-8", "backslashreplace"))
+
+    def write_trials(self, trials: Iterable[Mapping[str, Any]]) -> None:
+        """Writes the lines of these trials in place of all that are there. Raises ValueError for NaN and infinity."""
+        lines = [json.dumps(each, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n" for each in trials]
+        write_whole(self.trials_file, "".join(lines).encode("utf-8", "backslashreplace"))
 
     def read_trials(self) -> list[dict[str, Any]]:
         """Reads the ended trials in the order of their ends. The first record of a trial_id wins.

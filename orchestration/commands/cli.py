@@ -157,13 +157,26 @@ def run(
 
 
 @app.command()
-def resume(folder: Folder, address: Address = None, as_json: AsJson = False) -> None:
+def resume(
+    folder: Folder,
+    address: Address = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run failed trials again, from their beginning.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="CAUSE", help="With --retry-failed: those of this cause, such as no_room.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Continue an interrupted study. Trials that have ended are not run again."""
+    if only is not None and not retry_failed:
+        raise RequestError("--only: goes with --retry-failed alone", "add --retry-failed")
     named = _study(folder, acts=True)
     with _waits(f"the records of {named}", as_json) as say:
         from scalestudy.orchestration.study.study import resume_study
 
-        result = resume_study(named, address=address, view=None if as_json else _view, say=say)
+        view = None if as_json else _view
+        result = resume_study(named, retry_failed=retry_failed, only=only, address=address, view=view, say=say)
     _show_end(result, as_json)
 
 

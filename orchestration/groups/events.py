@@ -242,9 +242,17 @@ class Lost:
     last_epoch: int | None = None
 
 
-TrialEvent = Suggested | Running | EpochDone | Retried | Ended | Lost
+@dataclass(frozen=True, kw_only=True)
+class Reopened:
+    """A trial that had failed is to run again, from its beginning: a user has asked for it.
+
+    Its epochs and its end no longer count. Its attempts go on counting, and its budgets of lost ones begin anew.
+    """
+
+
+TrialEvent = Suggested | Running | EpochDone | Retried | Ended | Reopened | Lost
 """What the study hears of a trial."""
-JournalEvent = Suggested | Running | EpochDone | Retried | Ended
+JournalEvent = Suggested | Running | EpochDone | Retried | Ended | Reopened
 """What the journal holds of a trial; never `Lost`."""
 
 
@@ -262,6 +270,8 @@ def to_plain(event: JournalEvent) -> dict[str, Any]:
             return {"type": "retry", "attempt": event.attempt, "error": event.error.to_plain()}
         case Ended():
             return {"type": "ended", **event.to_facts()}
+        case Reopened():
+            return {"type": "reopened"}
 
 
 class UnknownEventError(ValueError):
@@ -287,6 +297,8 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
             return Retried(attempt=plain["attempt"], error=TrialError(**plain["error"]))
         case "ended":
             return Ended.from_facts(plain)
+        case "reopened":
+            return Reopened()
     raise UnknownEventError(
         f"event type {plain['type']!r}: no trial has such an event; a newer scalestudy may have written it"
     )

@@ -135,7 +135,7 @@ class GroupPool:
             return request.lease
         request = TrialRequest.of(order, self._leases)
         self.requests[order.trial_id] = request
-        spent = over_budget(request.record.failures, self.limits.failures_per_trial)
+        spent = over_budget(request.record.counted_failures, self.limits.failures_per_trial)
         if self.closing:
             request.end("failed", TrialError(kind=STUDY_STOPPED, message="the study is stopping"), now)
         elif spent:
@@ -420,7 +420,7 @@ class GroupPool:
             assignment.reports if assignment else {},
             cause=cause,
             attempt=request.attempt,
-            earlier=request.record.failures,
+            earlier=request.record.counted_failures,
             failures_per_trial=self.limits.failures_per_trial,
             logs=self.logs,
             told=told,

@@ -18,6 +18,7 @@ from scalestudy.orchestration.groups.events import (
     JournalEvent,
     Lost,
     Member,
+    Reopened,
     Retried,
     Running,
     Status,
@@ -51,6 +52,7 @@ class TrialRecord:
     epochs: dict[int, EpochRecord] = field(default_factory=dict)
     attempts: int = 0  # begun so far
     failures: list[Failure] = field(default_factory=list)  # lost attempts, in order
+    forgiven: int = 0  # of them, that no budget counts any more
     flags: set[str] = field(default_factory=set)
     world: World = field(default_factory=World)
     started_at: float | None = None  # when the first engine began with it
@@ -69,7 +71,7 @@ class TrialRecord:
         trial's events again to whoever takes the place of a lost Tune process.
         """
         if self.ended:
-            return False
+            return isinstance(event, Reopened)
         match event:
             case Running():
                 return event.attempt > self.attempts
@@ -79,6 +81,8 @@ class TrialRecord:
                 return not self.is_lost(event.attempt)
             case Suggested() | Ended() | Lost():
                 return True
+            case Reopened():
+                return False  # it has not ended
         assert_never(event)
 
     def apply(self, event: JournalEvent, at: float) -> None:
@@ -96,6 +100,17 @@ class TrialRecord:
                 self.failures.append(Failure.of(event.attempt, event.error))
             case Ended():
                 self.ended = event
+
+    @classmethod
+    def reopened(cls, ended: Ended) -> TrialRecord:
+        """What is left of a trial that is to run again after this end."""
+        failures = list(ended.failures)
+        return cls(attempts=ended.attempts, failures=failures, forgiven=len(failures))
+
+    @property
+    def counted_failures(self) -> list[Failure]:
+        """The lost attempts that count against its budgets."""
+        return self.failures[self.forgiven :]
 
     def is_lost(self, attempt: int) -> bool:
         """Whether an attempt is among the failures."""

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,7 @@ PROBE_BYTES = 200_000
 class PreparedStudy:
     """A study with its folder, before this run writes anything.
 
-    history: what earlier runs have left; empty for a new study.
+    history: what earlier runs have left; empty for a new study. reopened: failed trials that are to run again.
     """
 
     spec: StudySpec
@@ -45,6 +45,7 @@ class PreparedStudy:
     study_id: str
     history: History
     state: Beginning
+    reopened: tuple[str, ...] = ()
 
     @property
     def trials(self) -> dict[str, TrialPlan]:
@@ -110,12 +111,29 @@ def open_resumed(path: str | Path) -> PreparedStudy:
             raise RequestError(f"DIR: {folder.place_of(folder.spec_file)}: was edited since the study began", remedy)
         plan, history = folder.read_plan(), History.of(Journal(folder.journal_folder).entries())
         for record in folder.read_trials():  # normally in the journal too
-            if record["trial_id"] not in history.ended:
+            if record["trial_id"] not in history.ended.keys() | history.reopened:
                 history.ended[record["trial_id"]] = record
                 history.unjournalled.append(record)
     return PreparedStudy(
         spec=spec, plan=plan, folder=folder, study_id=folder.study_id, history=history, state="resumed"
     )
+
+
+def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
+    """The study with its failed trials to run again. only: those that failed by this cause, the kind of their error.
+
+    Raises RequestError for a cause by which none has failed.
+    """
+    causes: dict[str, list[str]] = {}
+    for trial_id, line in study.history.ended.items():
+        if line["status"] == "failed":
+            causes.setdefault((line["error"] or {}).get("kind", "unknown"), []).append(trial_id)
+    if only is not None and only not in causes:
+        known = ", ".join(f"{cause} ({len(failed)})" for cause, failed in causes.items())
+        remedy = f"name one of {known}" if causes else "leave --retry-failed out"
+        raise RequestError(f"--only: {only}: no trial of {study.study_id} failed by it", remedy)
+    again = [trial_id for cause, failed in causes.items() for trial_id in failed if only in (None, cause)]
+    return replace(study, reopened=tuple(again))
 
 
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:

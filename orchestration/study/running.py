@@ -21,6 +21,7 @@ from scalestudy.orchestration.groups.events import (
     JournalEvent,
     Lost,
     Origin,
+    Reopened,
     StudyBegan,
     Suggested,
     TrialEvent,
@@ -110,6 +111,8 @@ class RunningStudy:
             with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
                 try:
                     self.recorder.begin(StudyBegan(how=self.ready.study.state, origin=self.origin), self.cursor)
+                    for trial_id in self.ready.study.reopened:
+                        self.recorder.take(trial_id, Reopened())
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
                     for note in self.spec.notes:

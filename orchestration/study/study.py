@@ -14,7 +14,7 @@ from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.study.folders import Source, lock_study, read_spec
-from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.study.origin import origin_of
 from scalestudy.orchestration.study.ready import check_storage, get_ready
 from scalestudy.orchestration.study.result import StudyResult
@@ -70,6 +70,8 @@ def run_study(
 def resume_study(
     folder: str | Path,
     *,
+    retry_failed: bool = False,
+    only: str | None = None,
     address: str | None = None,
     view: ViewFactory | None = None,
     say: Say = say_nothing,
@@ -78,6 +80,8 @@ def resume_study(
 
     Args:
         folder: the study's, or its URI.
+        retry_failed: whether trials that failed are run again, from their beginning.
+        only: of these, those that failed by this cause, the kind of their error.
         address: as for `run_study`.
         view: as for `run_study`.
         say: as for `run_study`.
@@ -90,6 +94,8 @@ def resume_study(
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
         study = open_resumed(folder)
+        if retry_failed:
+            study = with_failed(study, only)
         before = study.history.origin
         origin = replace(origin_of(), source=before.source if before else str(folder))
         result = _run(study, origin, lock, stack, address, view, say)

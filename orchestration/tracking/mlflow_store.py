@@ -32,6 +32,7 @@ from scalestudy.orchestration.groups.events import (
     EpochDone,
     JournalEvent,
     Origin,
+    Reopened,
     Running,
     StudyAnswer,
     StudyBegan,
@@ -242,7 +243,7 @@ class MlflowStore:
         log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
 
     def _write_trial(self, trial: TrialPlan, events: Sequence[tuple[JournalEvent, str]]) -> None:
-        """Writes events of one kind, (event, moment) each: a begin, epochs or an end. MLflow needs no others."""
+        """Writes events of one kind, (event, moment) each: a begin, epochs, an end, or that it counts no more."""
         epochs = [event.record for event, _ in events if isinstance(event, EpochDone)]
         if epochs:
             points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each.to_dict()))]
@@ -255,6 +256,8 @@ class MlflowStore:
                     self._set_running(run)
             elif isinstance(event, Ended):
                 self._end_trial(trial, event)
+            elif isinstance(event, Reopened) and trial.trial_id in self.runs:
+                self.client.delete_run(self.runs.pop(trial.trial_id))  # MLflow forgets no metric; it makes a new one
 
     def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
         spec, at = self._study.spec, ended.ended_at

@@ -21,6 +21,7 @@ from scalestudy.orchestration.groups.events import (
     JournalEvent,
     Lost,
     Origin,
+    Reopened,
     StudyAnswer,
     StudyBegan,
     StudyEvent,
@@ -50,12 +51,12 @@ SHARE_SECONDS = 10.0
 
 @dataclass
 class History:
-    """A study's journal, folded.
+    """A study's journal, folded. A trial that was reopened counts as begun: of before it only its attempts do.
 
     ended: the line of trials.jsonl of each ended trial. open: those begun and not ended. suggested: the trials that a
-    search has made, in order. past: every trial's events, in order. unjournalled: lines of trials.jsonl that the
-    journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". origin: of the last run of the
-    study that told one. Moments are seconds since 1970.
+    search has made, in order. past: every trial's events, in order. reopened: trials that were. unjournalled: lines of
+    trials.jsonl that the journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". origin: of
+    the last run of the study that told one. Moments are seconds since 1970.
     """
 
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,6 +64,7 @@ class History:
     suggested: dict[str, TrialPlan] = field(default_factory=dict)
     past: list[tuple[str, JournalEvent]] = field(default_factory=list)
     unjournalled: list[dict[str, Any]] = field(default_factory=list)
+    reopened: set[str] = field(default_factory=set)
     state: str = "new"
     origin: Origin | None = None
     earlier_seconds: float = 0.0  # that earlier runs of the study took
@@ -101,6 +103,8 @@ class History:
 
     def is_news(self, trial_id: str, event: TrialEvent) -> bool:
         """Whether an event tells something new. See `TrialRecord.is_news`; a trial is suggested once."""
+        if isinstance(event, Reopened):
+            return trial_id in self.ended
         if trial_id in self.ended:
             return False
         if isinstance(event, Suggested):
@@ -115,6 +119,8 @@ class History:
         event = from_plain(entry.event)
         if isinstance(event, Suggested):
             self.suggested[event.trial.trial_id] = event.trial
+        elif isinstance(event, Reopened):
+            self._reopen(entry.trial_id)
         elif isinstance(event, Ended):
             line = {key: value for key, value in entry.event.items() if key != "type"}
             self.ended.setdefault(entry.trial_id, line)
@@ -122,6 +128,13 @@ class History:
         elif entry.trial_id not in self.ended:
             self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
         self.past.append((entry.trial_id, event))
+
+    def _reopen(self, trial_id: str) -> None:
+        line = self.ended.pop(trial_id, None)
+        if line is not None:
+            self.open[trial_id] = TrialRecord.reopened(Ended.from_facts(line))
+        self.reopened.add(trial_id)
+        self.past = [(each, event) for each, event in self.past if each != trial_id or isinstance(event, Suggested)]
 
     def _take_study_event(self, event: StudyEvent, at: float) -> None:
         match event:
@@ -149,6 +162,9 @@ def complete_trials(folder: StudyFolder, history: History) -> None:
     ValueError for a broken line.
     """
     written = {trial["trial_id"] for trial in folder.read_trials()}
+    if written & history.reopened - history.ended.keys():
+        folder.write_trials(history.ended.values())
+        return
     for trial_id, line in history.ended.items():
         if trial_id not in written:
             folder.append_trial(line)
@@ -194,6 +210,8 @@ class Recorder:
             event = self.history.record_of(trial_id).end_of_lost(event, time.time())
         if not isinstance(event, Ended):
             self._write(trial_id, to_plain(event))
+            if isinstance(event, Reopened):
+                self._folder.write_trials(self.history.ended.values())
             return event
         if not event.is_final:
             return None

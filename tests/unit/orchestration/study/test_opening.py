@@ -11,7 +11,7 @@ from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
+from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.factorised import TINY
@@ -68,6 +68,21 @@ def test_trials_that_only_trials_jsonl_has_count_as_ended(folder):
     for file in folder.journal_folder.glob("*"):
         file.unlink()
     assert len(open_resumed(folder.path).history.ended) == 1
+
+
+def test_failed_trials_can_be_taken_up_by_their_cause(folder):
+    study = open_resumed(folder.path)
+    assert with_failed(study).reopened == ()
+    with pytest.raises(RequestError, match=r"--only: no_room: no trial of .* failed by it; leave --retry-failed out"):
+        with_failed(study, "no_room")
+    ended = study.history.ended
+    for trial_id, kind in zip(ended, ("no_room", "exception"), strict=False):
+        ended[trial_id] = {**ended[trial_id], "status": "failed", "error": {"kind": kind, "message": "m"}}
+    [first, *_] = ended
+    assert with_failed(study, "no_room").reopened == (first,)
+    assert len(with_failed(study).reopened) == min(2, len(ended))
+    with pytest.raises(RequestError, match=r"--only: stalled: .*; name one of no_room \(1\)"):
+        with_failed(study, "stalled")
 
 
 def test_a_torn_last_line_of_trials_jsonl_does_no_harm(folder):

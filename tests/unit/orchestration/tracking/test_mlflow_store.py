@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.groups.events import Reopened, Running, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.mlflow_store import (
@@ -143,6 +145,19 @@ def test_a_second_attempt_goes_on_in_the_same_run(store, told):
     runs, count = runs_of(store)
     assert count == 2
     assert [step for step, _, _ in history(store, runs["trial"], "test_accuracy")] == [1, 2]
+
+
+def test_a_trial_that_is_reopened_gets_a_new_run(store, told):
+    _, record, entries = told
+    store.write(entries)
+    before = runs_of(store)[0]["trial"].info.run_id
+    later = [(record["trial_id"], to_plain(event)) for event in (Reopened(), Running(attempt=2))]
+    numbers = range(entries[-1].number + 1, entries[-1].number + 3)
+    store.write([Entry(number=n, at=2e9 + n, trial_id=t, event=e) for n, (t, e) in zip(numbers, later, strict=True)])
+    runs, count = runs_of(store)
+    assert (count, runs["trial"].info.status) == (2, "RUNNING")
+    assert runs["trial"].info.run_id != before
+    assert "best_test_accuracy" not in runs["trial"].data.metrics
 
 
 def test_an_interrupted_study_ends_its_open_trials_until_they_go_on(store, told):

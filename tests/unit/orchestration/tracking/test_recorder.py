@@ -16,6 +16,7 @@ from scalestudy.orchestration.groups.events import (
     Failure,
     Lost,
     Origin,
+    Reopened,
     Retried,
     Running,
     Suggested,
@@ -100,6 +101,52 @@ def test_a_trial_ends_once(study):
     assert recorder.take(trials[0]["trial_id"], Lost(error=GONE)) is None
     assert len(folder.read_trials()) == 1
     assert writer.told.count("ended") == 1
+
+
+def test_a_failed_trial_that_is_reopened_runs_again_from_its_beginning(study):
+    recorder, folder, writer, trials = study
+    begin(recorder, folder)
+    fate, other = trials[0]["trial_id"], trials[1]["trial_id"]
+    failed = [*events_of(trials[0])[:2], failed_end(attempts=3)]
+    for event in failed:
+        recorder.take(fate, event)
+    play(recorder, trials[1])
+    assert recorder.take(other, Running(attempt=2)) is None
+    assert recorder.take(fate, Reopened()) == Reopened()
+    assert recorder.take(fate, Reopened()) is None, "it has not ended since"
+    assert [line["trial_id"] for line in folder.read_trials()] == [other]
+    record = recorder.history.record_of(fate)
+    assert (record.attempts, record.epochs, record.ended) == (3, {}, None)
+    assert ([lost.attempt for lost in record.failures], record.counted_failures) == ([1, 2], [])
+    again_events = [Running(attempt=4), *events_of(trials[0])[1:]]
+    for event in again_events:
+        assert recorder.take(fate, event) == event
+    assert [line["trial_id"] for line in folder.read_trials()] == [other, fate]
+    assert folder.read_trials()[1]["status"] == "finished"
+    assert writer.told[-5:] == ["reopened", "running", "epoch", "epoch", "ended"]
+    history = History.of(Journal(folder.journal_folder).entries())
+    assert history.ended[fate]["status"] == "finished"
+    assert [type(event) for each, event in history.past if each == fate].count(Ended) == 1
+
+
+def test_a_driver_killed_while_it_reopens_leaves_no_old_line(study):
+    recorder, folder, _, trials = study
+    begin(recorder, folder)
+    for event in [*events_of(trials[0])[:1], failed_end()]:
+        recorder.take(trials[0]["trial_id"], event)
+    line = folder.trials_file.read_bytes()
+    recorder.take(trials[0]["trial_id"], Reopened())
+    folder.trials_file.write_bytes(line)  # killed between the journal and the file
+    complete_trials(folder, History.of(Journal(folder.journal_folder).entries()))
+    assert folder.read_trials() == []
+
+
+def failed_end(attempts=1):
+    """An end after lost attempts."""
+    record = TrialRecord(
+        failures=[Failure(attempt=number, kind="node_lost", message="m") for number in range(1, attempts)]
+    )
+    return record.end("failed", attempts=attempts, error=TrialError(kind="node_lost", message="m"), at=100.0)
 
 
 def test_a_lost_trial_keeps_its_epochs(study):

@@ -48,7 +48,7 @@ def test_a_plan():
     first = plan.trials[0]
     known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
     assert "from earlier runs" in printed(show.plan, spec, plan, known, width=120)
-    assert "by 4 trials" in printed(show.plan, spec, plan, known, None, ["4 trials of 1 earlier study (runs/a)"])
+    assert "from 4 trials" in printed(show.plan, spec, plan, known, None, ["4 trials of 1 earlier study (runs/a)"])
 
 
 def test_a_plan_of_a_factorised_grid():

@@ -262,6 +262,9 @@ class RunningStudy:
             self.trials[trial_id] = event.trial
         try:
             written = self.recorder.take(trial_id, event)
+        except FileExistsError:  # of the journal's next entry: this process stood still, and another one goes on
+            self._lose_lock()
+            return None
         except OSError as error:
             self._lose_storage(error)
             return None

@@ -167,7 +167,7 @@ class Sweep:
         self.release(trial_id)
 
     def release(self, trial_id: str) -> None:
-        """Gives a trial's workers back, if its Tune process has gone without doing so."""
+        """Gives a trial's lease back: Tune has done with it."""
         self._pool.release.remote(trial_id)
 
     def _end_after(self, trial_id: str, epoch: int) -> None:
@@ -247,7 +247,7 @@ def _stopper(should_stop: Callable[[], bool]) -> Any:
 
 
 def _callback(sweep: Sweep) -> Any:
-    """Ends and releases trials whose Tune process is gone without having done so.
+    """Ends trials whose Tune process is gone without having done so, and gives each lease back.
 
     Tune skips its scheduler where a trial is done already. So results are delivered here too: a repeat is no news.
     """

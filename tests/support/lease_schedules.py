@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalestudy.orchestration.groups.events import Ended, JournalEvent, Running
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Running
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from tests.support.pool_study import Study, order_of
 
-TRIALS = 3
+TRIALS, EPOCHS = 3, 2
 STARTS = 6  # processes of Tune that may follow a trial, one after another
 STEPS = 400
 FROZEN_SECONDS = (1.0, 5.0, 120.0)
@@ -49,16 +49,17 @@ class Journal:
     ends: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, list[int]] = field(default_factory=dict)
 
-    def deliver(self, trial_id: str, event: JournalEvent) -> None:
-        """As `Recorder.take`: what is no news goes no further."""
+    def deliver(self, trial_id: str, event: JournalEvent) -> bool:
+        """As `Recorder.take`: what is no news goes no further. Returns whether it was any."""
         record = self.records.setdefault(trial_id, TrialRecord())
         if not record.is_news(event):
-            return
+            return False
         record.apply(event, 0.0)
         if isinstance(event, Running):
             self.attempts.setdefault(trial_id, []).append(event.attempt)
         if isinstance(event, Ended):
             self.ends[trial_id] = self.ends.get(trial_id, 0) + 1
+        return True
 
 
 @dataclass(eq=False)
@@ -79,7 +80,10 @@ class Schedule:
     results: list[tuple[Follower, JournalEvent]] = field(default_factory=list)
     driver_frozen_until: float = 0.0
     trained: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # trainings that were begun, by trial
-    deaths: int = 0
+    deaths: int = 0  # of processes of Tune
+    workers_lost: int = 0
+    most_workers_lost: int = 0
+    stop_at: dict[str, int] = field(default_factory=dict)  # the epoch after which a scheduler stops a trial
 
     # --- a process of Tune ----------------------------------------------------------------------------------------
 
@@ -132,7 +136,7 @@ class Schedule:
         if self.results:
             follower, event = self.results.pop(0)
             if self.followers.get(follower.trial_id) is follower:
-                self.journal.deliver(follower.trial_id, event)
+                await self._deliver(follower, event)
             return
         for trial_id, follower in list(self.followers.items()):
             if follower.over:
@@ -146,6 +150,19 @@ class Schedule:
             else:
                 continue
             return
+
+    async def _deliver(self, follower: Follower, event: JournalEvent) -> None:
+        """As `Sweep.deliver`: the journal first, then the scheduler, which may stop the trial."""
+        trial_id = follower.trial_id
+        if not self.journal.deliver(trial_id, event) or not isinstance(event, EpochDone):
+            return
+        if event.record.epoch == self.stop_at.get(trial_id):
+            ended = await self.study.actor.stop(trial_id, event.record.epoch)
+            assert ended is not None, f"{trial_id} is stopped, and the pool does not know it"
+            self.journal.deliver(trial_id, ended)
+            follower.alive = False
+            del self.followers[trial_id]
+            await self.study.actor.release(trial_id)  # on_trial_complete
 
     # --- the schedule ---------------------------------------------------------------------------------------------
 
@@ -174,6 +191,8 @@ class Schedule:
             if actions:
                 await chance.choice(actions)()
                 self._note_trainings()
+                for trial_id, groups in self.study.ray.training().items():
+                    assert len(groups) == 1, f"{trial_id} is trained by {sorted(groups)}"
         elif roll < 0.6:
             if self.calls:
                 _, call = self.calls.pop(chance.randrange(len(self.calls)))
@@ -190,11 +209,16 @@ class Schedule:
 
     def _fault(self) -> None:
         alive = [each for each in self.followers.values() if each.alive and not each.over]
-        kind = self.chance.choice(["dies", "frozen", "driver", "all"])
+        kind = self.chance.choice(["dies", "frozen", "driver", "all", "worker"])
         until = self.study.clock.now + self.chance.choice(FROZEN_SECONDS)
         if kind == "dies" and alive and self.deaths < STARTS - 2:
             self.deaths += 1
             self.dies(self.chance.choice(alive))
+        elif kind == "worker" and self.workers_lost < self.most_workers_lost:
+            workers = [worker for fit in self.study.ray.fits.values() for worker in fit.workers if worker.alive]
+            if workers:
+                self.workers_lost += 1
+                self.chance.choice(workers).alive = False
         elif kind == "frozen" and alive:
             self.chance.choice(alive).frozen_until = until
         elif kind in ("driver", "all"):
@@ -209,17 +233,20 @@ class Schedule:
                     self.trained.setdefault(trial_id, set()).add((worker.incarnation, sequence))
 
     def check(self) -> None:
-        """Every trial ended once, was trained once, and its attempts count 1, 2, 3."""
+        """Every trial ended once, was trained once and again for each lost worker; its attempts count 1, 2, 3."""
         for trial_id in self.study.orders:
             record = self.journal.records.get(trial_id, TrialRecord())
             assert self.journal.ends.get(trial_id) == 1, f"{trial_id} has {self.journal.ends.get(trial_id, 0)} ends"
             assert record.ended is not None
-            assert record.ended.status == "finished", f"{trial_id}: {record.ended}"
-            assert len(self.trained[trial_id]) == 1, f"{trial_id} was trained by {sorted(self.trained[trial_id])}"
+            stop_at = self.stop_at.get(trial_id, EPOCHS + 1)
+            expected = {"finished", "stopped"} if stop_at == EPOCHS else {"stopped" if stop_at < EPOCHS else "finished"}
+            assert record.ended.status in expected, f"{trial_id}: {record.ended}"
+            trained = self.trained.get(trial_id, set())
+            assert len(trained) <= 1 + self.workers_lost, f"{trial_id} was trained by {sorted(trained)}"
             attempts = self.journal.attempts[trial_id]
             assert attempts == list(range(1, len(attempts) + 1)), f"{trial_id}: attempts {attempts}"
             told = [event.epoch for event in record.ended.epochs]
-            assert told == sorted(record.epochs), f"{trial_id}: {told} beside {sorted(record.epochs)}"
+            assert told == list(range(1, min(stop_at, EPOCHS) + 1)), f"{trial_id}: epochs {told}"
         assert not self.study.pool.requests, f"leases are left: {sorted(self.study.pool.requests)}"
 
 
@@ -227,13 +254,15 @@ async def explore(seed: int, *, study: Callable[..., Study] = Study) -> None:
     """Runs the schedule of a seed. Raises AssertionError where a trial is lost, doubled or miscounted."""
     chance = random.Random(seed)
     world = study(slots={"a": chance.randint(1, 2)}, failures=STARTS)
-    schedule = Schedule(world, chance)
+    schedule = Schedule(world, chance, most_workers_lost=chance.randint(0, 3))
     for number in range(TRIALS):
         trial_id = f"t{number}"
         world.orders[trial_id] = replace(order_of(trial_id), so_far=TrialRecord())
         world.ray.fates[trial_id] = "finished"
         schedule.followers[trial_id] = Follower(trial_id)
         schedule.starts[trial_id] = 1
+        if (stop_at := chance.choice([None, None, 1, 2])) is not None:
+            schedule.stop_at[trial_id] = stop_at
     try:
         await schedule.run(faults=chance.choice([0.005, 0.02, 0.05]))
         for call in [*(call for _, call in schedule.calls), *schedule.late]:

@@ -98,7 +98,7 @@ def result(console: Console, done: StudyResult) -> None:
         for line in lines:
             console.print(Text(line, style="bold"), soft_wrap=True)
         for caveat in caveats_of([done.summary["recommendation"]["recommended"]]):
-            if not any(caveat in line for line in lines):
+            if not any(caveat.rstrip(".") in line for line in lines):
                 console.print(Text(f"  {caveat}"), soft_wrap=True)
         console.print()
         for failure in done.summary["failures"] or ():

@@ -123,6 +123,14 @@ def test_of_many_cells_the_best_are_shown():
     assert lines[-1] == "the 40 best of 50 cells; the report has all of them"
 
 
+def test_below_the_answer_stand_the_caveats_that_it_does_not_tell():
+    text = printed(show.result, done(), width=400)
+    caveats = done().summary["recommendation"]["recommended"]["caveats"]
+    assert caveats
+    for words in (each["words"] for each in caveats):
+        assert text.count(words.rstrip(".")) == 1, words
+
+
 def test_a_result_as_data():
     data = show.result_data(done(ExitCode.SOME_FAILED, unsent=2))
     assert (data["exit_code"], data["unsent"], data["folder"]) == (1, 2, str(FOLDER))

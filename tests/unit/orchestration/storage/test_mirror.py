@@ -145,7 +145,8 @@ def test_a_copy_is_fetched_once(opened, monkeypatch):
     assert fetched == ["plan.json", "plan.json", "spool/written"]
 
 
-def test_a_plan_learns_from_the_studies_of_a_bucket(opened):
+def test_a_plan_learns_from_the_studies_of_a_bucket(opened, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # ./runs may have studies of the repository
     assert earlier_timings(opened.spec, opened.plan.trials, "cpu").trials == []
     opened.folder.append_trial(next(iter(open_resumed(opened.folder.address).history.ended.values())))
     opened.folder.share(opened.folder.trials_file)

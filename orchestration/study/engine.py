@@ -156,5 +156,13 @@ class Engine:
         self.pool.close.remote()
 
     def shut_down(self, seconds: float = SHUTDOWN_SECONDS) -> bool:
-        """Ends the groups, and waits a little for their workers; returns whether all have ended."""
-        return self.host.close(seconds)
+        """Ends the groups, waits a little for their workers, and ends the pool; returns whether all groups have ended.
+
+        Ray would keep the pool for as long as this process runs, which may be a notebook.
+        """
+        import ray
+
+        ended = self.host.close(seconds)
+        with suppress(ray.exceptions.RayError):
+            ray.kill(self.pool)
+        return ended

@@ -3,8 +3,6 @@
 import os
 import signal
 
-import ray
-
 from tests.support.group_faults import controllers_of, slow_trial
 from tests.support.groups import group_pool, wait_until
 from tests.support.processes import is_alive, named, parent_of
@@ -39,7 +37,7 @@ def test_without_its_pool_a_group_ends_and_leaves_nothing_behind(ray_session, tm
         _, workers = slow_trial(pool, tmp_path)
         raylet = parent_of(workers[0])
         before = len(controllers_of(raylet))
-        os.kill(ray.get(pool.actor.__ray_call__.remote(lambda actor: os.getpid())), signal.SIGKILL)
+        os.kill(pool.pid, signal.SIGKILL)
         assert pool.host.join(15)
         assert pool.host.pool_lost
         wait_until(lambda: not any(map(is_alive, workers.values())), 15)

@@ -13,7 +13,9 @@ from mlflow import MlflowClient
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.training.records import epoch_metrics, find_metric
+from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
+from tests.support.processes import named
 from tests.support.studies import SMALL
 from tests.support.studies import scalestudy as process
 
@@ -90,6 +92,11 @@ def test_every_trial_of_the_plan_finishes_once(done, trials):
     assert [trial["trial_id"] for trial in trials] == planned
     assert {trial["status"] for trial in trials} == {"finished"}
     assert len(planned) == 4
+
+
+def test_its_pool_ends_though_ray_goes_on(done):
+    """Ray keeps an actor for as long as the process that made it runs: a notebook would collect them."""
+    wait_until(lambda: not named(os.getpid(), "ray::GroupPoolActor"), 10)
 
 
 def test_its_progress_could_be_read_while_it_ran(small_study, done):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -71,6 +72,11 @@ class Pool:
     def release(self, trial_id: str) -> None:
         """Gives a trial's workers back."""
         ray.get(self.actor.release.remote(trial_id))
+
+    @property
+    def pid(self) -> int:
+        """The process of the pool's actor."""
+        return ray.get(self.actor.__ray_call__.remote(lambda _: os.getpid()))
 
     def look(self) -> PoolSnapshot:
         """The pool as it is now."""

@@ -67,7 +67,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "orchestration.groups": {
         *within("orchestration", "base", "cluster", "storage"),
-        *within("experiments", "spec", "plan"),
+        *within("experiments", "spec", "plan", "analysis.measures"),
         *("training", *within("training", "loop", "checkpoint")),
     },
     "orchestration.sweep": {

@@ -20,6 +20,10 @@ class InputError(ValueError):
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
+class StoreError(InputError):
+    """A store that fails: not the training's own mistake, and another attempt may find it well."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that an allocation failed. Some come from C++ as a plain RuntimeError."""
     if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):

@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
+from scalestudy.orchestration.cluster.nodes import ClusterNode, Growth, alive_nodes
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
-from scalestudy.orchestration.cluster.ray_private import noted_cluster_address, read_loopback_variable
+from scalestudy.orchestration.cluster.ray_private import (
+    is_autoscaled,
+    most_resources,
+    noted_cluster_address,
+    read_loopback_variable,
+)
 
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable. With 0 a cluster has the address 127.0.0.1, as on macOS and Windows, and listens nowhere else.
@@ -25,7 +30,7 @@ class Cluster:
     """A connected cluster, with the nodes that a study may count on.
 
     home: its temporary folder, where this process has started it and will end it. variables: what was set for it in
-    this process's environment.
+    this process's environment. growth: of its autoscaler; None: it has none.
     """
 
     address: str
@@ -33,6 +38,7 @@ class Cluster:
     home: Path | None = None
     variables: tuple[str, ...] = ()
     connected_here: bool = True
+    growth: Growth | None = None
 
     @property
     def started_here(self) -> bool:
@@ -179,4 +185,8 @@ def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), conne
 
     address = ray.get_runtime_context().gcs_address
     nodes = tuple(node for node in alive_nodes() if not node.draining)
-    return Cluster(address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here)
+    most = None if home else most_resources()
+    growth = Growth(most=most) if most or (not home and is_autoscaled()) else None
+    return Cluster(
+        address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here, growth=growth
+    )

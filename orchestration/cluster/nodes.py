@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalestudy.experiments.spec.sections import Resources
@@ -12,7 +13,9 @@ from scalestudy.orchestration.cluster.ray_private import draining_node_ids
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node of the cluster and the number of workers that it has room for.
+    """A node of the cluster and the number of workers that it has room for when it is empty.
+
+    taken: slots that other work on the cluster leaves no room for.
 
     Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A draining node has no
     room, but workers may still be on it.
@@ -22,6 +25,7 @@ class Node:
     slots: int
     host: str = ""  # the machine's name; "": the node is a machine of its own
     draining: bool = False
+    taken: int = 0
 
     @property
     def machine(self) -> str:
@@ -68,41 +72,76 @@ def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
     return wanted
 
 
-def slots(nodes: Sequence[ClusterNode], *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> list[Node]:
-    """How many workers each node has room for when it is empty. A draining node has none."""
+def slots(
+    nodes: Sequence[ClusterNode],
+    *,
+    device: str,
+    cpus_per_worker: int,
+    gpus_per_worker: float,
+    used: Mapping[str, Mapping[str, float]] | None = None,
+) -> list[Node]:
+    """How many workers each node has room for. A draining node has none.
 
-    def fit(node: ClusterNode) -> int:
-        by_cpu = 0 if node.draining else int(node.cpus // cpus_per_worker)
+    used: CPUs and GPUs that other work holds, by node.
+    """
+
+    def fit(node: ClusterNode, use: Mapping[str, float]) -> int:
+        by_cpu = 0 if node.draining else int((node.cpus - use.get("CPU", 0.0)) // cpus_per_worker)
         # 1 // 0.2 is 4, so the quotient is rounded up a little
-        return min(by_cpu, int(node.gpus / gpus_per_worker + 1e-6)) if device == "cuda" else by_cpu
+        by_gpu = int((node.gpus - use.get("GPU", 0.0)) / gpus_per_worker + 1e-6) if device == "cuda" else by_cpu
+        return max(0, min(by_cpu, by_gpu))
 
-    return [Node(node_id=node.node_id, slots=fit(node), host=node.host, draining=node.draining) for node in nodes]
+    def describe(node: ClusterNode) -> Node:
+        total = fit(node, {})
+        taken = total - fit(node, (used or {}).get(node.node_id, {}))
+        return Node(node_id=node.node_id, slots=total, host=node.host, draining=node.draining, taken=taken)
+
+    return [describe(node) for node in nodes]
 
 
-def place(resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode]) -> tuple[str, list[Node]]:
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How far an autoscaler may let the cluster grow. most: its limit by resource; None: it is not known."""
+
+    most: Mapping[str, float] | None = None
+
+    def slots(self, *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> float:
+        """The most workers that the grown cluster can have; infinity where the limit is not known."""
+        if self.most is None:
+            return math.inf
+        by_cpu = self.most.get("CPU", 0.0) // cpus_per_worker
+        return min(by_cpu, self.most.get("GPU", 0.0) // gpus_per_worker) if device == "cuda" else by_cpu
+
+
+def place(
+    resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode], growth: Growth | None = None
+) -> tuple[str, list[Node]]:
     """The device that a study's workers get, and their room on each node.
+
+    growth: None: no autoscaler adds nodes.
 
     Raises RequestError when a trial of one of these sizes wants more workers than the cluster can ever have.
     """
     device = choose_device(resources.device, nodes)
-    room = slots(
-        nodes,
-        device=device,
-        cpus_per_worker=resources.cpus_per_worker,
-        gpus_per_worker=resources.gpus_per_worker,
-    )
-    check_capacity(sizes, room, device=device)
+    cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
+    room = slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)
+    most = growth.slots(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus) if growth else 0
+    check_capacity(sizes, room, device=device, grown=most)
     return device, room
 
 
-def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str) -> None:
-    """Raises RequestError when a trial wants more workers than the cluster can ever have."""
+def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str, grown: float = 0) -> None:
+    """Raises RequestError when a trial wants more workers than the cluster can ever have.
+
+    grown: workers that it has room for once its autoscaler has added all that it may.
+    """
     total = sum(node.slots for node in room)
-    largest = max(sizes)
-    if largest > total:
+    most, largest = max(total, grown), max(sizes)
+    if largest > most:
         what = "GPU workers" if device == "cuda" else "CPU workers"
+        later = f", and for {grown:g} with all that its autoscaler may add" if grown > total else ""
         raise RequestError(
-            f"sweep.num_gpus: {largest}: the cluster has room for {total} {what}",
-            f"use num_gpus up to {total}, add machines, lower resources.cpus_per_worker, or on one machine allow more "
+            f"sweep.num_gpus: {largest}: the cluster has room for {total} {what}{later}",
+            f"use num_gpus up to {most:g}, add machines, lower resources.cpus_per_worker, or on one machine allow more "
             "workers than cores with `--set resources.oversubscribe=true` (timings are then flagged)",
         )

@@ -6,12 +6,58 @@ cluster.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 
 def draining_node_ids() -> set[str]:
     """The nodes that are to go soon. Ray Train and Ray Serve ask in the same way."""
     from ray._private.state import state
 
     return set(state.get_draining_nodes())
+
+
+def available_per_node() -> dict[str, dict[str, float]]:
+    """What each node can still give away, by resource. A resource that is used up is not in it."""
+    from ray._private.state import available_resources_per_node
+
+    available: dict[str, dict[str, float]] = available_resources_per_node()
+    return available
+
+
+def job_of_placement_group(key: str) -> int:
+    """The number of the job that made a placement group: the last four bytes of its id. key: the id in hexadecimal."""
+    return job_number(key[-8:])
+
+
+def job_number(job_id: str) -> int:
+    """The number of a job. Jobs are counted from 1. job_id: in hexadecimal."""
+    return int.from_bytes(bytes.fromhex(job_id), "little")
+
+
+def most_resources() -> dict[str, float] | None:
+    """What the cluster's autoscaler may bring it to, by resource; None: it has not told, as most don't."""
+    from ray._private.state import state
+
+    most: dict[str, float] | None = state.get_max_resources_from_cluster_config()
+    return most
+
+
+def is_autoscaled() -> bool:
+    """Whether an autoscaler adds nodes to the cluster.
+
+    Every cluster that `ray start` begins has one that only looks on. It gives each node a type of its own, named after
+    the node; one that adds nodes has named types.
+    """
+    import ray
+    from ray.autoscaler.v2.sdk import get_cluster_status
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    status: Any = json.loads(_internal_kv_get("__autoscaling_status") or "{}")
+    types = (status.get("autoscaler_report") or {}).get("node_type_mapping") or {}
+    known = get_cluster_status(ray.get_runtime_context().gcs_address)
+    types = {node.node_id: node.ray_node_type_name for node in [*known.active_nodes, *known.idle_nodes]} | types
+    return any(name and name != f"node_{node_id}" for node_id, name in types.items())
 
 
 def read_loopback_variable(name: str) -> None:

@@ -2,9 +2,10 @@
 
 One `GroupPoolActor` a study. Four parties call it, each by long polling, so that nobody is called back:
 
-* a Tune trial asks for workers (`request`) and follows its trial (`events`);
+* a Tune trial asks for workers (`request`) and follows its trial (`events`, `follows`);
 * the driver starts the groups that are wanted (`next_orders`), says when one has ended (`group_closed`), which nodes
-  there are (`set_nodes`), what a scheduler stops (`stop`), and of which trial it has the end (`release`);
+  there are (`set_nodes`), who else waits for room (`share`), what a scheduler stops (`stop`), and of which trial it has
+  the end (`release`);
 * every rank of a group registers, takes trials (`next_trial`) and reports on them (`report`), through a `PoolClient`;
   rank 0 also waits for the word to leave its trial (`wait_for_exit`);
 * a group's Ray Train controller says that it is there (`controller_started`) and that workers have died
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.sharing import Demand
 from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import Ended, JournalEvent, KillCount, Member, WorkerPost
 from scalestudy.orchestration.groups.failures import Cause, Loss
@@ -35,6 +37,7 @@ from scalestudy.orchestration.groups.model import (
     PoolSnapshot,
     TrialOrder,
     Turn,
+    Wanted,
 )
 from scalestudy.orchestration.groups.pool import GroupPool, Hands, PoolSettings
 
@@ -76,6 +79,11 @@ class GroupPoolActor:
             return None
         await self._wait(lambda: bool(request.events_after(after)) or request.lease != lease)
         return request.events_after(after) if request.lease == lease else None
+
+    async def follows(self, trial_id: str, lease: int) -> bool:
+        """Whether the lease goes on. It ends when the trial is put off; whoever asks for it again has another."""
+        request = self._pool.requests.get(trial_id)
+        return request is not None and request.lease == lease and not request.put_off
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -133,6 +141,16 @@ class GroupPoolActor:
         """Takes the nodes that the cluster has now, the room on each when it is empty, and which of them drain."""
         self._pool.set_nodes(nodes)
         await self._settle()
+
+    async def share(self, demand: Demand, unplaced: Collection[str]) -> Wanted | None:
+        """Takes who else waits for room, and which groups got none; returns what waits for room here.
+
+        See `GroupPool.share`.
+        """
+        wanted = self._pool.share(demand, unplaced)
+        if unplaced:
+            await self._settle()
+        return wanted
 
     async def close(self) -> None:
         """Tells every group to end, stops what runs, and answers every waiting trial."""

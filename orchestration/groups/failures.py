@@ -9,17 +9,27 @@ from typing import Literal
 
 from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
-from scalestudy.training.exceptions import is_lost_peer, is_out_of_memory
+from scalestudy.training.exceptions import StoreError, is_lost_peer, is_out_of_memory
 
 Cause = Literal[
-    "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
+    "worker_lost",
+    "stalled",
+    "controller_lost",
+    "node_lost",
+    "no_room",
+    "preempted",
+    "tune_trial",
+    "time_limit",
+    "reported",
 ]
 """How the end of an attempt was noticed."""
 ReportKind = FaultKind | Literal["left"]
 
 INTERRUPTED = "interrupted"
 """Kind of an attempt that ended because the study was stopped or killed."""
-UNCOUNTED = {INTERRUPTED, "preempted"}
+OUTSIDE = {"no_room", "node_lost", "group_start", "storage"}
+"""Kinds of what lies outside the trial and may last. Such a trial is put off: it goes to the back of the queue."""
+UNCOUNTED = {INTERRUPTED, "preempted", *OUTSIDE}
 """Kinds that no budget counts: the trial is not to blame, and what it has done is kept."""
 
 CAUSE_TEXT: Mapping[str, str] = {
@@ -27,8 +37,10 @@ CAUSE_TEXT: Mapping[str, str] = {
     "stalled": "no progress for limits.stalled_seconds",
     "controller_lost": "the Ray Train controller of the trial's workers died",
     "node_lost": "a node of the cluster was lost",
+    "no_room": "the room for the trial's workers went to other work on the cluster",
     "preempted": "a node is about to be removed, and the trial's workers have left it",
     "tune_trial": "the Tune process that follows the trial died",
+    "storage": "the storage of the checkpoints failed",
     "time_limit": "the trial ran longer than limits.trial_minutes",
 }
 MESSAGE_LIMIT = 2_000
@@ -67,9 +79,11 @@ class Verdict:
 
 
 def classify(error: BaseException) -> FaultKind:
-    """Sorts an exception met in a trial: the user's own, out of memory, or a collective that lost a peer."""
+    """Sorts an exception met in a trial."""
     if is_out_of_memory(error):
         return "out_of_memory"
+    if isinstance(error, StoreError):
+        return "storage"
     if is_lost_peer(error):
         return "collective"
     return "exception"
@@ -95,8 +109,8 @@ def judge(
     """Decides a broken attempt.
 
     Out of memory, an exception of the user's code and a time limit are final: the other ranks then broke because of
-    it. A lost attempt is tried again within its cause's budget. An attempt that left a node before the node went is
-    always followed by another.
+    it. A lost attempt is tried again within its cause's budget. After a cause that no budget counts, another attempt
+    always follows.
 
     Args:
         reports: what the ranks said, by rank; a rank that was killed said nothing.
@@ -116,14 +130,16 @@ def judge(
             told = with_logs(message, first.log or logs)
             error = TrialError(kind=kind, message=told, rank=first.rank, traceback=first.traceback)
             return Verdict(status="failed" if kind == "exception" else "out_of_memory", error=error)
-    kind = "worker_lost" if cause == "reported" else cause
+    reason: str = "worker_lost" if cause == "reported" else cause
+    if any(report.kind == "storage" for report in reports.values()):
+        reason = "storage"
     said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
-    message = with_logs(f"{told or CAUSE_TEXT[kind]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
-    error = TrialError(kind=kind, message=message)
-    if kind == "time_limit":
+    message = with_logs(f"{told or CAUSE_TEXT[reason]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
+    error = TrialError(kind=reason, message=message)
+    if reason == "time_limit":
         return Verdict(status="failed", error=error)
-    failure = Failure(attempt=attempt, kind=kind, message=message)
-    retry = kind in UNCOUNTED or sum(lost.kind == kind for lost in earlier) < failures_per_trial
+    failure = Failure(attempt=attempt, kind=reason, message=message)
+    retry = reason in UNCOUNTED or sum(lost.kind == reason for lost in earlier) < failures_per_trial
     return Verdict(status="retry" if retry else "failed", error=error, failure=failure)
 
 
@@ -139,7 +155,7 @@ def no_room(room: int, needed: int) -> str:
     """The message for a trial whose workers the cluster's nodes can't hold any more."""
     return (
         f"nodes were lost or are draining: the cluster has room for {room} workers, and the trial needs {needed}; "
-        "add nodes and run the study again, or remove this num_gpus"
+        "add nodes, or remove this num_gpus"
     )
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.orchestration.cluster import nodes as clusters
+from scalestudy.orchestration.cluster import ray_private, sharing
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.sharing import WANTED, LeastUsed, Reservation
 from scalestudy.orchestration.groups.failures import Cause
-from scalestudy.orchestration.groups.model import GroupStart, HostOrders
+from scalestudy.orchestration.groups.model import GroupStart, HostOrders, Wanted
 from scalestudy.orchestration.groups.pool import STARTS_WITHOUT_SERVICE
 from scalestudy.orchestration.groups.ray_train import (
     ControllerHandle,
@@ -25,6 +29,10 @@ from scalestudy.orchestration.groups.worker import WorkerSettings, serve
 logger = logging.getLogger(__name__)
 
 NODES_SECONDS = 1.0
+UNPLACED_SECONDS = 10.0
+"""How long a group may wait for room that seemed to be there."""
+SAY_SECONDS = 60.0
+"""Between two words on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +51,11 @@ class GroupResources:
     gpus_per_worker: float
     timeout_seconds: float
 
-    def per_worker(self, tag: int) -> dict[str, float]:
-        """Ray's resources of one worker. tag: a few bytes of memory, by which its group is known."""
+    def per_worker(self, tag: int = 0) -> dict[str, float]:
+        """Ray's resources of one worker. tag: a few bytes of memory, by which its group is known; 0: none."""
         gpus = {"GPU": self.gpus_per_worker} if self.device == "cuda" else {}
-        return {"CPU": self.cpus_per_worker, "memory": tag, **gpus}
+        memory = {"memory": tag} if tag else {}
+        return {"CPU": self.cpus_per_worker, **memory, **gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +68,9 @@ class Starting:
 
 @dataclass
 class GroupHost:
-    """Starts the groups that the pool asks for, reports their ends, and tells the pool which nodes there are.
+    """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
+
+    say: is told what trials wait for, every minute.
 
     `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
     being an actor of its own.
@@ -73,10 +84,18 @@ class GroupHost:
     cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
     pool_lost: bool = False  # whether the pool's actor has died
+    say: Callable[[str], None] = logger.info
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
+    _tags: dict[float, str] = field(default_factory=dict)  # tag → group
+
+    def __post_init__(self) -> None:
+        self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say)
+        self._room: list[Node] = []
+        self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
-        """Begins to watch for wanted groups and for changes of the cluster."""
+        """Begins to watch for wanted groups and for changes of the cluster. The pool knows the free room first."""
+        self._tell_room()
         self._spawn(self._watch_orders)
         self._spawn(self._watch_nodes)
 
@@ -110,6 +129,8 @@ class GroupHost:
         try:
             while (orders := ray.get(self.pool.next_orders.remote())) is not None:
                 for start in orders.start:
+                    self._tags[start.tag] = start.group_id
+                    self._wish.drop()
                     self.starting[start.group_id] = Starting(num_workers=start.num_workers, since=time.monotonic())
                     self._spawn(self._run, start, name=start.group_id)
                 for group_id, seconds in orders.ready.items():
@@ -121,23 +142,48 @@ class GroupHost:
         self._ended.set()
 
     def _watch_nodes(self) -> None:
-        """Tells the pool the room on each node that is alive, whenever it changes."""
+        """Tells the pool what the cluster has room for, until no more groups are wanted."""
         import ray
 
-        known: list[Node] = []
         while not self._ended.wait(NODES_SECONDS) and ray.is_initialized():
-            try:
-                room = clusters.slots(
-                    clusters.alive_nodes(),
-                    device=self.resources.device,
-                    cpus_per_worker=self.resources.cpus_per_worker,
-                    gpus_per_worker=self.resources.gpus_per_worker,
-                )
-                if room != known:
-                    ray.get(self.pool.set_nodes.remote(room))
-                    known = room
-            except Exception as error:  # the cluster or the pool is gone: others notice that
-                logger.info("the pool can't be told the cluster's nodes: %s", error)
+            self._tell_room()
+        if ray.is_initialized():
+            self._wish.drop()
+
+    def _tell_room(self) -> None:
+        """Tells the pool the room on each node that is alive, and what others wait for; asks what waits here."""
+        import ray
+
+        try:
+            nodes, reservations = clusters.alive_nodes(), sharing.reservations()
+            used = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, self._is_ours)
+            room = clusters.slots(
+                nodes,
+                device=self.resources.device,
+                cpus_per_worker=self.resources.cpus_per_worker,
+                gpus_per_worker=self.resources.gpus_per_worker,
+                used=self._used.take(used),
+            )
+            if room != self._room:
+                ray.get(self.pool.set_nodes.remote(room))
+                self._room = room
+            demand = sharing.demand_of_others(
+                reservations, ray_private.job_number(ray.get_runtime_context().get_job_id())
+            )
+            self._wish.show(ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations))))
+        except Exception as error:  # the cluster or the pool is gone: others notice that
+            logger.info("the pool can't be told the cluster's room: %s", error)
+
+    def _is_ours(self, reservation: Reservation) -> bool:
+        return reservation.memory in self._tags or reservation.key == self._wish.key
+
+    def _long_unplaced(self, reservations: Sequence[Reservation]) -> list[str]:
+        """The groups whose placement group has waited for too long."""
+        now = time.monotonic()
+        waiting = {each.key: each for each in reservations if each.waits and each.memory in self._tags}
+        self._unplaced = {key: self._unplaced.get(key, now) for key in waiting}
+        late = [key for key, since in self._unplaced.items() if now - since > UNPLACED_SECONDS]
+        return [self._tags[waiting[key].memory or 0.0] for key in late]
 
     def _run(self, start: GroupStart) -> None:
         """A group's whole life, and the word to the pool that it is over."""
@@ -198,3 +244,70 @@ class GroupHost:
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
+
+
+class _Wish:
+    """A placement group of what the study waits for, so that other studies and the autoscaler see it.
+
+    It holds no room for long: once it has room, so does the pool, whose group takes its place.
+    """
+
+    def __init__(self, resources: GroupResources, say: Callable[[str], None]) -> None:
+        self._resources, self._say = resources, say
+        self._placement_group: Any = None
+        self._wanted: Wanted | None = None
+        self._since, self._said = 0.0, 0
+        self._lock = threading.Lock()
+
+    @property
+    def key(self) -> str | None:
+        """Its placement group's id; None: there is none."""
+        group = self._placement_group
+        return None if group is None else group.id.hex()
+
+    def show(self, wanted: Wanted | None) -> None:
+        """Shows what is wanted now, and says so every minute."""
+        if wanted is None:
+            self.drop()
+            self._wanted = None
+            return
+        now = time.monotonic()
+        if self._wanted is None or self._wanted.num_workers != wanted.num_workers:
+            self.drop()
+            self._since, self._said = now, 0
+        self._wanted = wanted
+        self._place(wanted)
+        if now - self._since >= UNPLACED_SECONDS + self._said * SAY_SECONDS:
+            self._said += 1
+            self._say(waits_for(wanted, now - self._since))
+
+    def drop(self) -> None:
+        """Gives back its room, or its place in the queue."""
+        import ray
+
+        with self._lock:
+            if self._placement_group is not None:
+                ray.util.remove_placement_group(self._placement_group)
+            self._placement_group = None
+
+    def _place(self, wanted: Wanted) -> None:
+        import ray
+
+        with self._lock:
+            if self._placement_group is None:
+                bundles = [self._resources.per_worker() for _ in range(wanted.num_workers)]
+                strategy = "STRICT_PACK" if wanted.one_node else "PACK"
+                self._placement_group = ray.util.placement_group(bundles, strategy, name=WANTED)
+
+
+def waits_for(wanted: Wanted, seconds: float) -> str:
+    """What the study waits for, in words."""
+    workers, minutes = (
+        plural(wanted.num_workers, "worker"),
+        f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s",
+    )
+    if wanted.num_workers > wanted.room:
+        why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, whose limit is its own"
+    else:
+        why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
+    return f"waiting for room for {workers} ({minutes}): {why}"

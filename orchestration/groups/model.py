@@ -99,13 +99,15 @@ class TrialRequest:
     """A trial that wants workers or has them, from its Tune trial's request to its release.
 
     lease: the number of the last request for it. Of two Tune processes that take each other's place the later one has
-    it; what the earlier one still says does not count.
+    it; what the earlier one still says does not count. put_off: whether it waits for another request, because it was
+    hit by a cause outside it.
     """
 
     order: TrialOrder
     lease: int
     attempt: int = 1
     group_id: str | None = None
+    put_off: bool = False
     no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
     record: TrialRecord = field(default_factory=TrialRecord)
     events: list[JournalEvent] = field(default_factory=list)
@@ -200,6 +202,7 @@ class Group:
     tag: int = 0  # bytes of memory that each of its workers asks for, by which its placement group is known
     start_began_at: float = 0.0  # of the start of its workers that has not come to its end
     state: GroupState = "starting"
+    idle_since: float | None = None
     incarnation: str = ""
     past_incarnations: set[str] = field(default_factory=set)
     members: dict[int, Member] = field(default_factory=dict)  # by rank
@@ -219,6 +222,14 @@ class Group:
     def hosts(self) -> set[str]:
         """The machines that its workers are on."""
         return {member.host for member in self.members.values()}
+
+    def rest(self, now: float) -> None:
+        """Its ranks are ready for a trial."""
+        self.state, self.idle_since = "idle", now
+
+    def idle_for(self, now: float) -> float:
+        """Seconds since its ranks were ready for a trial; 0 if they have one, or are not there."""
+        return now - self.idle_since if self.state == "idle" and self.idle_since is not None else 0.0
 
     def stop(self, now: float) -> None:
         """Tells it to end as soon as its ranks are free."""
@@ -270,6 +281,20 @@ class GroupStart:
     num_workers: int
     nodes: tuple[str, ...]
     tag: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A group that waits for room on the cluster.
+
+    one_node: whether it must not span nodes. room: workers that the cluster has room for when it is empty. taken: of
+    these, what other work holds.
+    """
+
+    num_workers: int
+    one_node: bool
+    room: int
+    taken: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ class _Room:
     """The working copy of one decision: what is still free, and which groups are spoken for."""
 
     totals: Mapping[str, int]  # slots of the empty nodes
-    free: dict[str, int]  # below 0 on a draining node that still has workers
+    free: dict[str, int]  # below 0 where the node drains, or others hold room, while our workers are still there
     machines: Mapping[str, str]  # node → machine
     groups: Sequence[GroupView]
     exclusive: bool
@@ -168,7 +168,7 @@ class _Room:
     def of(cls, nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool, placement: Placement) -> _Room:
         """What the groups leave free; nothing counts as busy yet."""
         totals = {node.node_id: node.slots for node in nodes}
-        free = dict(totals)
+        free = {node.node_id: node.slots - node.taken for node in nodes}
         for group in groups:
             for node_id, count in group.slots.items():
                 free[node_id] = free.get(node_id, 0) - count

@@ -6,11 +6,12 @@ Decisions are made in `placement` and `failures`; the pool carries them out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.sharing import TAGS, Demand
 from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import (
@@ -32,6 +33,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.failures import (
     CAUSE_TEXT,
+    OUTSIDE,
     Cause,
     Loss,
     RankReport,
@@ -52,14 +54,16 @@ from scalestudy.orchestration.groups.model import (
     TrialOrder,
     TrialRequest,
     Turn,
+    Wanted,
 )
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, ahead, decide
 from scalestudy.orchestration.groups.trial_record import worker_flags
 
 STARTS_WITHOUT_SERVICE = 3
 """Starts of a group's size that may fail before it has served a trial."""
-TAGS = 2**24
 CLOSING_SECONDS = 5.0
+YIELD_SECONDS = 5.0
+"""How long others wait for room before an idle group is given back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +71,14 @@ class PoolSettings:
     """How a pool works.
 
     exclusive: one trial at a time on a machine. placement: see `placement`. logs: where the workers' output lies.
+    grows: whether an autoscaler may add nodes, so that a trial waits for room as long as it takes.
     """
 
     limits: GroupLimits
     exclusive: bool
     placement: Placement = "pack"
     logs: str = ""
+    grows: bool = False
 
 
 class Hands(Protocol):
@@ -93,7 +99,7 @@ class GroupPool:
 
     def __init__(self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands, clock: PoolClock) -> None:
         self.limits, self.exclusive, self.logs = settings.limits, settings.exclusive, settings.logs
-        self.placement = settings.placement
+        self.placement, self.grows = settings.placement, settings.grows
         self.nodes, self.hands, self.clock = list(nodes), hands, clock
         self.groups: dict[str, Group] = {}
         self.requests: dict[str, TrialRequest] = {}
@@ -104,6 +110,8 @@ class GroupPool:
         self.best_score: float | None = None
         self.evictions = 0
         self.closing = False
+        self.demand: Demand = "none"
+        self._demanded_since: float | None = None
         self._ordered = 0  # groups so far
         self._leases = 0  # given so far
         self._over: set[str] = set()  # trials that the study has done with
@@ -112,9 +120,10 @@ class GroupPool:
     # --- a trial ------------------------------------------------------------------------------------------------
 
     def request(self, order: TrialOrder) -> int:
-        """A trial asks for workers, for the first time or because the Tune process that followed it was lost.
+        """A trial asks for workers: for the first time, anew after it was put off, or because the Tune process that
+        followed it was lost.
 
-        In the second case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
+        In the last case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
         Returns the number of the lease. A trial keeps its workers until the driver gives them back: a Tune process that
         is silent for long may have been stopped, with its driver, and go on. A request that comes later than that is of
         a process that has died since, and changes nothing.
@@ -126,6 +135,9 @@ class GroupPool:
         request = self.requests.get(order.trial_id)
         if request is not None:
             request.lease = self._leases
+            if request.put_off:
+                request.put_off = False
+                self.waiting.append(request.trial_id)
             if request.ended or request.group_id is None:
                 return request.lease
             if self._go_on(request, self._judge(request, "tune_trial")):
@@ -192,7 +204,7 @@ class GroupPool:
         if len(group.members) == group.num_workers and group.state == "starting":
             nodes = [member.node for member in group.members.values()]
             group.slots = {node: nodes.count(node) for node in nodes}
-            group.state = "idle"
+            group.rest(self.clock())
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
     def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
@@ -231,7 +243,8 @@ class GroupPool:
             case TrainingEnded():
                 group.assignment = None
                 group.served += 1
-                group.state = "idle" if group.state == "busy" else group.state
+                if group.state == "busy":
+                    group.rest(self.clock())
                 self._lost_starts.pop(group.num_workers, None)
                 if alive:
                     alive.score = post.score
@@ -254,8 +267,8 @@ class GroupPool:
     def group_closed(self, group_id: str, error: str | None, cause: Cause) -> None:
         """A group's `fit()` has returned, or raised `error`.
 
-        If the group never served a trial, the trials that wait for its size fail: `fit()` itself has tried again. After
-        a lost controller it has not, so that some further starts are tried.
+        If the group never served a trial, the trials that wait for its size are put off: `fit()` itself has tried
+        again. After a lost controller it has not, so that some further starts are tried.
         """
         group = self.groups.pop(group_id, None)
         if group is None:
@@ -272,9 +285,7 @@ class GroupPool:
                 return
         for request in [self.requests[trial_id] for trial_id in self.waiting]:
             if request.num_workers == group.num_workers:
-                self._forget_wait(request)
-                message = with_logs(error, self.logs)
-                request.end("failed", TrialError(kind="group_start", message=message), self.clock.wall())
+                self._put_off(request, TrialError(kind="group_start", message=with_logs(error, self.logs)))
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
@@ -289,6 +300,24 @@ class GroupPool:
         self.nodes = list(nodes)
         for group in [group for group in self.groups.values() if not group.slots.keys() <= there]:
             self._give_up(group, "node_lost")
+        for group in self.groups.values():
+            self._note_others(group)
+
+    def share(self, demand: Demand, unplaced: Collection[str]) -> Wanted | None:
+        """Takes who else waits for room, and which groups got none; returns what waits for room here.
+
+        unplaced: groups without room on the cluster although there seemed to be some. They are withdrawn; no trial is
+        to blame. None: every trial that waits can have its turn without others' work ending.
+        """
+        if demand == "none":
+            self._demanded_since = None
+        elif self._demanded_since is None:
+            self._demanded_since = self.clock()
+        self.demand = demand
+        for group in [group for group in self.groups.values() if group.group_id in unplaced]:
+            if group.state == "starting":
+                self._give_up(group, "no_room")
+        return None if self.closing else self._wanted()
 
     def enforce_limits(self) -> bool:
         """Breaks off what takes too long; returns whether anything was changed."""
@@ -308,14 +337,11 @@ class GroupPool:
             if group.state == "starting" and now - group.start_began_at > self.limits.start_seconds:
                 group.start_again(now)
                 self.hands.remove_workers(group.tag)
-        waiting = [self.requests[trial_id] for trial_id in self.waiting]
-        seconds = self.limits.stalled_seconds
-        hopeless = [each for each in waiting if each.seconds_without_room(self.room, now) > seconds]
+        hopeless = [] if self.grows else self._without_room(now)
         for request in hopeless:
-            self._forget_wait(request)
-            error = TrialError(kind="no_room", message=no_room(self.room, request.num_workers))
-            request.end("failed", error, self.clock.wall())
-        return bool(overrun or hopeless)
+            request.no_room_since = None
+            self._put_off(request, TrialError(kind="no_room", message=no_room(self.room, request.num_workers)))
+        return bool(overrun or hopeless) or self._yield(now)
 
     def close(self) -> None:
         """Ends every trial, and tells every group to end as soon as it has left its own."""
@@ -358,7 +384,7 @@ class GroupPool:
                 group = self.groups[action.group_id]
                 self.evictions += not group.view(self.limits).exhausted
                 group.stop(self.clock())
-        if self.waiting or not self.sizes_ahead:
+        if self.waiting or not self.sizes_ahead or self.demand != "none":
             return
         start = ahead(self.nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive, placement=self.placement)
         if start:
@@ -396,6 +422,41 @@ class GroupPool:
         )
 
     # --- inside: trials -----------------------------------------------------------------------------------------
+
+    def _without_room(self, now: float) -> list[TrialRequest]:
+        """The waiting trials that the cluster's nodes have been unable to hold for too long."""
+        waiting = [self.requests[trial_id] for trial_id in self.waiting]
+        return [each for each in waiting if each.seconds_without_room(self.room, now) > self.limits.stalled_seconds]
+
+    def _put_off(self, request: TrialRequest, error: TrialError) -> None:
+        """A cause outside the trial keeps it from its workers: it counts as an attempt, and others come first."""
+        self._forget_wait(request)
+        request.tell(Retried(attempt=request.attempt, error=error), self.clock.wall())
+        request.attempt += 1
+        request.put_off = True
+
+    def _wanted(self) -> Wanted | None:
+        """The first group that waits for others' work to end, or for the cluster to grow."""
+        waiting = [self.requests[trial_id] for trial_id in self.waiting]
+        fitting = [request for request in waiting if request.num_workers <= self.room]
+        if not fitting:
+            return self._wants(waiting[0]) if waiting and self.grows else None
+        empty = [replace(node, taken=0) for node in self.nodes]
+        request = [Request(trial_id=fitting[0].trial_id, num_workers=fitting[0].num_workers)]
+        now, alone = (
+            decide(nodes, self._views(), request, exclusive=self.exclusive, placement=self.placement)
+            for nodes in (self.nodes, empty)
+        )
+        return self._wants(fitting[0]) if alone and not now else None
+
+    def _wants(self, request: TrialRequest) -> Wanted:
+        size = request.num_workers
+        return Wanted(
+            num_workers=size,
+            one_node=self.placement == "pack" and any(node.slots >= size for node in self.nodes),
+            room=self.room,
+            taken=sum(node.taken for node in self.nodes),
+        )
 
     def _request_of(self, group: Group) -> TrialRequest | None:
         """The request whose attempt the group makes. None: it was released, or has another group by now."""
@@ -449,7 +510,9 @@ class GroupPool:
             return
         if self._go_on(request, self._judge(request, cause, assignment, told)):
             request.group_id = None
-            self.waiting.insert(0, request.trial_id)
+            request.put_off = request.record.failures[-1].kind in OUTSIDE
+            if not request.put_off:
+                self.waiting.insert(0, request.trial_id)
 
     # --- inside: groups -----------------------------------------------------------------------------------------
 
@@ -474,6 +537,27 @@ class GroupPool:
             elif group.assignment:
                 place = group.assignment.order.checkpoints
                 group.assignment.leaving = bool(place and place.every_epochs)
+
+    def _yield(self, now: float) -> bool:
+        """Gives back groups that have long been idle while others wait for room; returns whether it did.
+
+        Of two studies the one that began first keeps a group, so that not both give up theirs.
+        """
+        if self._demanded_since is None or now - self._demanded_since < YIELD_SECONDS:
+            return False
+        idle = [group for group in self.groups.values() if group.idle_for(now) >= YIELD_SECONDS]
+        if self.demand == "younger study" and not any(group.assignment for group in self.groups.values()):
+            idle = idle[1:]
+        for group in idle:
+            group.stop(now)
+        return bool(idle)
+
+    def _note_others(self, group: Group) -> None:
+        """Flags the trial of a group on whose machines other work on the cluster holds room."""
+        machines = {node.machine for node in self.nodes if node.taken}
+        shared = any(node.machine in machines for node in self.nodes if node.node_id in group.slots)
+        if shared and (request := self._request_of(group)):
+            request.record.flags.add("shared_node")
 
     def _order_start(self, start: Start) -> None:
         now = self.clock()
@@ -506,6 +590,7 @@ class GroupPool:
         for each in [group, *running] if running else []:
             if disturbed := self._request_of(each):
                 disturbed.record.flags.add("shared_node")
+        self._note_others(group)
 
     def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
         """Why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it may."""

@@ -50,7 +50,7 @@ class TrialRecord:
     """
 
     epochs: dict[int, EpochRecord] = field(default_factory=dict)
-    attempts: int = 0  # begun so far
+    attempts: int = 0  # so far, those included that were lost before they had workers
     failures: list[Failure] = field(default_factory=list)  # lost attempts, in order
     forgiven: int = 0  # of them, that no budget counts any more
     flags: set[str] = field(default_factory=set)
@@ -97,6 +97,7 @@ class TrialRecord:
                 self.epochs.setdefault(event.record.epoch, event.record)
                 self.flags.update(event.flags)
             case Retried():
+                self.attempts = max(self.attempts, event.attempt)
                 self.failures.append(Failure.of(event.attempt, event.error))
             case Ended():
                 self.ended = event

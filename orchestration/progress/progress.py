@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, TrialEvent
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Retried, Running, TrialEvent
+from scalestudy.orchestration.groups.failures import OUTSIDE
 from scalestudy.training.records import EpochRecord
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -82,6 +83,8 @@ class StudyProgress:
                 value = finite_metric(event.record)
                 if value is not None and (self.best is None or self.metric.better(value, self.best[0])):
                     self.best = (value, trial)
+            case Retried() if event.error.kind in OUTSIDE and trial_id in self.running:
+                self.resting[trial_id] = self.running.pop(trial_id)
             case Ended():
                 self.running.pop(trial_id, None)
                 (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event.status

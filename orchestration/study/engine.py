@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.sweep.search import Search
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
+
+logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 10.0
 DAY = 86_400.0
@@ -52,8 +55,20 @@ class Engine:
     times_apart: whether its trials are to be timed by runs of their own, after them.
     """
 
-    def __init__(self, spec: StudySpec, sizes: Sequence[int], placed: schedule.Placed, folder: StudyFolder) -> None:
-        """The engine that a spec asks for, for trials of these sizes."""
+    def __init__(
+        self,
+        spec: StudySpec,
+        sizes: Sequence[int],
+        placed: schedule.Placed,
+        folder: StudyFolder,
+        *,
+        grows: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """The engine that a spec asks for, for trials of these sizes.
+
+        grows: whether an autoscaler adds nodes. say: is told what trials wait for, from another thread.
+        """
         wanted, device, nodes = spec.resources, placed.device, placed.nodes
         resources = GroupResources(
             device=device,
@@ -72,10 +87,12 @@ class Engine:
         placement = cast(Placement, wanted.placement)
         self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
         self._sizes, self._logs, self._started = sizes, folder.logs, False
-        settings = PoolSettings(limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log))
+        settings = PoolSettings(
+            limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log), grows=grows
+        )
         self.pool = pool_actor().remote(nodes, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
-        self.host = GroupHost(self.pool, resources, folder.logs, shared)
+        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say or logger.info)
 
     def run(
         self,
@@ -99,11 +116,11 @@ class Engine:
             self._room = replace(self._room, exclusive=True)
             with suppress(ray.exceptions.RayError):  # the sweep finds out that a pool is gone
                 ray.get(self.pool.set_exclusive.remote())
-        self.pool.prepare.remote(*sizes)
         if not self._started:
             self._started = True
             self.pool.watch.remote()
             self.host.start()
+        self.pool.prepare.remote(*sizes)
         Sweep(search, pool=self.pool, order_of=order_of, record=record).run(
             concurrency=schedule.concurrency(self._sizes, self._room),
             folder=self._logs,

@@ -83,7 +83,7 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
     loading.join()  # whoever imports the same now would get a module that is half there
     if not cluster.started_here:
         check_versions(cluster.nodes)
-    device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes)
+    device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

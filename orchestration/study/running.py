@@ -194,6 +194,7 @@ class RunningStudy:
                     self.view.stage(f"waiting for {plural(sizes[0], 'worker')} to start")
             self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(exclusive))
             if not self.engine.is_lost or self.stopping.is_set():
+                self.broken = self.broken or search.gave_up
                 return
             message = "the actor that keeps the pool of worker groups died"
             self.recorder.take_study(EngineLost(message=message))
@@ -242,7 +243,11 @@ class RunningStudy:
         return [trial for trial in trainings if self.plan.is_swept(trial)]
 
     def _new_engine(self) -> Engine:
-        return Engine(self.spec, self.plan.sizes, self.ready.placed, self.folder)
+        grows = self.ready.cluster.growth is not None
+        return Engine(self.spec, self.plan.sizes, self.ready.placed, self.folder, grows=grows, say=self._say)
+
+    def _say(self, text: str) -> None:
+        self.view.stage(text)
 
     def _order(self, trial: TrialPlan) -> TrialOrder:
         place = self.folder.place_of(self.folder.checkpoints(trial.trial_id))

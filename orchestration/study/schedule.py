@@ -155,7 +155,7 @@ def concurrency(sizes: Sequence[int], room: Room) -> int:
     """Trials at a time: one a machine if they have it to themselves, else as many of the smallest as fit."""
     usable = [node for node in room.nodes if node.slots]
     if room.exclusive:
-        return len({node.machine for node in usable})
+        return max(1, len({node.machine for node in usable}))
     return max(1, room.slots // min(sizes))
 
 

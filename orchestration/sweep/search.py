@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from scalestudy.experiments.analysis.answers.objective import Objective, Score
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Cell, Space
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Suggested
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Retried, Suggested, TrialError
 from scalestudy.orchestration.sweep.asha import Asha
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ Past = Sequence[tuple[str, JournalEvent]]
 """(trial id, event) of earlier runs of the study, in the order in which they came."""
 
 OBJECTIVE = "objective"
+HITS = 3
+"""Times that each trial may be put off while no trial ends. After that the study breaks off."""
 
 
 class Suggestion(NamedTuple):
@@ -50,7 +53,10 @@ class TrialSource(Protocol):
 
 
 class Search:
-    """Gives the sweep its trials and learns from their events."""
+    """Gives the sweep its trials and learns from their events.
+
+    A trial that was put off comes again after all others.
+    """
 
     def __init__(self, source: TrialSource, asha: Asha | None = None, trials: Iterable[TrialPlan] = ()) -> None:
         """asha: decides which trials stop early; None: none does. trials: that it may ask for; suggested ones come
@@ -58,10 +64,40 @@ class Search:
         self._source, self._asha = source, asha
         self._trials = {trial.trial_id: trial for trial in trials}
         self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
+        self._running: set[str] = set()  # given, and neither ended nor put off
+        self._put_off: list[str] = []
+        self._hits: dict[str, int] = {}  # by trial: times that it was put off since a trial ended
+        self._last_hit: TrialError | None = None
 
     def next(self) -> Suggestion | None:
-        """The next trial to run; None: there are no more."""
-        return self._source.next()
+        """The next trial to run; None: there is none now, or `is_over`."""
+        suggestion = self._source.next()
+        if suggestion is None and self._put_off and not self.gave_up:
+            suggestion = Suggestion(self._trials[self._put_off.pop(0)])
+        if suggestion is not None:
+            self._trials[suggestion.trial.trial_id] = suggestion.trial
+            self._running.add(suggestion.trial.trial_id)
+        return suggestion
+
+    def put_off(self, trial_id: str) -> None:
+        """A cause outside a trial has ended its attempt."""
+        self._running.discard(trial_id)
+        self._put_off.append(trial_id)
+        self._hits[trial_id] = self._hits.get(trial_id, 0) + 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no trial comes any more, after `next` has given none."""
+        return not self._running
+
+    @property
+    def gave_up(self) -> str | None:
+        """Why no trial that was put off comes again: each that is left was, `HITS` times, and none ended in between."""
+        left = [*self._running, *self._put_off]
+        if not self._put_off or any(self._hits.get(trial_id, 0) < HITS for trial_id in left):
+            return None
+        last = f"; the last time: {self._last_hit.kind}: {self._last_hit.message}" if self._last_hit else ""
+        return f"each of {plural(len(left), 'trial')} left was put off {HITS} times, and none ended in between{last}"
 
     def learn(self, past: Past) -> None:
         """Takes the events of earlier runs, which must come before anything else."""
@@ -75,11 +111,16 @@ class Search:
         """Takes an event of a trial that runs; most leave the search as it was."""
         if isinstance(event, Ended) and event.is_final:
             self._open.discard(trial_id)
+            self._running.discard(trial_id)
+            self._put_off = [each for each in self._put_off if each != trial_id]
+            self._hits.clear()
             self._source.ended(trial_id, event.to_facts())
         elif isinstance(event, EpochDone) and self._asha:
             self._open.add(trial_id)
         elif isinstance(event, Suggested):
             self._trials[trial_id] = event.trial
+        elif isinstance(event, Retried):
+            self._last_hit = event.error
 
     def stops(self, trial_id: str, event: JournalEvent) -> bool:
         """Whether a trial stops with an event that `take` has taken."""

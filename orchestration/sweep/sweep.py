@@ -16,6 +16,7 @@ from scalestudy.orchestration.groups.events import (
     EpochDone,
     JournalEvent,
     Lost,
+    Retried,
     Suggested,
     TrialError,
     TrialEvent,
@@ -49,7 +50,8 @@ def follow_trial(config: dict[str, Any], pool: Any) -> None:
     """The Tune trainable: asks for workers for one trial, and reports its events to the last.
 
     It never gives the workers back: it may be stopped or killed at any moment, and what it says may come late. Tune
-    starts another in its place, and the training goes on; or Tune has done with the trial, and the sweep says so.
+    starts another in its place, and the training goes on; or Tune has done with the trial, and the sweep says so. It
+    returns, too, when the trial is put off.
 
     Args:
         config: `trial_id`, and `order`, the TrialOrder.
@@ -72,6 +74,8 @@ def follow_trial(config: dict[str, Any], pool: Any) -> None:
         for event in events:
             ended = isinstance(event, Ended)
             tune.report({"event": json.dumps(to_plain(event), allow_nan=False)})
+        if events and isinstance(events[-1], Retried):
+            ended = not ray.get(pool.follows.remote(trial_id, lease))
 
 
 class Sweep:
@@ -91,6 +95,7 @@ class Sweep:
                 made is told first, as `Suggested`.
         """
         self._search, self._pool, self._order_of, self._record = search, pool, order_of, record
+        self._ended: set[str] = set()
 
     def deliver(self, trial_id: str, event: TrialEvent) -> bool:
         """Takes every event of a trial: journal, then search, then ASHA. Returns whether the trial stops here.
@@ -101,6 +106,8 @@ class Sweep:
         if written is None:
             return False
         self._search.take(trial_id, written)
+        if isinstance(written, Ended):
+            self._ended.add(trial_id)
         if not isinstance(written, EpochDone) or not self._search.stops(trial_id, written):
             return False
         self._end_after(trial_id, written.record.epoch)
@@ -142,7 +149,7 @@ class Sweep:
         tuner.fit()
 
     def next_order(self) -> TrialOrder | None:
-        """The order of the next trial that has one; None: there are no more trials."""
+        """The order of the next trial that has one; None: there is none now, or `is_over`."""
         while (suggestion := self._search.next()) is not None:
             trial, point = suggestion
             if point is not None:
@@ -166,8 +173,20 @@ class Sweep:
         self.deliver(trial_id, Lost(error=TrialError(kind="tune_trial", message=message)))
         self.release(trial_id)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no trial comes any more, after `next_order` has given none."""
+        return self._search.is_over
+
+    def follower_ended(self, trial_id: str) -> None:
+        """Tune has done with a trial's process: the trial's lease is given back, or the trial was put off."""
+        if trial_id in self._ended:
+            self.release(trial_id)
+        else:
+            self._search.put_off(trial_id)
+
     def release(self, trial_id: str) -> None:
-        """Gives a trial's lease back: Tune has done with it."""
+        """Gives a trial's lease back."""
         self._pool.release.remote(trial_id)
 
     def _end_after(self, trial_id: str, epoch: int) -> None:
@@ -194,9 +213,11 @@ def _searcher(sweep: Sweep) -> Any:
         def __reduce__(self) -> tuple[type, tuple[()]]:
             return Searcher, ()
 
-        def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
             order = sweep.next_order()
-            return Searcher.FINISHED if order is None else {"trial_id": order.trial_id, "order": order}
+            if order is None:
+                return Searcher.FINISHED if sweep.is_over else None
+            return {"trial_id": order.trial_id, "order": order}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
             """The search has learnt it from the trial's own events."""
@@ -264,6 +285,6 @@ def _callback(sweep: Sweep) -> Any:
             sweep.follower_failed(trial.config["trial_id"])
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-            sweep.release(trial.config["trial_id"])
+            sweep.follower_ended(trial.config["trial_id"])
 
     return StudyCallback()

@@ -109,6 +109,7 @@ class FakeRayTrain:
         self.cold_starts: dict[str, float] = {}
         self.closed = False
         self.unstartable: set[int] = set()  # sizes whose groups never start
+        self.cause: Cause = "worker_lost"  # as which it tells of dead workers
 
     @staticmethod
     def kill(handle: FakeWorker | FakeFit) -> None:
@@ -254,7 +255,7 @@ class FakeRayTrain:
                 await self.fail(worker, "collective", "RuntimeError: Connection closed by peer")
         fit.failures += 1
         life = fit.workers[0].incarnation
-        loss = Loss(incarnation=life, cause="worker_lost", out_of_memory={})
+        loss = Loss(incarnation=life, cause=self.cause, out_of_memory={})
         if not await self.actor.workers_lost(fit.group_id, loss):
             await self.give_up(fit, "ControllerError: not wanted")
         elif fit.failures > RESTARTS:

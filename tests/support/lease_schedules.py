@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Running
+from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Retried, Running
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from tests.support.pool_study import Study, order_of
 
@@ -82,6 +82,7 @@ class Schedule:
     trained: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # trainings that were begun, by trial
     deaths: int = 0  # of processes of Tune
     workers_lost: int = 0
+    put_off: int = 0
     most_workers_lost: int = 0
     stop_at: dict[str, int] = field(default_factory=dict)  # the epoch after which a scheduler stops a trial
 
@@ -119,6 +120,14 @@ class Schedule:
         self.results.extend((follower, event) for event in events)
         if events and isinstance(events[-1], Ended):
             follower.over = True
+        elif events and isinstance(events[-1], Retried):
+            follower.asked = True
+            actor, trial_id, lease = self.study.actor, follower.trial_id, follower.lease
+            assert lease is not None
+            self._send(follower, lambda: actor.follows(trial_id, lease), self._follows)
+
+    def _follows(self, follower: Follower, follows: bool) -> None:
+        follower.over = not follows
 
     def dies(self, follower: Follower) -> None:
         """The process ends without a word. What it has sent is under way, or hangs somewhere."""
@@ -139,9 +148,12 @@ class Schedule:
                 await self._deliver(follower, event)
             return
         for trial_id, follower in list(self.followers.items()):
-            if follower.over:
+            if follower.over and self.journal.ends.get(trial_id):
                 del self.followers[trial_id]
                 await self.study.actor.release(trial_id)  # on_trial_complete
+            elif follower.over:  # it was put off, and comes again
+                self.put_off += 1
+                self.followers[trial_id] = Follower(trial_id)
             elif not follower.alive:
                 self.starts[trial_id] += 1
                 if self.starts[trial_id] > STARTS:
@@ -245,6 +257,8 @@ class Schedule:
             assert len(trained) <= 1 + self.workers_lost, f"{trial_id} was trained by {sorted(trained)}"
             attempts = self.journal.attempts[trial_id]
             assert attempts == list(range(1, len(attempts) + 1)), f"{trial_id}: attempts {attempts}"
+            lost = [failure.attempt for failure in record.failures]
+            assert lost == attempts[:-1], f"{trial_id}: attempts {attempts}, lost {lost}"
             told = [event.epoch for event in record.ended.epochs]
             assert told == list(range(1, min(stop_at, EPOCHS) + 1)), f"{trial_id}: epochs {told}"
         assert not self.study.pool.requests, f"leases are left: {sorted(self.study.pool.requests)}"
@@ -254,6 +268,7 @@ async def explore(seed: int, *, study: Callable[..., Study] = Study) -> None:
     """Runs the schedule of a seed. Raises AssertionError where a trial is lost, doubled or miscounted."""
     chance = random.Random(seed)
     world = study(slots={"a": chance.randint(1, 2)}, failures=STARTS)
+    world.ray.cause = chance.choice(["worker_lost", "node_lost"])
     schedule = Schedule(world, chance, most_workers_lost=chance.randint(0, 3))
     for number in range(TRIALS):
         trial_id = f"t{number}"

@@ -17,11 +17,20 @@ from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups import actor
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.clock import PoolClock
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Failure, JournalEvent, Running, World
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    Failure,
+    JournalEvent,
+    Retried,
+    Running,
+    World,
+)
 from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.orchestration.sweep.search import HITS
 from scalestudy.training.config import TrainConfig
 from tests.support.epochs import epoch_of
 from tests.support.fake_ray_train import FakeClock, FakeRayTrain
@@ -98,6 +107,9 @@ class Study:
     open: list[str] = field(default_factory=list)
     orders: dict[str, TrialOrder] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)  # of the Tune process that follows each trial now
+    hits: dict[str, int] = field(default_factory=dict)  # by trial: times that it was put off since a trial ended
+    given_up: list[str] = field(default_factory=list)
+    grows: bool = False
 
     def __post_init__(self):
         limits = GroupLimits(
@@ -107,7 +119,9 @@ class Study:
             trials_per_group=self.trials_per_group,
         )
         self.hosts |= {node: self.hosts.get(node, node) for node in self.slots}
-        settings = PoolSettings(limits=limits, exclusive=self.exclusive, placement=self.placement, logs=self.logs)
+        settings = PoolSettings(
+            limits=limits, exclusive=self.exclusive, placement=self.placement, logs=self.logs, grows=self.grows
+        )
         clock = PoolClock(
             wall=lambda: self.clock.now + self.wall_step,
             monotonic=lambda: self.clock.now + UPTIME,
@@ -135,7 +149,19 @@ class Study:
         seen.extend(await self.actor.events(trial_id, self.leases[trial_id], len(seen)) or [])
         if seen and isinstance(seen[-1], Ended):
             self.open.remove(trial_id)
+            self.hits.clear()
             await self.actor.release(trial_id)
+        elif seen and isinstance(seen[-1], Retried) and not await self.actor.follows(trial_id, self.leases[trial_id]):
+            await self.put_off(trial_id)
+
+    async def put_off(self, trial_id):
+        """The study asks for a trial anew, after the others, as `Search` does; it gives it up after some times."""
+        self.hits[trial_id] = self.hits.get(trial_id, 0) + 1
+        if self.hits[trial_id] < HITS:
+            await self.follow_anew(trial_id)
+        else:
+            self.open.remove(trial_id)
+            self.given_up.append(trial_id)
 
     async def release(self, trial_id):
         """The trial's Tune process goes before its time."""
@@ -161,7 +187,7 @@ class Study:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    async def settle(self, rounds=400):
+    async def settle(self, rounds=2000):
         """Everything that can happen without a fault, fairly, until every trial has ended."""
         for _ in range(rounds):
             if not self.open:
@@ -280,7 +306,7 @@ def kill(rank):
 def check_records(study):
     """What a fold of the told events knows of each trial is what its end says: the pool and the journal agree."""
     for trial_id, events in study.events.items():
-        if trial_id in study.released or not events:
+        if trial_id in [*study.released, *study.given_up] or not events:
             continue
         so_far = study.orders[trial_id].so_far
         record = fold(events, so_far)

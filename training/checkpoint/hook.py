@@ -27,7 +27,7 @@ from scalestudy.training.checkpoint.files import (
 from scalestudy.training.checkpoint.trial_state import choices_of, own_state, restore, shared_state
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.exceptions import InputError, StoreError
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Trial
@@ -145,7 +145,7 @@ class Checkpoints(Hook):
             latest(self._store, identity_of(config))
         except Exception as error:
             raise _store_error(error) from error
-        raise InputError("checkpoints: rank 0 can't use the store", "see the message of rank 0")
+        raise StoreError("checkpoints: rank 0 can't use the store", "see the message of rank 0")
 
     def _write(self, trial: Trial) -> None:
         """All ranks write their parts. Rank 0 writes the manifest once it knows that all are written."""
@@ -194,11 +194,11 @@ def identity_of(config: TrainConfig) -> str:
 
 
 def _store_error(error: Exception) -> Exception:
-    """An InputError for an error of the store itself; other errors as they are."""
+    """A StoreError for an error of the store itself; other errors as they are."""
     if not isinstance(error, OSError):
         return error
     place = f"{error.filename}: " if error.filename else ""
-    return InputError(f"checkpoints: {place}{error.strerror or error}", "give a folder that can be read and written")
+    return StoreError(f"checkpoints: {place}{error.strerror or error}", "give a folder that can be read and written")
 
 
 class Preemption:

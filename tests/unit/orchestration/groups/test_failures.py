@@ -9,6 +9,8 @@ from scalestudy.orchestration.groups.events import Failure, KillCount, TrialErro
 from scalestudy.orchestration.groups.failures import (
     CAUSE_TEXT,
     KERNEL_KILL,
+    OUTSIDE,
+    UNCOUNTED,
     RankReport,
     classify,
     count_files,
@@ -19,6 +21,7 @@ from scalestudy.orchestration.groups.failures import (
     kills_so_far,
     over_budget,
 )
+from scalestudy.training.exceptions import InputError, StoreError
 
 
 class OutOfMemoryError(RuntimeError):
@@ -33,6 +36,8 @@ class DistBackendError(RuntimeError):
     ("error", "kind"),
     [
         (ValueError("bad shape"), "exception"),
+        (StoreError("checkpoints: s3://bucket: no answer"), "storage"),
+        (InputError("checkpoints: of another training"), "exception"),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "exception"),
         (OutOfMemoryError("whatever"), "out_of_memory"),
         (MemoryError(), "out_of_memory"),
@@ -107,7 +112,7 @@ def test_an_exception_that_a_stall_made_visible_is_final():
     assert verdict(reports(r0=("exception", "bad")), cause="stalled").status == "failed"
 
 
-LOST = ["worker_lost", "stalled", "controller_lost", "node_lost", "tune_trial"]
+LOST = ["worker_lost", "stalled", "controller_lost", "tune_trial"]
 
 
 @pytest.mark.parametrize("cause", [*LOST, "reported"])
@@ -132,10 +137,17 @@ def test_a_time_limit_is_final_and_no_lost_attempt():
     assert "limits.trial_minutes" in found.error.message
 
 
-@pytest.mark.parametrize("kind", ["interrupted", "preempted"])
+@pytest.mark.parametrize("kind", sorted(UNCOUNTED))
 def test_what_is_nobodys_fault_is_on_no_budget(kind):
     lost = [Failure(attempt=number, kind=kind, message="x") for number in range(1, 6)]
     assert over_budget(lost, 0) is None
+
+
+@pytest.mark.parametrize(("said", "cause"), [({}, "node_lost"), (reports(r1=("storage", "no answer")), "reported")])
+def test_what_lies_outside_a_trial_never_fails_it(said, cause):
+    found = verdict(said, cause, allowed=0, node_lost=9, storage=9)
+    assert (found.status, found.error.kind) == ("retry", "storage" if said else "node_lost")
+    assert found.error.kind in OUTSIDE
 
 
 def test_an_attempt_that_left_a_node_is_followed_by_another_and_says_how_far_it_was():

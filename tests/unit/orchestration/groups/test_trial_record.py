@@ -226,7 +226,9 @@ def test_the_first_record_of_an_epoch_wins_and_an_attempt_begins_and_is_lost_onc
         if isinstance(event, EpochDone):
             first.setdefault(event.record.epoch, event.record)
     assert record.epochs == first
-    assert record.attempts == max((event.attempt for event in events if isinstance(event, Running)), default=0)
+    assert record.attempts == max(
+        (event.attempt for event in events if isinstance(event, Running | Retried)), default=0
+    )
     lost = [failure.attempt for failure in record.failures]
     assert len(lost) == len(set(lost))
     assert set(lost) == {event.attempt for event in events if isinstance(event, Retried)}

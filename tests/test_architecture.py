@@ -282,7 +282,9 @@ def test_files_are_short(folder):
 
 
 UNIT = ROOT / "tests" / "unit"
-OF_NO_FILE = tuple(f"orchestration/groups/test_pool_{part}.py" for part in ("limits", "moments", "schedules"))
+OF_NO_FILE = tuple(
+    f"orchestration/groups/test_pool_{part}.py" for part in ("limits", "moments", "schedules", "sharing")
+)
 """Of pool.py: with test_pool.py more than MOST_LINES."""
 
 

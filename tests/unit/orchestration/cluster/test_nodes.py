@@ -1,11 +1,14 @@
 """What fits on a cluster, by its description alone."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
-from scalestudy.orchestration.cluster.nodes import ClusterNode, check_capacity, choose_device, slots
+from scalestudy.orchestration.cluster.nodes import ClusterNode, Growth, check_capacity, choose_device, place, slots
 
 
 def node(name="a", cpus=4.0, gpus=0.0, draining=False):
@@ -53,3 +56,17 @@ def test_a_node_that_drains_is_there_but_has_no_room():
     assert [(each.node_id, each.slots, each.draining) for each in room] == [("a", 4, False), ("b", 0, True)]
     with pytest.raises(RequestError, match="room for 4 CPU workers"):
         check_capacity([5], room, device="cpu")
+
+
+def test_a_cluster_that_may_grow_takes_larger_trials_up_to_its_limit():
+    cpu = {"device": "cpu", "cpus_per_worker": 2, "gpus_per_worker": 1.0}
+    assert Growth().slots(**cpu) == math.inf
+    assert Growth(most={"CPU": 17.0}).slots(**cpu) == 8
+    assert Growth(most={"CPU": 17.0, "GPU": 4.0}).slots(**{**cpu, "device": "cuda"}) == 4
+    assert Growth(most={"CPU": 17.0}).slots(**{**cpu, "device": "cuda"}) == 0
+    resources = Resources(cpus_per_worker=2)
+    assert place(resources, [4000], [node()], Growth())[0] == "cpu"
+    assert place(resources, [8], [node()], Growth(most={"CPU": 16.0}))[0] == "cpu"
+    with pytest.raises(RequestError, match=r"9: the cluster has room for 2 CPU workers, and for 8 with all") as caught:
+        place(resources, [9], [node()], Growth(most={"CPU": 16.0}))
+    assert "up to 8" in caught.value.remedy

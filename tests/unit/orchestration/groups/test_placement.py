@@ -424,3 +424,30 @@ def test_a_start_ahead_disturbs_nobody(case):
     assert all(held[node.node_id] <= node.slots for node in nodes)
     assert not any(view.state == "starting" for view in views)
     assert sum(start.slots.values()) == start.num_workers
+
+
+# --- other work on the cluster ------------------------------------------------------------------------------------
+
+
+def taken(*slots):
+    """Nodes a, b …, each with 4 slots, of which others hold so many."""
+    return [Node(node_id=name, slots=4, taken=count) for name, count in zip("abcd", slots, strict=False)]
+
+
+def test_room_that_others_hold_is_not_given_away():
+    assert decide(taken(3), [], ask(2), exclusive=False) == []
+    assert decide(taken(3, 0), [], ask(2), exclusive=False) == [Start(trial_id="t0", num_workers=2, slots={"b": 2})]
+    assert decide(taken(4), [group("g", 2, "idle")], ask(2), exclusive=False) == [Grant(trial_id="t0", group_id="g")]
+    assert ahead(taken(3), [], [2], exclusive=False) is None
+
+
+def test_a_trial_that_one_node_can_hold_waits_for_others_rather_than_span():
+    assert decide(taken(2, 2), [], ask(4), exclusive=False) == []
+    assert decide(taken(2, 2), [], ask(4), exclusive=False, placement="spread") == [
+        Start(trial_id="t0", num_workers=4, slots={"a": 2, "b": 2})
+    ]
+
+
+def test_no_idle_group_ends_for_room_that_others_hold():
+    assert decide(taken(2), [group("g", 2, "idle")], ask(4), exclusive=False) == []
+    assert decide(taken(1), [group("g", 2, "idle")], ask(3), exclusive=False) == [Stop(group_id="g")]

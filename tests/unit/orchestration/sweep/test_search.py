@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
-from scalestudy.orchestration.groups.events import Ended, Running, Suggested, TrialError, from_plain, to_plain
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    Retried,
+    Running,
+    Suggested,
+    TrialError,
+    from_plain,
+    to_plain,
+)
 from scalestudy.orchestration.sweep.search import search_for
 from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
 from tests.support.synthetic_studies import spec_of
@@ -163,3 +171,82 @@ def test_without_a_scheduler_no_trial_stops():
     for trial in plan.trials:
         search.take(trial.trial_id, epoch_event(1, 0.1))
         assert not search.stops(trial.trial_id, epoch_event(1, 0.1))
+
+
+# --- trials that are put off --------------------------------------------------------------------------------------
+
+
+def put_off(search, trial_id, kind="node_lost"):
+    search.take(trial_id, Retried(attempt=1, error=TrialError(kind=kind, message="a node was lost")))
+    search.put_off(trial_id)
+
+
+def given(search, count):
+    return [search.next().trial.trial_id for _ in range(count)]
+
+
+def test_a_trial_that_was_put_off_comes_after_all_others():
+    plan = make_plan(spec_of(GRID))
+    search = search_for(spec_of(GRID), plan)
+    ids = given(search, 2)
+    put_off(search, ids[0])
+    ids += given(search, 6)
+    put_off(search, ids[3])
+    assert len(set(ids)) == 8
+    assert given(search, 2) == [ids[0], ids[3]]
+    assert search.next() is None
+    assert not search.is_over, "they run"
+    for trial_id in ids:
+        search.take(trial_id, ended_event([0.5]))
+    assert search.next() is None
+    assert search.is_over
+    assert search.gave_up is None
+
+
+def test_a_search_gives_up_when_each_trial_left_was_put_off_three_times_with_none_ended_in_between():
+    plan = make_plan(spec_of(GRID))
+    search = search_for(spec_of(GRID), plan, [(trial.trial_id, ended_event([0.5])) for trial in plan.trials[3:]])
+    first, second, third = given(search, 3)
+    for _ in range(2):
+        for trial_id in (first, second):
+            put_off(search, trial_id)
+        assert given(search, 2) == [first, second]
+    for trial_id in (first, second):
+        put_off(search, trial_id, "group_start")
+    assert search.gave_up is None, "the third one runs, and may end"
+    search.take(third, ended_event([0.5]))
+    assert given(search, 2) == [first, second], "one has ended: they are counted anew"
+    for _ in range(2):
+        for trial_id in (first, second):
+            put_off(search, trial_id)
+        assert given(search, 2) == [first, second]
+    put_off(search, second, "no_room")
+    assert given(search, 1) == [second], "the first one was put off twice, and runs"
+    put_off(search, second, "no_room")
+    put_off(search, first, "no_room")
+    assert search.next() is None
+    assert search.is_over
+    assert search.gave_up == (
+        "each of 2 trials left was put off 3 times, and none ended in between; the last time: no_room: a node was lost"
+    )
+
+
+def test_a_trial_that_was_put_off_and_ends_all_the_same_does_not_come_again():
+    """As ASHA stops it, by an epoch of the lost attempt."""
+    search = search_for(spec_of(GRID), make_plan(spec_of(GRID)))
+    ids = given(search, 8)
+    put_off(search, ids[0])
+    search.take(ids[0], ended_event([0.5], "stopped"))
+    assert search.next() is None
+
+
+def test_tpe_goes_on_while_a_trial_is_put_off():
+    search = search_for(spec_of(TPE), make_plan(spec_of(TPE)))
+    first = search.next().trial.trial_id
+    put_off(search, first)
+    others = []
+    while (suggestion := search.next()) is not None and suggestion.trial.trial_id != first:
+        others.append(suggestion.trial.trial_id)
+        search.take(others[-1], ended_event([0.5]))
+    assert suggestion.trial.trial_id == first
+    assert len(others) >= 3

@@ -1,0 +1,167 @@
+"""The pool on a cluster that it shares: room that others hold, who waits for whom, what is given back."""
+
+from dataclasses import replace
+
+import pytest
+
+from scalestudy.orchestration.groups.model import Wanted
+from scalestudy.orchestration.groups.pool import YIELD_SECONDS
+from tests.support.pool_study import STALLED, everybody_acts, no_waiting, study_run, until_training
+
+__all__ = ["no_waiting"]
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
+
+def held(study, **taken):
+    """The cluster's nodes, with the slots that others hold."""
+    return [replace(node, taken=taken.get(node.node_id, 0)) for node in study.nodes(**study.slots)]
+
+
+def test_a_trial_waits_as_long_as_others_hold_its_room():
+    async def story(study):
+        await study.actor.set_nodes(held(study, a=1))
+        await study.request("t0", 2)
+        await study.settle(rounds=int(8 * STALLED))
+        assert study.kinds("t0") == [], "it is not put off"
+        wanted = await study.actor.share("none", [])
+        assert (wanted.num_workers, wanted.one_node, wanted.room, wanted.taken) == (2, True, 2, 1)
+        await study.actor.set_nodes(held(study))
+        assert await study.actor.share("none", []) is None
+
+    assert study_run(story, slots={"a": 2}).ended("t0").attempts == 1
+
+
+def test_what_own_groups_leave_no_room_for_is_not_wanted_from_others():
+    async def story(study):
+        await study.request("t0", 2, "hangs")
+        await until_training(study, "t0")
+        await study.actor.set_nodes(held(study, a=1))
+        await study.request("t1", 3)
+        assert await study.actor.share("none", []) is None, "without others, too, it would wait for t0"
+        await study.release("t0")
+        await study.release("t1")
+
+    study_run(story, slots={"a": 4})
+
+
+def test_a_cluster_that_grows_is_waited_for_and_told_what_is_wanted():
+    async def story(study):
+        await study.request("t0", 3)
+        await study.request("t1", 1)
+        await study.settle(rounds=int(8 * STALLED))
+        assert study.ended("t1").status == "finished"
+        assert study.kinds("t0") == []
+        assert await study.actor.share("none", []) == Wanted(num_workers=3, one_node=False, room=2, taken=0)
+        study.ray.slots["b"] = study.slots["b"] = 2
+        study.ray.hosts["b"] = study.hosts["b"] = "b"
+        await study.actor.set_nodes(held(study))
+
+    assert study_run(story, slots={"a": 2}, grows=True).ended("t0").status == "finished"
+
+
+def test_a_group_that_gets_no_room_is_withdrawn_and_its_trial_blamed_for_nothing():
+    async def story(study):
+        await study.request("t0", 2)
+        await study.ray.driver()
+        (fit,) = study.ray.fits.values()
+        await study.actor.set_nodes(held(study, a=1))
+        await study.actor.share("none", [fit.group_id])
+        assert not fit.alive
+        assert fit.tag in study.hands.removed
+        await study.ray.give_up(fit, "ActorDiedError", "controller_lost")
+        assert not study.pool.groups
+        await study.actor.set_nodes(held(study))
+
+    ended = study_run(story, slots={"a": 2}).ended("t0")
+    assert (ended.status, ended.attempts, ended.failures) == ("finished", 1, ())
+
+
+def test_a_group_whose_workers_are_there_is_not_withdrawn():
+    async def story(study):
+        await study.request("t0", 2)
+        await until_training(study, "t0")
+        (fit,) = study.ray.fits.values()
+        await study.actor.share("none", [fit.group_id])
+        assert fit.alive
+
+    study_run(story, slots={"a": 2})
+
+
+async def two_idle_groups(study):
+    await study.request("t0", 1)
+    await study.request("t1", 2)
+    await study.settle()
+    assert len(study.pool.groups) == 2
+
+
+async def wait_beside(study, demand, seconds):
+    await study.actor.share(demand, [])
+    study.clock.now += seconds
+    await study.tick()
+    await everybody_acts(study)
+    return sorted(group.num_workers for group in study.pool.groups.values())
+
+
+@pytest.mark.parametrize(("demand", "left"), [("none", [1, 2]), ("other", []), ("younger study", [1])])
+def test_idle_groups_are_given_back_while_others_wait(demand, left):
+    async def story(study):
+        await two_idle_groups(study)
+        assert await wait_beside(study, demand, YIELD_SECONDS - 0.5) == [1, 2]
+        assert await wait_beside(study, demand, 1.0) == left
+        await study.request("t2", 2)
+
+    assert study_run(story, slots={"a": 4}).ended("t2").status == "finished"
+
+
+def test_a_study_that_trains_keeps_no_idle_group_for_itself():
+    async def story(study):
+        await two_idle_groups(study)
+        await study.request("t2", 2, "hangs")
+        await until_training(study, "t2")
+        await wait_beside(study, "younger study", 1.0)
+        assert await wait_beside(study, "younger study", YIELD_SECONDS) == [2]
+        await study.release("t2")
+
+    study_run(story, slots={"a": 4})
+
+
+def test_a_group_that_has_just_become_idle_is_kept():
+    async def story(study):
+        await study.request("t0", 1)
+        await study.actor.share("other", [])
+        study.clock.now += YIELD_SECONDS + 1
+        await study.settle()
+        assert await wait_beside(study, "other", YIELD_SECONDS - 1) == [1]
+        assert await wait_beside(study, "none", 2.0) == [1], "nobody waits any more"
+
+    study_run(story, slots={"a": 2})
+
+
+def test_no_group_starts_ahead_of_need_while_others_wait():
+    async def story(study):
+        await study.actor.share("other", [])
+        await study.actor.prepare(2)
+        assert not study.pool.groups
+        await study.actor.share("none", [])
+        await study.actor.prepare(2)
+        assert len(study.pool.groups) == 1
+
+    study_run(story, slots={"a": 2})
+
+
+@pytest.mark.parametrize(("hosts", "flags"), [({}, ()), ({"a": "m", "b": "m"}, ("shared_node",))])
+def test_a_trial_on_a_machine_where_others_hold_room_is_flagged(hosts, flags):
+    async def story(study):
+        await study.request("t0", 2)
+        await until_training(study, "t0")
+        await study.actor.set_nodes(held(study, b=1))
+
+    assert study_run(story, slots={"a": 2, "b": 1}, hosts=hosts).ended("t0").flags == flags
+
+
+def test_a_trial_that_begins_beside_others_work_is_flagged():
+    async def story(study):
+        await study.actor.set_nodes(held(study, a=1))
+        await study.request("t0", 2)
+
+    assert study_run(story, slots={"a": 3}).ended("t0").flags == ("shared_node",)

@@ -114,6 +114,7 @@ class GroupPool:
         self._demanded_since: float | None = None
         self._ordered = 0  # groups so far
         self._leases = 0  # given so far
+        self._given_up: dict[str, int] = {}  # groups whose `fit()` has not returned → tag
         self._over: set[str] = set()  # trials that the study has done with
         self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group had served
 
@@ -270,6 +271,8 @@ class GroupPool:
         If the group never served a trial, the trials that wait for its size are put off: `fit()` itself has tried
         again. After a lost controller it has not, so that some further starts are tried.
         """
+        if (tag := self._given_up.pop(group_id, None)) is not None:
+            self.hands.remove_workers(tag)  # its controller may have asked for workers anew before it died
         group = self.groups.pop(group_id, None)
         if group is None:
             return
@@ -610,11 +613,12 @@ class GroupPool:
     def _give_up(self, group: Group, cause: Cause) -> None:
         """Ends a group at once, its workers and the controller that would start others."""
         del self.groups[group.group_id]
+        self._given_up[group.group_id] = group.tag
         self.starts = [start for start in self.starts if start.group_id != group.group_id]
         if group.assignment:
             self._break_attempt(group, cause)
-        self._kill_workers(group)
         self._end_fit(group)
+        self._kill_workers(group)
 
     def _end_fit(self, group: Group) -> None:
         """Ends a group's `fit()`, which may wait for minutes for workers that don't come."""

@@ -583,7 +583,7 @@ def test_a_group_that_starts_on_a_node_that_drains_is_given_up_and_its_trial_has
         await study.ray.driver()
         await study.ray.drain_node("a")
         assert [group.group_id for group in (await study.actor.snapshot()).groups] == ["group-2-of-2"]
-        assert len(study.hands.removed) == 2, "the workers, and what may still be started"
+        assert len(study.hands.removed) == 3, "the workers, and what was still started until the controller had died"
 
     study = study_run(story, slots={"a": 2, "b": 2})
     ended = study.ended("t0")

@@ -68,7 +68,9 @@ def test_a_group_that_gets_no_room_is_withdrawn_and_its_trial_blamed_for_nothing
         await study.actor.share("none", [fit.group_id])
         assert not fit.alive
         assert fit.tag in study.hands.removed
+        study.hands.removed.clear()
         await study.ray.give_up(fit, "ActorDiedError", "controller_lost")
+        assert fit.tag in study.hands.removed, "its controller may have asked for workers anew before it died"
         assert not study.pool.groups
         await study.actor.set_nodes(held(study))
 

@@ -1,0 +1,87 @@
+"""Studies that share a cluster: two at once beside a job that is no study, and one whose cluster must grow first."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from scalestudy.experiments.study.folder import StudyFolder
+from tests.support.drivers import SLOW, assert_recorded_once, outcome
+from tests.support.ray_heads import AUTOSCALED_PORT, autoscaled_head, head
+from tests.support.studies import command, scalestudy, write_spec
+
+PORT = 26479
+ADDRESS = f"127.0.0.1:{PORT}"
+EPOCHS = 2
+HELD_SECONDS = 20
+SIZES = {"sweep": {"num_gpus": [2, 4], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}}
+STUDY = {"workload": SLOW, "train": {"epochs": EPOCHS}, "resources": {"exclusive": False}, **SIZES}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    write_spec(folder, **STUDY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said(place):
+    """What two studies have printed that ran at once on four CPUs, two of which a job held at the beginning."""
+    foreign = [sys.executable, "-m", "tests.support.foreign_job", ADDRESS, "2", str(HELD_SECONDS)]
+    with head(4, PORT) as joined, subprocess.Popen(foreign, env=joined, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout.readline() == "held\n"
+        arguments = ("run", "study.yaml", "--address", ADDRESS)
+        studies = {
+            out: subprocess.Popen(
+                command(*arguments, "--out", out, "--set", f"tracking.uri=sqlite:///{out}.db"),
+                cwd=place,
+                env=joined,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for out in ("one", "two")
+        }
+        printed = {out: study.communicate(timeout=280)[0] for out, study in studies.items()}
+        assert job.wait(60) == 0, "nobody has disturbed it"
+    assert [study.returncode for study in studies.values()] == [0, 0], printed
+    return printed
+
+
+def test_both_end_with_every_trial_once_and_nobody_is_blamed(said, place):
+    results = [outcome(StudyFolder(place / out)) for out in said]
+    assert results[0] == results[1]
+    assert len(results[0]) == 2
+    for out in said:
+        trials = StudyFolder(place / out).read_trials()
+        assert [(trial["attempts"], trial.get("failures") or []) for trial in trials] == [(1, [])] * 2, out
+        assert_recorded_once(StudyFolder(place / out), place / f"{out}.db", EPOCHS)
+
+
+def test_who_waits_says_for_what(said):
+    """Both need all four CPUs in the end, so that one waits for the other."""
+    both = "".join(said.values())
+    assert re.search(
+        r"waiting for room for 4 workers \(\d+ s\): other work on the cluster holds the room of [1-4] of 4", both
+    )
+
+
+def test_what_trained_beside_others_is_flagged(said, place):
+    trials = [trial for out in said for trial in StudyFolder(place / out).read_trials()]
+    beside = [trial for trial in trials if trial["params"]["num_gpus"] == 2]
+    assert beside
+    assert all("shared_node" in trial["flags"] for trial in beside)
+    alone = [trial for trial in trials if trial["params"]["num_gpus"] == 4]
+    assert not any("shared_node" in trial["flags"] for trial in alone), "it had all four CPUs"
+
+
+def test_a_trial_larger_than_the_cluster_waits_for_its_autoscaler(tmp_path):
+    write_spec(tmp_path, **{**STUDY, "sweep": {**SIZES["sweep"], "num_gpus": [4]}})
+    with autoscaled_head(2, 1) as joined:
+        arguments = ("run", "study.yaml", "--address", f"127.0.0.1:{AUTOSCALED_PORT}", "--out", "out")
+        done = scalestudy(*arguments, cwd=tmp_path, **joined)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trial,) = StudyFolder(tmp_path / "out").read_trials()
+    assert (trial["status"], trial["attempts"], trial["world"]["nodes"]) == ("finished", 1, 2)

@@ -1,0 +1,74 @@
+"""Heads of Ray that `ray start` begins on this machine, for studies that join them from processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.studies import environment
+
+RAY = Path(sys.executable).parent / "ray"
+AUTOSCALED_PORT = 6379  # Ray's fake provider of nodes joins them to this one, whatever the head's port is
+
+
+@contextmanager
+def head(cpus: int, port: int, *arguments: str, **variables: str) -> Iterator[dict[str, str]]:
+    """A cluster of one node; yields the environment of processes that join it."""
+    home = tempfile.mkdtemp(prefix="head-")  # short: sockets lie under it
+    joined = environment(RAY_TMPDIR=home, RAY_AUTH_MODE="disabled")
+    options = [f"--port={port}", f"--num-cpus={cpus}", "--include-dashboard=false", *arguments]
+    try:
+        _ray("start", "--head", *options, variables={**joined, **variables})
+        yield joined
+    finally:
+        _ray("stop", "--force", variables=joined)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def autoscaled_head(cpus: int, most_others: int) -> Iterator[dict[str, str]]:
+    """A cluster that begins with one node, and whose autoscaler adds as many others, of as many CPUs, as it may."""
+    from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+
+    lists = ["initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"]
+    lists += ["head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude"]
+    types = {
+        "ray.head.default": {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 0},
+        "other": {"resources": {"CPU": cpus}, "node_config": {}, "min_workers": 0, "max_workers": most_others},
+    }
+    config = {
+        "cluster_name": "fake",
+        "max_workers": most_others,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 5,
+        "provider": {"type": "fake_multinode", "head_node_id": FAKE_HEAD_NODE_ID},
+        "available_node_types": types,
+        "head_node_type": "ray.head.default",
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in [*lists, "rsync_filter"]},
+        "file_mounts_sync_continuously": False,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "autoscaler.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        variables = {
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            "RAY_FAKE_CLUSTER": "1",
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID,
+        }
+        with head(cpus, AUTOSCALED_PORT, f"--autoscaling-config={file}", **variables) as joined:
+            yield joined
+
+
+def _ray(*arguments: str, variables: dict[str, str]) -> None:
+    done = subprocess.run(
+        [RAY, *arguments], env={**os.environ, **variables}, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

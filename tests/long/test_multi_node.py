@@ -35,9 +35,9 @@ def test_a_trial_that_loses_a_node_goes_on_elsewhere_without_a_changed_or_double
     assert set(nodes_of(hit)) == set(found["pool"]["room"])
 
 
-def test_a_trial_that_no_node_set_can_hold_any_more_is_told_so(found):
-    error = found["refused"]["error"]
-    assert (found["refused"]["status"], error["kind"]) == ("failed", "no_room")
+def test_a_trial_that_no_node_set_can_hold_any_more_is_put_off_and_told_so(found):
+    error = found["put_off"]["error"]
+    assert (found["put_off"]["attempt"], error["kind"]) == (1, "no_room")
     assert "room for 4 workers" in error["message"]
     assert "needs 5" in error["message"]
 

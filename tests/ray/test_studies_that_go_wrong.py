@@ -11,6 +11,7 @@ from scalestudy import run_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.cluster import checks as clusters
+from scalestudy.orchestration.storage.lock import lock_of
 from tests.ray.conftest import run_by_command
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
@@ -83,6 +84,28 @@ def test_no_file_and_no_row_of_mlflow_has_a_secret(done, module_place):
         rows = list(database.iterdump())
     assert any("scalestudy.trial_id" in row for row in rows)
     assert [row for row in rows if has_secret(row.encode())] == []
+
+
+def test_what_has_failed_can_be_run_again(done, module_place):
+    """It fails again, as a new attempt; what has ended otherwise stays as it is."""
+    folder = StudyFolder(done.folder)
+    before = {trial["trial_id"]: trial for trial in folder.read_trials()}
+    nothing = scalestudy("resume", folder.path, "--retry-failed", "--only", "no_room", cwd=module_place)
+    assert nothing.returncode == 2, nothing.stdout
+    assert "--only: no_room" in nothing.stderr
+    with lock_of(folder):
+        busy = scalestudy("resume", folder.path, "--retry-failed", cwd=module_place)
+    assert (busy.returncode, busy.stdout) == (2, "")
+    assert "is being run by process" in busy.stderr
+    assert {trial["trial_id"]: trial for trial in folder.read_trials()} == before
+
+    again = scalestudy("resume", folder.path, "--retry-failed", "--address", "local", cwd=module_place)
+    assert again.returncode == ExitCode.SOME_FAILED, again.stderr
+    after = {trial["trial_id"]: trial for trial in folder.read_trials()}
+    (failed,) = [trial_id for trial_id, trial in before.items() if trial["status"] == "failed"]
+    assert {trial_id for trial_id in after if after[trial_id] != before[trial_id]} == {failed}
+    assert (after[failed]["status"], after[failed]["attempts"]) == ("failed", 2)
+    assert len(folder.trials_file.read_text("utf-8").splitlines()) == len(before)
 
 
 def has_secret(content):

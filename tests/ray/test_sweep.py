@@ -53,8 +53,8 @@ class Run:
         spec = spec_of(text)
         self.journal = []
         self._records = {}
-        search = search_for(spec, make_plan(spec), past)
-        Sweep(search, pool=pool, order_of=order_of or order_by(curve_of), record=self.write).run(
+        self.search = search_for(spec, make_plan(spec), past)
+        Sweep(self.search, pool=pool, order_of=order_of or order_by(curve_of), record=self.write).run(
             concurrency=concurrency,
             folder=folder,
             should_stop=lambda: ends is not None and len(self.ended) >= ends,
@@ -118,6 +118,37 @@ def test_a_trial_that_has_no_order_fails_alone(pool, tmp_path):
     errors = [event.error for _, event in run.journal if isinstance(event, Ended) and event.error]
     assert [each.kind for each in errors] == ["config", "config"]
     assert [each.message for each in errors] == ["no such rate", "batch_size: 1; use more"]
+
+
+def put_off(times):
+    """Orders of trials that are put off so often, by their learning rate and number of workers."""
+    return order_by(curve_of, put_off=lambda trial: times.get((trial.learning_rate, trial.num_gpus), 0))
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_trials_that_are_put_off_come_after_the_others(pool, tmp_path, concurrency):
+    import ray
+
+    run = Run(pool, tmp_path, GRID, order_of=put_off({(0.1, 1): 2, (0.2, 2): 1}), concurrency=concurrency)
+    planned = {(trial.learning_rate, trial.num_gpus): trial.trial_id for trial in make_plan(spec_of(GRID)).trials}
+    late = [planned[0.1, 1], planned[0.2, 2]]
+    assert set(run.ended.values()) == {"finished"}
+    assert set(list(run.ended)[-2:]) == set(late), "they went to the back of the queue"
+    assert sorted(run.of(Retried)) == sorted([late[0], late[0], late[1]])
+    assert [len(run.epochs_of(trial_id)) for trial_id in planned.values()] == [2] * 6
+    released = [trial_id for call, trial_id in ray.get(pool.told.remote()) if call == "release"]
+    assert sorted(released) == sorted(planned.values()), "each once, at its end"
+    assert run.search.gave_up is None
+
+
+def test_a_sweep_ends_when_all_that_is_left_is_put_off_again_and_again(pool, tmp_path):
+    run = Run(pool, tmp_path, GRID, order_of=put_off({(0.1, 1): 9, (0.2, 2): 9}))
+    assert len(run.ended) == 4
+    assert len(run.of(Retried)) == 8, "once each before the others ended, and three times after"
+    assert "each of 2 trials left was put off 3 times" in run.search.gave_up
+    assert run.search.gave_up.endswith("no_room: the room is gone")
+    rest = Run(pool, tmp_path / "later", GRID, past=run.journal)
+    assert set(rest.ended) == set(run.of(Retried)), "a later run takes them up"
 
 
 def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):

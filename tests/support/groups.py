@@ -13,7 +13,7 @@ import ray
 
 from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
-from scalestudy.orchestration.groups.events import Ended, JournalEvent
+from scalestudy.orchestration.groups.events import Ended, JournalEvent, Retried
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources
 from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
@@ -53,11 +53,13 @@ class Pool:
     def events(
         self, trial_id: str, until: Callable[[JournalEvent], bool] = lambda event: isinstance(event, Ended)
     ) -> list[JournalEvent]:
-        """A trial's events up to and with the first one for which `until` holds."""
+        """A trial's events up to and with the first one for which `until` holds. What is put off is asked for again."""
         seen: list[JournalEvent] = []
         while not any(until(event) for event in seen):
-            asked = self.actor.events.remote(trial_id, self._leases[trial_id], len(seen))
-            seen.extend(ray.get(asked, timeout=120))
+            lease = self._leases[trial_id]
+            seen.extend(ray.get(self.actor.events.remote(trial_id, lease, len(seen)), timeout=120))
+            if seen and isinstance(seen[-1], Retried) and not ray.get(self.actor.follows.remote(trial_id, lease)):
+                self.follow_anew(trial_id)
         return seen
 
     def end_of(self, trial_id: str) -> Ended:

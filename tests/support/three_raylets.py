@@ -19,7 +19,7 @@ from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
-from scalestudy.orchestration.groups.events import EpochDone
+from scalestudy.orchestration.groups.events import EpochDone, Retried
 from tests.support.groups import Pool, group_pool, losses
 from tests.support.raylets import kill, raylets
 
@@ -73,14 +73,15 @@ def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     ended = pool.end_of(hit)
     seconds = time.monotonic() - killed_at
     small = pool.train(2, epochs=1)
-    refused = pool.end_of(large)
+    (put_off,) = pool.events(large, until=lambda event: isinstance(event, Retried))
+    pool.release(large)
     return {
         "plain": plain.to_facts(),
         "hit": ended.to_facts(),
         "same": losses(ended) == losses(plain),
         "seconds": seconds,
         "small": small.to_facts(),
-        "refused": refused.to_facts(),
+        "put_off": asdict(put_off),
         "pool": asdict(pool.look()),
     }
 

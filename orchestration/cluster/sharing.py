@@ -36,7 +36,7 @@ class Reservation:
         job: number of the Ray job that made it.
         memory: bytes that each of its bundles asks for; None: none, or not all the same.
         waits: whether it has no room yet.
-        held: what it holds on each node.
+        held: what it holds on each node, also while it waits for the rest, as after a node was lost.
     """
 
     key: str
@@ -74,7 +74,7 @@ def reservations() -> list[Reservation]:
                 job=job_of_placement_group(key),
                 memory=memory.pop() if len(memory) == 1 else None,
                 waits=facts["state"] in ("PENDING", "RESCHEDULING"),
-                held=held if facts["state"] == "CREATED" else {},
+                held=held,
             )
         )
     return found

@@ -239,7 +239,7 @@ class GroupHost:
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"
+            error = " ".join(f"{type(failure).__name__}: {failure}".split())
             not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"

@@ -278,7 +278,7 @@ class GroupPool:
             return
         if group.assignment:
             self._break_attempt(group, cause)
-        if cause == "controller_lost":
+        if error:
             self.hands.remove_workers(group.tag)  # a placement group outlives the actor that made it
         if not error or group.served or group.state == "stopping":
             return

@@ -26,7 +26,7 @@ Past = Sequence[tuple[str, JournalEvent]]
 
 OBJECTIVE = "objective"
 HITS = 3
-"""Times that each trial may be put off while no trial ends. After that the study breaks off."""
+"""Times that a trial may be put off while none ends. Then it waits for an end; the study ends if all that are left do."""
 
 
 class Suggestion(NamedTuple):
@@ -72,12 +72,20 @@ class Search:
     def next(self) -> Suggestion | None:
         """The next trial to run; None: there is none now, or `is_over`."""
         suggestion = self._source.next()
-        if suggestion is None and self._put_off and not self.gave_up:
-            suggestion = Suggestion(self._trials[self._put_off.pop(0)])
+        if suggestion is None:
+            suggestion = self._again()
         if suggestion is not None:
             self._trials[suggestion.trial.trial_id] = suggestion.trial
             self._running.add(suggestion.trial.trial_id)
         return suggestion
+
+    def _again(self) -> Suggestion | None:
+        """The first trial that was put off, but not so often that it waits until another has ended."""
+        trial_id = next((each for each in self._put_off if self._hits.get(each, 0) < HITS), None)
+        if trial_id is None:
+            return None
+        self._put_off.remove(trial_id)
+        return Suggestion(self._trials[trial_id])
 
     def put_off(self, trial_id: str) -> None:
         """A cause outside a trial has ended its attempt."""
@@ -93,8 +101,8 @@ class Search:
     @property
     def gave_up(self) -> str | None:
         """Why no trial that was put off comes again: each that is left was, `HITS` times, and none ended in between."""
-        left = [*self._running, *self._put_off]
-        if not self._put_off or any(self._hits.get(trial_id, 0) < HITS for trial_id in left):
+        left = self._put_off
+        if not left or self._running or any(self._hits.get(trial_id, 0) < HITS for trial_id in left):
             return None
         last = f"; the last time: {self._last_hit.kind}: {self._last_hit.message}" if self._last_hit else ""
         return f"each of {plural(len(left), 'trial')} left was put off {HITS} times, and none ended in between{last}"

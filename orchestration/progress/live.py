@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalestudy.orchestration.groups.events import WITH_MODEL, Ended, Retried, Running, TrialEvent
+from scalestudy.orchestration.groups.failures import OUTSIDE
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
 from scalestudy.training.records import utc_text
 
@@ -160,7 +161,8 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
         case Running():
             return "training" if event.attempt == 1 else f"training, attempt {event.attempt}"
         case Retried():
-            return f"attempt {event.attempt} lost: {event.error.message}"
+            put_off = ", and others come first" if event.error.kind in OUTSIDE else ""
+            return f"attempt {event.attempt} lost{put_off}: {event.error.message}"
         case Ended():
             value = finite_metric(event.epochs[-1]) if event.epochs else None
             last = "" if value is None else f", {progress.metric.title} {progress.metric.text(value, 4)}"

@@ -26,7 +26,7 @@ Past = Sequence[tuple[str, JournalEvent]]
 
 OBJECTIVE = "objective"
 HITS = 3
-"""Times that a trial may be put off while none ends. Then it waits for an end; the study ends if all that are left do."""
+"""Times that a trial may be put off while none ends. Then it waits for an end; the study breaks off if all left do."""
 
 
 class Suggestion(NamedTuple):

@@ -54,7 +54,7 @@ NO_TIMES = "its trials have recorded no time"
 NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
 FLAG_WORDS: Mapping[str, str] = {
     "oversubscribed": "more threads than cores",
-    "shared_node": "other trials ran on the same node",
+    "shared_node": "other work ran on the same node",
     "resumed": "resumed from a checkpoint",
     "warm_up_included": "too few steps to leave the warm-up out",
 }

@@ -15,7 +15,7 @@ FLAGGED = "†"
 """Follows a number that comes from timings with a flag."""
 FLAG_VERDICTS: Mapping[str, str] = {
     "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
-    "disturbed": "Other trials ran on the same node ({}): these timings are disturbed.",
+    "disturbed": "Other work ran on the same node ({}): these timings are disturbed.",
 }
 
 

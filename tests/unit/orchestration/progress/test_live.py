@@ -21,6 +21,8 @@ def test_events_in_words(progress, first):
     assert event_text(Running(attempt=2), progress) == "training, attempt 2"
     lost = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker died"))
     assert event_text(lost, progress) == "attempt 1 lost: a worker died"
+    put_off = Retried(attempt=1, error=TrialError(kind="node_lost", message="a node was lost"))
+    assert event_text(put_off, progress) == "attempt 1 lost, and others come first: a node was lost"
     assert event_text(ended(epochs=[epoch_of(1, 0.912345)]), progress) == (
         "finished in 2.0 s, test accuracy 0.9123 (0/2)"
     )

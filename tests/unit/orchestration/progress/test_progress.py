@@ -4,7 +4,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.timing_runs import timing_trials
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, TrialError
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Retried, Running, TrialError
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, sparkline
 from tests.support.epochs import epoch_of
 from tests.support.synthetic_studies import study_of
@@ -135,3 +135,13 @@ def test_the_progress_tells_timing_runs_apart():
     assert "2/2 trials" in progress.line()
     assert "1/4 timing runs" in progress.line()
     assert (progress.total, len(progress.statuses)) == (2, 2)
+
+
+def test_a_trial_that_is_put_off_rests_until_its_turn_comes(progress, first):
+    put_off = Retried(attempt=1, error=TrialError(kind="node_lost", message="m"))
+    take(progress, first, Running(attempt=1), epoch(1, 0.4), put_off)
+    assert (list(progress.running), list(progress.resting)) == ([], [first])
+    take(progress, first, Running(attempt=2))
+    assert (list(progress.running), list(progress.resting)) == ([first], [])
+    take(progress, first, Retried(attempt=2, error=TrialError(kind="stalled", message="m")))
+    assert list(progress.running) == [first], "it comes next"

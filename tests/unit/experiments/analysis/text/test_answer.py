@@ -162,7 +162,7 @@ def test_the_closing_line_names_flags_that_no_verdict_told():
     marked = list(flag_caveats(summary["cells"]).values())
     kinds = [{"kind": kind, "words": words} for kind, words in flag_caveats(summary["cells"]).items()]
     assert marked[0] == "Marked resumed (resumed from a checkpoint): 1 cell of 80."
-    assert marked[1].startswith("Marked shared_node (other trials ran on the same node): ")
+    assert marked[1].startswith("Marked shared_node (other work ran on the same node): ")
     summary["caveats"] = kinds
     assert answer_lines(summary)[-1].endswith(f"training time. {marked[0]}")
     summary["verdicts"] = []
@@ -176,7 +176,7 @@ def test_of_many_cells_three_are_named():
         words = flag_verdict_words("disturbed", labels[:count])
         return {"cause": "disturbed", "words": words, "evidence": dict.fromkeys(labels[:count], 1.0), "threshold": None}
 
-    few = f"Other trials ran on the same node ({', '.join(labels[:3])} and 2 more): these timings are disturbed."
+    few = f"Other work ran on the same node ({', '.join(labels[:3])} and 2 more): these timings are disturbed."
     assert verdict_words(verdict(5), rich_summary()) == few
     assert verdict_words(verdict(4), rich_summary()) == verdict(4)["words"]
     unsteady = {**verdict(5), "words": "Repeated timings differ by 75% (workers=1 batch=0).", "threshold": 0.2}

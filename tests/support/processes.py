@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -34,6 +36,17 @@ def named(pid: int, text: str) -> list[int]:
         edge = [child for child, parent in parents.items() if parent in map(str, edge)]
         found += edge
     return [child for child in found if text in title_of(child)]
+
+
+def mentioning(text: str) -> list[int]:
+    """The living processes of the machine in whose command line or environment a text stands; not this one."""
+    found = []
+    for pid in _numbers():
+        with suppress(OSError):
+            environment = (Path("/proc") / str(pid) / "environ").read_bytes()
+            if pid != os.getpid() and is_alive(pid) and (text in title_of(pid) or text.encode() in environment):
+                found.append(pid)
+    return found
 
 
 def _numbers() -> list[int]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.groups import wait_until
+from tests.support.processes import mentioning
 from tests.support.studies import environment
 
 RAY = Path(sys.executable).parent / "ray"
@@ -20,15 +23,29 @@ AUTOSCALED_PORT = 6379  # Ray's fake provider of nodes joins them to this one, w
 
 @contextmanager
 def head(cpus: int, port: int, *arguments: str, **variables: str) -> Iterator[dict[str, str]]:
-    """A cluster of one node; yields the environment of processes that join it."""
+    """A cluster of one node; yields the environment of processes that join it.
+
+    `ray stop` would end every Ray of the machine, so its processes are ended one by one.
+    """
     home = tempfile.mkdtemp(prefix="head-")  # short: sockets lie under it
     joined = environment(RAY_TMPDIR=home, RAY_AUTH_MODE="disabled")
     options = [f"--port={port}", f"--num-cpus={cpus}", "--include-dashboard=false", *arguments]
     try:
-        _ray("start", "--head", *options, variables={**joined, **variables})
+        started = subprocess.run(
+            [RAY, "start", "--head", *options],
+            env={**joined, **variables},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert started.returncode == 0, started.stdout + started.stderr
         yield joined
     finally:
-        _ray("stop", "--force", variables=joined)
+        for pid in mentioning(home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not mentioning(home), 20)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -65,10 +82,3 @@ def autoscaled_head(cpus: int, most_others: int) -> Iterator[dict[str, str]]:
         }
         with head(cpus, AUTOSCALED_PORT, f"--autoscaling-config={file}", **variables) as joined:
             yield joined
-
-
-def _ray(*arguments: str, variables: dict[str, str]) -> None:
-    done = subprocess.run(
-        [RAY, *arguments], env={**os.environ, **variables}, capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

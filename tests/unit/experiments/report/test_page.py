@@ -368,6 +368,15 @@ def test_texts_of_the_parts_are_escaped(summary):
     assert page.said.count(evil) == 5  # the answer, two captions, the law that is not there, above the predictions
 
 
+def test_what_did_not_finish_is_linked_from_the_first_screen(summary):
+    broken = {"status": "failed", "rank": 1, "message": "ValueError: bad", "trials": ["a", "b"]}
+    said = page_of({**summary, "failures": [broken, {**broken, "status": "diverged", "trials": ["c"]}]}).said
+    link, section = "Why 3 trials did not finish.", "Trials that did not finish"
+    assert said.index(link) < said.index("What to know before believing it") < said.index(section)
+    assert section not in page_of({**summary, "failures": []}).said
+    assert "did not finish." not in page_of({**summary, "failures": []}).said
+
+
 def test_a_table_that_is_too_long_has_the_best_cells(summary, monkeypatch):
     monkeypatch.setattr(page_module, "LONGEST_TABLE", 4_000)
     page = page_of(summary)

@@ -1,0 +1,56 @@
+"""What Ray tells of free room, placement groups and jobs, by the names that are private to it."""
+
+import ray
+
+from scalestudy.orchestration.cluster import ray_private
+from scalestudy.orchestration.cluster.nodes import alive_nodes
+from scalestudy.orchestration.cluster.sharing import WANTED, demand_of_others, reservations, used_by_others
+from tests.support.groups import wait_until
+
+
+def of(group):
+    """The reservation of a placement group; None: Ray does not list it."""
+    return next((each for each in reservations() if each.key == group.id.hex()), None)
+
+
+def used(ours=lambda each: False):
+    """CPUs of the only node that others hold."""
+    (node,) = alive_nodes()
+    return used_by_others([node], ray_private.available_per_node(), reservations(), ours)[node.node_id]["CPU"]
+
+
+def test_a_group_that_has_room_holds_it(cluster):
+    job = ray_private.job_number(ray.get_runtime_context().get_job_id())
+    before = used()
+    group = ray.util.placement_group([{"CPU": 1, "memory": 77}] * 2)
+    try:
+        ray.get(group.ready(), timeout=30)
+        (node,) = alive_nodes()
+        found = of(group)
+        assert (found.job, found.memory, found.waits, found.is_study) == (job, 77.0, False, True)
+        assert found.held[node.node_id]["CPU"] == 2
+        wait_until(lambda: used() == before + 2, 20)
+        wait_until(lambda: used(lambda each: each.key == found.key) == before, 20)
+    finally:
+        ray.util.remove_placement_group(group)
+    wait_until(lambda: of(group) is None, 20)
+    wait_until(lambda: used() == before, 20)
+
+
+def test_a_group_without_room_waits(cluster):
+    job = ray_private.job_number(ray.get_runtime_context().get_job_id())
+    group = ray.util.placement_group([{"CPU": 1}] * 50, name=WANTED)
+    try:
+        found = wait_until(lambda: of(group), 20)
+        assert (found.waits, found.held, found.memory, found.is_study) == (True, {}, None, True)
+        assert demand_of_others(reservations(), job) == "none", "it is this job's own"
+        assert demand_of_others(reservations(), job + 1) == "other", "of an older study"
+        assert demand_of_others(reservations(), job - 1) == "younger study"
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def test_a_cluster_of_this_machine_does_not_grow(cluster):
+    assert ray_private.most_resources() is None
+    assert not ray_private.is_autoscaled()
+    assert cluster.growth is None

@@ -168,7 +168,7 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
             last = "" if value is None else f", {progress.metric.title} {progress.metric.text(value, 4)}"
             error = f": {event.error.message}" if event.error else ""
             done = f"({len(progress.statuses)}/{progress.total})"
-            return f"{event.status.replace('_', ' ')} in {event.wall_seconds:.1f} s{last}{error} {done}"
+            return f"{event.status.replace('_', ' ')} after {event.train_seconds:.1f} s of training{last}{error} {done}"
     return None
 
 

@@ -259,7 +259,7 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
     assert "overhead_ratio" in printed.stdout
     assert f"report: {done.report}" in printed.stdout
     assert f"MLflow: sqlite:///{place / 'mlflow.db'}" in printed.stdout
-    assert printed.stdout.count("finished in") == 4
+    assert printed.stdout.count("finished after") == 4
 
 
 def test_a_plan_after_a_run_knows_what_it_costs(place):

@@ -28,7 +28,8 @@ def test_events_in_words(progress, first):
     )
     failed = ended("out_of_memory", "no memory")
     assert event_text(failed, progress) == "out of memory after 1.0 s of training: no memory (0/2)"
-    assert event_text(ended("diverged", epochs=[epoch_of(1, None)]), progress) == "diverged after 1.0 s of training (0/2)"
+    diverged = ended("diverged", epochs=[epoch_of(1, None)])
+    assert event_text(diverged, progress) == "diverged after 1.0 s of training (0/2)"
 
 
 def test_the_end_of_a_trial_of_an_error_in_words(progress):

@@ -94,8 +94,7 @@ class GroupHost:
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
-        """Begins to watch for wanted groups and for changes of the cluster. The pool knows the free room first."""
-        self._tell_room()
+        """Begins to watch for wanted groups and for changes of the cluster."""
         self._spawn(self._watch_orders)
         self._spawn(self._watch_nodes)
 
@@ -155,15 +154,8 @@ class GroupHost:
         import ray
 
         try:
-            nodes, reservations = clusters.alive_nodes(), sharing.reservations()
-            used = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, self._is_ours)
-            room = clusters.slots(
-                nodes,
-                device=self.resources.device,
-                cpus_per_worker=self.resources.cpus_per_worker,
-                gpus_per_worker=self.resources.gpus_per_worker,
-                used=self._used.take(used),
-            )
+            reservations = sharing.reservations()
+            room = room_beside_others(self.resources, self._used, reservations, self._is_ours)
             if room != self._room:
                 ray.get(self.pool.set_nodes.remote(room))
                 self._room = room
@@ -244,6 +236,24 @@ class GroupHost:
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
+
+
+def room_beside_others(
+    resources: GroupResources,
+    used: LeastUsed,
+    reservations: Sequence[Reservation],
+    ours: Callable[[Reservation], bool] = lambda _: False,
+) -> list[Node]:
+    """The room on each node that is alive, and what others hold of it. used: takes the sample."""
+    nodes = clusters.alive_nodes()
+    sample = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, ours)
+    return clusters.slots(
+        nodes,
+        device=resources.device,
+        cpus_per_worker=resources.cpus_per_worker,
+        gpus_per_worker=resources.gpus_per_worker,
+        used=used.take(sample),
+    )
 
 
 class _Wish:

@@ -15,8 +15,9 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.sections import Limits
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
-from scalestudy.orchestration.groups.host import GroupHost, GroupResources
+from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room_beside_others
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
@@ -90,7 +91,8 @@ class Engine:
         settings = PoolSettings(
             limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log), grows=grows
         )
-        self.pool = pool_actor().remote(nodes, settings)
+        free = room_beside_others(resources, LeastUsed(), reservations())
+        self.pool = pool_actor().remote(free, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
         self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say or logger.info)
 

@@ -312,12 +312,9 @@ class _Wish:
 
 def waits_for(wanted: Wanted, seconds: float) -> str:
     """What the study waits for, in words."""
-    workers, minutes = (
-        plural(wanted.num_workers, "worker"),
-        f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s",
-    )
+    waited = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
     if wanted.num_workers > wanted.room:
         why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, whose limit is its own"
     else:
         why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
-    return f"waiting for room for {workers} ({minutes}): {why}"
+    return f"waiting for room for {plural(wanted.num_workers, 'worker')} ({waited}): {why}"

@@ -1,0 +1,82 @@
+"""What the driver says while trials wait for room, and which groups it takes for unplaced. The rest needs Ray."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from scalestudy.orchestration.cluster.sharing import Reservation
+from scalestudy.orchestration.groups import host
+from scalestudy.orchestration.groups.host import SAY_SECONDS, UNPLACED_SECONDS, GroupHost, GroupResources, waits_for
+from scalestudy.orchestration.groups.model import Wanted
+
+RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
+WANTED = Wanted(num_workers=4, one_node=True, room=4, taken=3)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    moment = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(host.time, "monotonic", lambda: moment.now)
+    return moment
+
+
+@pytest.fixture
+def wish(monkeypatch):
+    """A wish whose placement groups are notes of what was asked."""
+    said, placed = [], []
+    wish = host._Wish(RESOURCES, said.append)
+    monkeypatch.setattr(wish, "_place", lambda wanted: placed.append(wanted.num_workers))
+    monkeypatch.setattr(wish, "drop", lambda: placed.append(None))
+    return SimpleNamespace(show=wish.show, said=said, placed=placed)
+
+
+def test_what_is_waited_for_in_words():
+    assert waits_for(WANTED, 10) == (
+        "waiting for room for 4 workers (10 s): other work on the cluster holds the room of 3 of 4"
+    )
+    assert waits_for(replace(WANTED, num_workers=1), 120).startswith("waiting for room for 1 worker (2 min): ")
+    assert waits_for(replace(WANTED, num_workers=8), 70) == (
+        "waiting for room for 8 workers (1 min): the cluster has room for 4 until its autoscaler adds nodes, whose "
+        "limit is its own"
+    )
+
+
+def test_it_is_said_after_ten_seconds_and_then_every_minute(clock, wish):
+    for _ in range(int(UNPLACED_SECONDS + 2 * SAY_SECONDS) + 1):
+        wish.show(WANTED)
+        clock.now += 1
+    assert [text.partition("(")[2].partition(")")[0] for text in wish.said] == ["10 s", "1 min", "2 min"]
+    assert set(wish.placed) == {None, 4}
+    assert wish.placed.count(None) == 1, "what is there already stays"
+
+
+def test_another_wait_is_counted_from_its_own_beginning(clock, wish):
+    wish.show(WANTED)
+    clock.now += UNPLACED_SECONDS - 1
+    wish.show(None)
+    wish.show(WANTED)
+    clock.now += UNPLACED_SECONDS - 1
+    wish.show(WANTED)
+    wish.show(replace(WANTED, num_workers=2))
+    clock.now += UNPLACED_SECONDS - 1
+    wish.show(replace(WANTED, num_workers=2))
+    assert wish.said == []
+
+
+def test_a_group_that_waits_for_long_for_its_room_is_unplaced(clock, tmp_path):
+    groups = GroupHost(None, RESOURCES, tmp_path)
+    groups._tags = {7.0: "group-1-of-2", 8.0: "group-2-of-2"}
+    waiting = Reservation(key="a", name="", job=1, memory=7.0, waits=True)
+    others = [Reservation(key="b", name="", job=1, memory=8.0, waits=False), replace(waiting, key="c", memory=9.0)]
+    assert groups._long_unplaced([waiting, *others]) == []
+    clock.now += UNPLACED_SECONDS + 1
+    assert groups._long_unplaced([waiting, *others]) == ["group-1-of-2"]
+    assert groups._long_unplaced(others) == []
+    assert groups._long_unplaced([waiting, *others]) == [], "it had room in between"
+
+
+def test_what_a_worker_asks_for():
+    assert RESOURCES.per_worker(5) == {"CPU": 2, "memory": 5}
+    assert RESOURCES.per_worker() == {"CPU": 2}
+    assert replace(RESOURCES, device="cuda", gpus_per_worker=0.5).per_worker() == {"CPU": 2, "GPU": 0.5}

@@ -110,16 +110,21 @@ def plan(
     measure: Annotated[
         bool, typer.Option("--measure", help="Train one cheap cell for some steps here, at most a minute.")
     ] = False,
+    extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the trials, their order and their cost. Runs no study."""
     from scalestudy.orchestration.commands.plan import plan_study
 
-    planned = plan_study(spec, set_ or (), slots=slots, nodes=nodes, storage=storage, measure=measure)
+    if extend is not None:
+        extend = _study(extend, acts=True)
+    planned = plan_study(spec, set_ or (), slots=slots, nodes=nodes, storage=storage, measure=measure, extend=extend)
     if as_json:
         print(json.dumps(planned.to_dict(), indent=1))
     else:
-        show.plan(Console(), planned.spec, planned.plan, planned.cost, planned.expected, planned.rests_on)
+        show.plan(
+            Console(), planned.spec, planned.plan, planned.cost, planned.expected, planned.rests_on, planned.extends
+        )
 
 
 @app.command("inspect")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.estimate import Between, Estimate, estimate, trial_spans
 from scalestudy.experiments.plan.plan import Plan, make_plan
 from scalestudy.experiments.plan.timing_runs import runs_each
@@ -18,6 +19,7 @@ from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device, s
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
     check_callables,
     check_configs,
@@ -81,18 +83,22 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStudy:
-    """What `plan` says of a study. rests_on: the timings behind its figures, a line each."""
+    """What `plan` says of a study.
+
+    rests_on: the timings behind its figures, a line each. extends: what an extended study has already; None: it is new.
+    """
 
     spec: StudySpec
     plan: Plan
     cost: Estimate
     expected: Forecast
     rests_on: tuple[str, ...]
+    extends: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         figures = {"estimate": self.cost.to_dict(), "schedule": self.expected.to_dict()}
-        return {**self.plan.to_dict(), **figures, "rests_on": list(self.rests_on)}
+        return {**self.plan.to_dict(), **figures, "rests_on": list(self.rests_on), "extends": self.extends}
 
 
 def plan_study(
@@ -103,17 +109,18 @@ def plan_study(
     nodes: int = 1,
     storage: str | None = None,
     measure: bool = False,
+    extend: str | Path | None = None,
 ) -> PlannedStudy:
     """Plans a study by the timings that earlier ones left; with `measure` also by some steps that are trained now.
 
-    storage: a folder or URI with earlier studies, beside the usual places. Raises SpecError or RequestError for a study
-    that can't be, and what `measure_cells` raises.
+    storage: a folder or URI with earlier studies, beside the usual places. extend: of the study that the spec extends.
+    Raises SpecError or RequestError for a study that can't be, and what `measure_cells` raises.
     """
     from scalestudy.orchestration.commands.measure import measure_cells
 
     spec = read_spec(source, overrides)
     check_callables(spec)
-    plan = make_plan(spec)
+    spec, plan, extends = (spec, make_plan(spec), None) if extend is None else what_is_left(open_extended(spec, extend))
     trials = known_trials(spec, plan)
     room = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
     device, threads = choose_device(spec.resources.device, room), spec.resources.cpus_per_worker
@@ -130,8 +137,30 @@ def plan_study(
         rests_on.append(measured.words)
     cost = estimate(plan, timed, runs_each(spec), corners=trials)
     return PlannedStudy(
-        spec=spec, plan=plan, cost=cost, expected=forecast(spec, plan, timed, room), rests_on=tuple(rests_on)
+        spec=spec,
+        plan=plan,
+        cost=cost,
+        expected=forecast(spec, plan, timed, room),
+        rests_on=tuple(rests_on),
+        extends=extends,
     )
+
+
+def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
+    """The spec and the plan of an extended study without the trials that have ended, and how many these are, in words.
+
+    Of a search, and of a factorised study, the plan stays whole: which trials follow is known only after the run.
+    """
+    ended = [trial for trial in study.plan.trials if trial.trial_id in study.history.ended]
+    verb = "has ended and does" if len(ended) == 1 else "have ended and do"
+    words = f"{plural(len(ended), 'trial')} of {study.folder.address} {verb} not run again"
+    if study.plan.to_suggest or study.plan.factorised:
+        return study.spec, study.plan, f"{words}; the figures count them too"
+    left = tuple(trial for trial in study.plan.trials if trial.trial_id not in study.history.ended)
+    if not left:
+        problem = f"--extend: {study.folder.address}: every trial of the spec has ended there"
+        raise RequestError(problem, "add a value to the spec's sweep")
+    return study.spec, replace(study.plan, trials=left), words
 
 
 def forecast(

@@ -35,8 +35,12 @@ def plan(
     cost: Estimate,
     expected: Forecast | None = None,
     rests_on: Sequence[str] = (),
+    extends: str | None = None,
 ) -> None:
-    """Prints the trials in their order, what they cost, by which timings, and when they are expected to run."""
+    """Prints the trials in their order, what they cost, by which timings, and when they are expected to run.
+
+    extends: what an extended study has already.
+    """
     from scalestudy.orchestration.commands.plan import cost_lines, forecast_lines
 
     if planned.trials:
@@ -53,7 +57,7 @@ def plan(
     bound = "at most " if planned.to_suggest or spec.stops_at_target else ""
     totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
     console.print(Text(f"{spec.name}: {bound}{totals}"))
-    for line in (*spec.notes, *stop_lines(spec), *factorised_lines(planned, cost)):
+    for line in (*([extends] if extends else []), *spec.notes, *stop_lines(spec), *factorised_lines(planned, cost)):
         console.print(Text(line), soft_wrap=True)
     for line in cost_lines(cost, spec.targets.price_per_gpu_hour, rests_on):
         console.print(Text(line), soft_wrap=True)

@@ -7,6 +7,8 @@ import pytest
 
 from scalestudy.experiments.plan.estimate import estimate
 from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.cluster.nodes import ClusterNode
 from scalestudy.orchestration.commands.plan import (
     bar,
@@ -17,6 +19,8 @@ from scalestudy.orchestration.commands.plan import (
     gpus_here,
     machines,
 )
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.opening import open_new
 from scalestudy.orchestration.study.schedule import GroupSpan, TrialSpan
 from tests.support.studies import scalestudy, write_spec
 from tests.support.synthetic_studies import spec_of, study_of
@@ -166,3 +170,38 @@ def test_the_command(tmp_path):
         "room for 4 + 4 workers"
         in scalestudy("plan", "study.yaml", "--slots", "4", "--nodes", "2", cwd=tmp_path).stdout
     )
+
+
+# --- a study that grows -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A study of the small spec, of which one trial has ended."""
+    spec = write_spec(tmp_path)
+    opened = open_new(read_spec(str(spec), ()), tmp_path / "out")
+    opened.write()
+    first = opened.plan.trials[0]
+    (record,) = [each for each in study_of(spec.read_text())[2] if each["trial_id"] == first.trial_id]
+    Journal(opened.folder.journal_folder).append(first.trial_id, {"type": "ended", **record})
+    opened.folder.append_trial(record)
+    return tmp_path
+
+
+def test_what_has_ended_is_not_planned_again(begun):
+    more = ["--set", "sweep.learning_rate=[0.1, 0.2, 0.4]"]
+    planned = json.loads(scalestudy("plan", "study.yaml", "--extend", "out", "--json", *more, cwd=begun).stdout)
+    ended = [line["trial_id"] for line in StudyFolder(begun / "out").read_trials()]
+    assert len(planned["trials"]) == planned["estimate"]["trials"] == 2 * 3 - 1
+    assert not {trial["trial_id"] for trial in planned["trials"]} & set(ended)
+    told = scalestudy("plan", "study.yaml", "--extend", "out", *more, cwd=begun).stdout
+    assert f"1 trial of {begun / 'out'} has ended and does not run again" in " ".join(told.split())
+
+
+def test_what_run_refuses_to_extend_is_not_planned_either(begun):
+    refused = scalestudy("plan", "study.yaml", "--extend", "out", "--set", "name=other", cwd=begun)
+    assert refused.returncode == 2
+    assert "--extend:" in refused.stderr
+    assert "is the study small, not other" in refused.stderr
+    nothing = scalestudy("plan", "study.yaml", "--extend", "nowhere", cwd=begun)
+    assert (nothing.returncode, nothing.stdout) == (2, "")

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.orchestration.groups.events import WITH_MODEL, Ended, Retried, Running, TrialEvent
 from scalestudy.orchestration.groups.failures import OUTSIDE
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
@@ -168,7 +169,8 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
             last = "" if value is None else f", {progress.metric.title} {progress.metric.text(value, 4)}"
             error = f": {event.error.message}" if event.error else ""
             done = f"({len(progress.statuses)}/{progress.total})"
-            return f"{event.status.replace('_', ' ')} after {event.train_seconds:.1f} s of training{last}{error} {done}"
+            trained = f"{event.status.replace('_', ' ')} after {seconds_text(event.train_seconds)} of training"
+            return f"{trained}{last}{error} {done}"
     return None
 
 

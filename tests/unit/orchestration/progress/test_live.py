@@ -24,18 +24,18 @@ def test_events_in_words(progress, first):
     put_off = Retried(attempt=1, error=TrialError(kind="node_lost", message="a node was lost"))
     assert event_text(put_off, progress) == "attempt 1 lost, and others come first: a node was lost"
     assert event_text(ended(epochs=[epoch_of(1, 0.912345)]), progress) == (
-        "finished after 1.0 s of training, test accuracy 0.9123 (0/2)"
+        "finished after 1.00 s of training, test accuracy 0.9123 (0/2)"
     )
     failed = ended("out_of_memory", "no memory")
-    assert event_text(failed, progress) == "out of memory after 1.0 s of training: no memory (0/2)"
+    assert event_text(failed, progress) == "out of memory after 1.00 s of training: no memory (0/2)"
     diverged = ended("diverged", epochs=[epoch_of(1, None)])
-    assert event_text(diverged, progress) == "diverged after 1.0 s of training (0/2)"
+    assert event_text(diverged, progress) == "diverged after 1.00 s of training (0/2)"
 
 
 def test_the_end_of_a_trial_of_an_error_in_words(progress):
     progress.metric = StudyMetric(name="mse", mode="min", share=False)
     text = event_text(ended(epochs=[epoch_of(1, 0.0123456, metric="mse")]), progress)
-    assert text == "finished after 1.0 s of training, test mse 0.01235 (0/2)"
+    assert text == "finished after 1.00 s of training, test mse 0.01235 (0/2)"
 
 
 def test_lines(progress, first):
@@ -50,7 +50,7 @@ def test_lines(progress, first):
     assert screen.getvalue().splitlines() == [
         "[  0:00] 2 trials in runs/x",
         f"[  0:00] {name}: training",
-        f"[  0:00] {name}: finished after 1.0 s of training (1/2)",
+        f"[  0:00] {name}: finished after 1.00 s of training (1/2)",
     ]
 
 
@@ -114,7 +114,7 @@ def test_odd_endings_stay_above_the_table(progress, first):
     view.close()
     shown = screen.getvalue()
     assert f"{name}: attempt 1 lost: a worker [died]" in shown
-    assert f"{name}: failed after 1.0 s of training: [red]bad[/red] (1/2)" in shown  # markup in a user's text is text
+    assert f"{name}: failed after 1.00 s of training: [red]bad[/red] (1/2)" in shown  # markup in a user's text is text
     assert "finished" not in shown
 
 

@@ -6,6 +6,7 @@ Every problem names file, line, field and value, then says what is wrong and the
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -73,12 +74,30 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-def _number_of(value: Any) -> str:
-    """A value as an item of a list: 0.75 for "75%"."""
-    text = str(value)
-    if text.endswith("%") and text[:-1].replace(".", "", 1).isdigit():
+def as_list(value: Any) -> str | None:
+    """The list to write in place of a value that is none: `[64, 128]` for the text "64, 128", `[0.9]` for "90%".
+
+    None for a mapping, null and empty or long text, of which no list can be told.
+    """
+    if isinstance(value, str):
+        items = [_item(part) for part in re.split(r"[,\s]+", value) if part]
+    else:
+        items = [] if value is None or isinstance(value, Mapping) else [shown(value)]
+    text = f"[{', '.join(items)}]"
+    return text if items and len(text) <= SHOWN_CHARACTERS else None
+
+
+def _item(text: str) -> str:
+    """A word of a text as an item of a list: 0.75 for "75%", a number and a name as they are."""
+    if re.fullmatch(r"\d+(\.\d+)?%", text):
         return f"{float(text[:-1]) / 100:g}"
-    return shown(value)
+    return text if re.fullmatch(r"[+-]?[\w.][\w.:+-]*", text) and not text.endswith(":") else shown(text)
+
+
+def not_a_list(value: Any) -> tuple[str, str]:
+    """What is wrong with a value where a list is meant, and the remedy: the text to write."""
+    text = as_list(value)
+    return "is not a list", f"write a list: {text}" if text else "list at least one value, or remove the key"
 
 
 def alternatives(values: Iterable[object]) -> str:
@@ -122,7 +141,7 @@ def explain(error: Mapping[str, Any], known_keys: Collection[str] = ()) -> tuple
         case "string_type":
             return "is not text", "write text; put quotes around what looks like a number"
         case "tuple_type" | "list_type":
-            return "is not a list", f"write a list: [{_number_of(error['input'])}]"
+            return not_a_list(error["input"])
         case "dict_type" | "model_type" | "model_attributes_type":
             return "is not a mapping", "write keys and values, `key: value`"
         case "greater_than":

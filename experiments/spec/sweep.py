@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from scalestudy.experiments.spec.errors import explain, shown, wrong
+from scalestudy.experiments.spec.errors import explain, not_a_list, wrong
 from scalestudy.experiments.spec.sections import (
     KINDS,
     Count,
@@ -118,8 +118,7 @@ class _Reader:
         if isinstance(raw, tuple):
             raw = list(raw)
         if not isinstance(raw, list):
-            remedy = f"write a list, such as [{shown(raw)}]" if not isinstance(raw, Mapping | None) else "write a list"
-            self._add((key,), raw, "is not a list", remedy)
+            self._add((key,), raw, *not_a_list(raw))
             return ()
         if not raw:
             self._add((key,), raw, "is an empty list", "list at least one value, or remove the key")

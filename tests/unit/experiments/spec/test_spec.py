@@ -115,7 +115,7 @@ BAD = [
     ("sweep: {num_gpus: [1, 0]}", "sweep.num_gpus", 2, "0 is too small; use at least 1"),
     ("sweep: {num_gpus: [-1]}", "sweep.num_gpus", 2, "-1 is too small"),
     ("sweep: {num_gpus: [2.0]}", "sweep.num_gpus", 2, "2.0 is not a whole number"),
-    ("sweep: {num_gpus: 2}", "sweep.num_gpus", 2, "write a list, such as [2]"),
+    ("sweep: {num_gpus: 2}", "sweep.num_gpus", 2, "write a list: [2]"),
     ("sweep: {num_gpus: []}", "sweep.num_gpus", 2, "empty list"),
     ("sweep:\n  num_gpus:\n    - 1\n    - 1", "sweep.num_gpus", 5, "1 is listed twice"),
     ("sweep: {num_gpus: [1]}\nsweep: {num_gpus: [2]}", "sweep", 3, "given twice"),
@@ -189,6 +189,34 @@ def test_bad_input_names_file_line_field_value_and_remedy(text, field, line, pie
     assert found[0].line == line
     assert found[0].text("study.yaml").startswith(f"study.yaml:{line}: {field}: ")
     assert found[0].remedy
+
+
+NO_LISTS = [
+    ("sweep", "batch_size", "64", "[64]"),
+    ("sweep", "batch_size", "'64'", "[64]"),
+    ("sweep", "batch_size", "64, 128", "[64, 128]"),
+    ("sweep", "learning_rate", "0.1 1e-2", "[0.1, 1e-2]"),
+    ("sweep", "learning_rate", "{choice: 0.1}", "[0.1]"),
+    ("sweep", "train.gradient_sync", "ddp, flat", "[ddp, flat]"),
+    ("sweep", "train.optimizer.momentum", "0.9", "[0.9]"),
+    ("targets", "accuracy", "0.9", "[0.9]"),
+    ("targets", "accuracy", "90%, 95%", "[0.9, 0.95]"),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "written", "listed"), NO_LISTS)
+def test_where_a_list_is_meant_the_error_has_the_text_to_write(section, key, written, listed):
+    (problem,) = problems_of(f"name: x\n{section}:\n  {key}: {written}\n")
+    assert (problem.field, problem.line) == (f"{section}.{key}", 3)
+    assert problem.text("study.yaml").endswith(f"is not a list; write a list: {listed}")
+    spec_of(f"name: x\n{section}:\n  {key}: {listed}\n")
+
+
+@pytest.mark.parametrize("written", ["null", "{low: 1}", "''", "'" + "1, " * 100 + "2'"])
+@pytest.mark.parametrize(("section", "key"), [("sweep", "batch_size"), ("targets", "accuracy")])
+def test_what_no_list_can_be_made_of_is_refused_without_one(section, key, written):
+    (problem,) = problems_of(f"name: x\n{section}: {{{key}: {written}}}\n")
+    assert (problem.message, problem.remedy) == ("is not a list", "list at least one value, or remove the key")
 
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "..", "", ".hidden", "-x", "a b", "x" * 65, "näme", "a\n", "a\0"])

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
+import sysconfig
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -144,11 +147,29 @@ def _load(path: str, path_or_name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but not something that it imports: Python's own message says it best
+        parent = error.name.rpartition(".")[0]
+        if parent:  # it was found, what is missing lies in it
+            raise InputError(f"{path_or_name!r}: there is no module {error.name!r}", "correct the name") from None
+        missing = f"{error.name}.py" if error.name == module_name else f"{error.name}/"
         raise InputError(
-            f"{path_or_name!r}: there is no module {error.name!r}",
-            f"correct the name, or call scalestudy in the folder of {error.name}.py, or put that folder on PYTHONPATH",
+            f"{path_or_name!r}: there is no module {error.name!r} in {' or '.join(searched_folders())}",
+            f"correct the name, or call scalestudy in the folder that has {missing}, or put that folder on PYTHONPATH",
         ) from None
     target: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(target):
         raise InputError(f"{path_or_name!r}: module {module_name!r} has no callable {attribute!r}", "correct the name")
     return target
+
+
+def searched_folders() -> list[str]:
+    """Where Python looks for a user's modules, in its order: `sys.path` without Python's own folders and packages."""
+    folders = [Path(entry).absolute() for entry in sys.path]  # "" is the current folder
+    own = Path(sysconfig.get_path("stdlib")).resolve()
+    found = [
+        str(folder)
+        for folder in folders
+        if folder.is_dir()
+        and not folder.resolve().is_relative_to(own)
+        and not {"site-packages", "dist-packages"} & {*folder.parts}
+    ]
+    return list(dict.fromkeys(found)) or [str(Path.cwd())]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from pathlib import Path
 
 import pytest
 
-from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, MODELS, call_with, check_name, resolve
+from scalestudy.training.registry import (
+    DATASETS,
+    GRADIENT_SYNCS,
+    MODELS,
+    call_with,
+    check_name,
+    resolve,
+    searched_folders,
+)
 
 
 @pytest.mark.parametrize("table", [MODELS, DATASETS, GRADIENT_SYNCS])
@@ -32,8 +41,21 @@ def test_a_missing_module_or_callable_is_a_value_error() -> None:
         resolve("nowhere.models:Net", MODELS)
     with pytest.raises(ValueError, match=r"there is no module 'scalestudy\.training\.nowhere'"):
         resolve("scalestudy.training.nowhere:Net", MODELS)
+    with pytest.raises(ValueError, match="that has nowhere/, or put that folder on PYTHONPATH"):
+        resolve("nowhere.models:Net", MODELS)
     with pytest.raises(ValueError, match="no callable 'PHASES'"):
         resolve("scalestudy.training.records:PHASES", MODELS)
+
+
+def test_the_folders_that_were_searched_are_those_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, mine = Path(pathlib.__file__).parent, tmp_path / "mine"
+    mine.mkdir()
+    packages = tmp_path / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    entries = ["", str(library), str(packages), "mine", str(mine), str(tmp_path / "none"), "/x/python311.zip"]
+    monkeypatch.setattr(sys, "path", entries)
+    assert searched_folders() == [str(tmp_path), str(mine)]
 
 
 def test_what_a_users_module_lacks_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

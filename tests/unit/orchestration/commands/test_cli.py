@@ -1,6 +1,7 @@
 """Commands on the command line. A few are processes; the others run in this one."""
 
 import json
+import os
 import socket
 import subprocess
 
@@ -9,6 +10,7 @@ import pytest
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
+from tests.support.project_files import REPOSITORY
 from tests.support.studies import command, environment, left_behind, write_spec
 from tests.support.studies import scalestudy as process
 
@@ -226,6 +228,24 @@ def test_a_callable_that_is_not_there(tmp_path):
     done = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
     assert_refused(done, 2, "no_such_module")
     assert left_behind(tmp_path) == ["study.yaml"]
+
+
+def test_a_model_is_looked_for_where_scalestudy_is_called_and_not_beside_the_spec(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / f"model_{folder.name}.py").write_text("def build(num_classes, in_channels): ...\n")
+        write_spec(folder, workload={"model": f"model_{folder.name}:build"})
+    write_spec(there, "elsewhere.yaml", workload={"model": "model_here:build"})
+    for spec in ("study.yaml", "../there/elsewhere.yaml"):
+        assert scalestudy("validate", spec, cwd=here).returncode == 0
+    refused = process("validate", "../there/study.yaml", cwd=here)
+    assert refused.returncode == 2
+    assert f"workload.model: 'model_there:build': there is no module 'model_there' in {here}" in refused.stderr
+    assert str(there) not in refused.stderr
+    assert "call scalestudy in the folder that has model_there.py, or put that folder on PYTHONPATH" in refused.stderr
+    paths = os.pathsep.join([str(REPOSITORY), "../there"])
+    assert process("validate", "../there/study.yaml", cwd=here, PYTHONPATH=paths).returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("sync",)])

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from scalestudy.experiments.analysis.measures.parts import NOTHING
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.orchestration.groups.events import WITH_MODEL, Ended, Retried, Running, TrialEvent
 from scalestudy.orchestration.groups.failures import OUTSIDE
@@ -111,7 +112,8 @@ class LiveTable:
     def _draw(self) -> RenderableType:
         progress, metric = self._progress, self._progress.metric
         waits = [f"{what} ({seconds:.0f} s)" for what, seconds in self._waiting().items()]
-        foot = Text(" · ".join([progress.line(), *waits]) if progress.statuses or waits else self._stage)
+        told = progress.statuses or progress.stopping or waits
+        foot = Text(" · ".join([progress.line(), *waits]) if told else self._stage)
         if not progress.running:
             return foot
         header = ("trial", "epoch", metric.title, "", "samples/s")
@@ -123,8 +125,8 @@ class LiveTable:
                 running.trial.run_name,
                 f"{len(values)}/{running.trial.train['epochs']}",
                 sparkline(values, share=metric.share),
-                "" if last is None else metric.text(last, 4),
-                "" if rate is None else f"{rate:,.0f}",
+                metric.text(last, 4) if last is not None else NOTHING if values else "",
+                "cut off" if progress.stopping else "" if rate is None else f"{rate:,.0f}",
             )
         return Group(table, foot)
 

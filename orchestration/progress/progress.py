@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.orchestration.groups.events import Ended, EpochDone, Retried, Running, TrialEvent
 from scalestudy.orchestration.groups.failures import OUTSIDE
@@ -47,7 +48,8 @@ class StudyProgress:
 
     trials: by id; a search adds some later. expected: trials of the study, None: those that are known. ended_before: by
     earlier runs of the study. statuses: how each trial ended, timing runs left out. timings: how each timing run ended.
-    resting: begun in an earlier run, and not taken up yet.
+    resting: begun in an earlier run, and not taken up yet. stopping: the study ends before its time, by Ctrl-C for
+    instance: what is in running is cut off.
     """
 
     trials: dict[str, TrialPlan]
@@ -60,6 +62,7 @@ class StudyProgress:
     timings: dict[str, str] = field(default_factory=dict)
     best: tuple[float, TrialPlan] | None = None
     resting: dict[str, RunningTrial] = field(default_factory=dict)
+    stopping: bool = False
 
     def catch_up(self, past: Iterable[tuple[str, TrialEvent]]) -> None:
         """Takes the events of the study's earlier runs, (trial id, event) each."""
@@ -107,9 +110,9 @@ class StudyProgress:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Time left at the pace so far; None before the first trial has ended."""
+        """Time left at the pace so far; None before the first trial has ended, and while the study stops."""
         ended = len(self.statuses) - self.ended_before
-        if not ended:
+        if not ended or self.stopping:
             return None
         return self.elapsed_seconds / ended * (self.total - len(self.statuses))
 
@@ -119,6 +122,8 @@ class StudyProgress:
         left = self.remaining_seconds
         if left is not None and len(self.statuses) < self.total:
             parts.append(f"about {clock(left)} left")
+        if self.stopping:
+            parts.append(f"stopping, {plural(len(self.running), 'trial')} cut off" if self.running else "stopping")
         odd = [status for status in list(self.statuses.values()) if status != "finished"]
         parts.extend(f"{odd.count(status)} {status.replace('_', ' ')}" for status in sorted(set(odd)))
         if self.total_timings:

@@ -164,6 +164,7 @@ class RunningStudy:
     def stop(self) -> None:
         """Ends the sweep soon, cleanly; safe in a signal handler."""
         self.stopping.set()
+        self.progress.stopping = True
         self.engine.stop_soon()
 
     def _opening_line(self) -> str:

@@ -79,6 +79,31 @@ def test_the_live_table(progress, first):
     assert row.split()[-4:] == ["2/3", "▂█", "0.9000", "12,346"]
 
 
+def test_a_trial_that_is_cut_off_is_not_shown_as_running(progress, first):
+    view, _, console = table(progress)
+    try:
+        take(progress, first, Running(attempt=1), epoch(1, 0.2), epoch(2, 0.9))
+        progress.stopping = True
+        view.stage("writing the report")
+        text = drawn(view, console)
+    finally:
+        view.close()
+    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    assert row.split()[-5:] == ["2/3", "▂█", "0.9000", "cut", "off"]
+    assert "0/2 trials · 0:00 elapsed · stopping, 1 trial cut off · best so far 0.9000" in text
+
+
+def test_a_value_that_is_no_number_leaves_no_gap_in_the_live_table(progress, first):
+    view, _, console = table(progress)
+    try:
+        take(progress, first, Running(attempt=1), epoch(1, 0.2), epoch(2, None))
+        text = drawn(view, console)
+    finally:
+        view.close()
+    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    assert row.split()[-4:] == ["2/3", "▂", "–", "100"]
+
+
 def test_the_live_table_of_another_metric(progress, first):
     progress.metric = StudyMetric(name="mse", mode="min", share=False)
     view, _, console = table(progress)

@@ -107,6 +107,18 @@ def test_the_line(progress, first):
     assert f"best so far 0.4000 ({progress.trials[first].run_name})" in text
 
 
+def test_a_study_that_stops_foretells_no_time(progress, first):
+    second = list(progress.trials)[1]
+    take(progress, first, Running(attempt=1), ended())
+    take(progress, second, Running(attempt=1), epoch(1, 0.4))
+    assert " left" in progress.line()
+    progress.stopping = True
+    assert " left" not in progress.line()
+    assert progress.line().startswith("1/2 trials · 0:00 elapsed · stopping, 1 trial cut off")
+    take(progress, second, ended())  # it came to its end all the same
+    assert progress.line().startswith("2/2 trials · 0:00 elapsed · stopping · best so far")
+
+
 def test_a_study_of_an_error_is_watched_by_its_error(progress, first):
     progress.metric = StudyMetric(name="mse", mode="min", share=False)
     take(progress, first, Running(attempt=1))

@@ -1,8 +1,10 @@
 """A study that runs: what ends it before its time."""
 
+from threading import Event
 from types import SimpleNamespace
 
 from scalestudy.orchestration.groups.events import Running
+from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study.running import RunningStudy
 
 
@@ -22,3 +24,13 @@ def test_an_entry_of_the_journal_that_another_process_has_written_is_a_lost_lock
     )
     assert RunningStudy._take(study, "t0", Running(attempt=1)) is None
     assert lost == ["lock"]
+
+
+def test_a_study_that_is_stopped_says_so_at_once():
+    """The view, which draws the progress, shows trials as cut off while their workers end."""
+    progress, told = StudyProgress({}), []
+    engine = SimpleNamespace(stop_soon=lambda: told.append(progress.stopping))
+    study = SimpleNamespace(stopping=Event(), progress=progress, engine=engine)
+    RunningStudy.stop(study)
+    assert study.stopping.is_set()
+    assert told == [True]

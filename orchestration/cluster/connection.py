@@ -185,8 +185,12 @@ def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), conne
 
     address = ray.get_runtime_context().gcs_address
     nodes = tuple(node for node in alive_nodes() if not node.draining)
-    most = None if home else most_resources()
-    growth = Growth(most=most) if most or (not home and is_autoscaled()) else None
+    growth = None if home else _growth()  # a cluster that was started here has no autoscaler
     return Cluster(
         address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here, growth=growth
     )
+
+
+def _growth() -> Growth | None:
+    most = most_resources()
+    return Growth(most=most) if most or is_autoscaled() else None

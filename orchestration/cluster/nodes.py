@@ -86,10 +86,9 @@ def slots(
     """
 
     def fit(node: ClusterNode, use: Mapping[str, float]) -> int:
-        by_cpu = 0 if node.draining else int((node.cpus - use.get("CPU", 0.0)) // cpus_per_worker)
-        # 1 // 0.2 is 4, so the quotient is rounded up a little
-        by_gpu = int((node.gpus - use.get("GPU", 0.0)) / gpus_per_worker + 1e-6) if device == "cuda" else by_cpu
-        return max(0, min(by_cpu, by_gpu))
+        cpus, gpus = node.cpus - use.get("CPU", 0.0), node.gpus - use.get("GPU", 0.0)
+        fitting = workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
+        return 0 if node.draining else max(0, fitting)
 
     def describe(node: ClusterNode) -> Node:
         total = fit(node, {})
@@ -97,6 +96,13 @@ def slots(
         return Node(node_id=node.node_id, slots=total, host=node.host, draining=node.draining, taken=taken)
 
     return [describe(node) for node in nodes]
+
+
+def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int, gpus_per_worker: float) -> int:
+    """How many workers of a device these CPUs and GPUs are enough for."""
+    by_cpu = int(cpus // cpus_per_worker)
+    # 1 // 0.2 is 4, so the quotient is rounded up a little
+    return min(by_cpu, int(gpus / gpus_per_worker + 1e-6)) if device == "cuda" else by_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +115,8 @@ class Growth:
         """The most workers that the grown cluster can have; infinity where the limit is not known."""
         if self.most is None:
             return math.inf
-        by_cpu = self.most.get("CPU", 0.0) // cpus_per_worker
-        return min(by_cpu, self.most.get("GPU", 0.0) // gpus_per_worker) if device == "cuda" else by_cpu
+        cpus, gpus = self.most.get("CPU", 0.0), self.most.get("GPU", 0.0)
+        return workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
 
 
 def place(

@@ -12,15 +12,7 @@ from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount
 from scalestudy.training.exceptions import StoreError, is_lost_peer, is_out_of_memory
 
 Cause = Literal[
-    "worker_lost",
-    "stalled",
-    "controller_lost",
-    "node_lost",
-    "no_room",
-    "preempted",
-    "tune_trial",
-    "time_limit",
-    "reported",
+    "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
 ]
 """How the end of an attempt was noticed."""
 ReportKind = FaultKind | Literal["left"]
@@ -37,7 +29,6 @@ CAUSE_TEXT: Mapping[str, str] = {
     "stalled": "no progress for limits.stalled_seconds",
     "controller_lost": "the Ray Train controller of the trial's workers died",
     "node_lost": "a node of the cluster was lost",
-    "no_room": "the room for the trial's workers went to other work on the cluster",
     "preempted": "a node is about to be removed, and the trial's workers have left it",
     "tune_trial": "the Tune process that follows the trial died",
     "storage": "the storage of the checkpoints failed",

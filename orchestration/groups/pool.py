@@ -56,7 +56,7 @@ from scalestudy.orchestration.groups.model import (
     Turn,
     Wanted,
 )
-from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, ahead, decide
+from scalestudy.orchestration.groups.placement import Action, Grant, GroupView, Placement, Request, Start, ahead, decide
 from scalestudy.orchestration.groups.trial_record import worker_flags
 
 STARTS_WITHOUT_SERVICE = 3
@@ -319,7 +319,7 @@ class GroupPool:
         self.demand = demand
         for group in [group for group in self.groups.values() if group.group_id in unplaced]:
             if group.state == "starting":
-                self._give_up(group, "no_room")
+                self._give_up(group)
         return None if self.closing else self._wanted()
 
     def enforce_limits(self) -> bool:
@@ -372,13 +372,7 @@ class GroupPool:
         if self.closing:
             return
         self._drain()
-        waiting = [self.requests[trial_id] for trial_id in self.waiting]
-        asking = [
-            Request(trial_id=request.trial_id, num_workers=request.num_workers)
-            for request in waiting
-            if request.num_workers <= self.room
-        ]
-        for action in decide(self.nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement):
+        for action in self._decide(self.nodes, self._asking()):
             if isinstance(action, Grant):
                 self._grant(self.requests[action.trial_id], self.groups[action.group_id])
             elif isinstance(action, Start):
@@ -438,22 +432,29 @@ class GroupPool:
         request.attempt += 1
         request.put_off = True
 
+    def _asking(self) -> list[Request]:
+        """The waiting trials that the cluster can hold, oldest first."""
+        waiting = [self.requests[trial_id] for trial_id in self.waiting]
+        return [
+            Request(trial_id=request.trial_id, num_workers=request.num_workers)
+            for request in waiting
+            if request.num_workers <= self.room
+        ]
+
+    def _decide(self, nodes: Sequence[Node], asking: Sequence[Request]) -> list[Action]:
+        """What to do on these nodes for the trials that ask; see `decide`."""
+        return decide(nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement)
+
     def _wanted(self) -> Wanted | None:
         """The first group that waits for others' work to end, or for the cluster to grow."""
-        waiting = [self.requests[trial_id] for trial_id in self.waiting]
-        fitting = [request for request in waiting if request.num_workers <= self.room]
-        if not fitting:
-            return self._wants(waiting[0]) if waiting and self.grows else None
-        empty = [replace(node, taken=0) for node in self.nodes]
-        request = [Request(trial_id=fitting[0].trial_id, num_workers=fitting[0].num_workers)]
-        now, alone = (
-            decide(nodes, self._views(), request, exclusive=self.exclusive, placement=self.placement)
-            for nodes in (self.nodes, empty)
-        )
-        return self._wants(fitting[0]) if alone and not now else None
+        first = self._asking()[:1]
+        if not first:
+            return self._wants(self.requests[self.waiting[0]].num_workers) if self.waiting and self.grows else None
+        alone = [replace(node, taken=0) for node in self.nodes]
+        held_up = self._decide(alone, first) and not self._decide(self.nodes, first)
+        return self._wants(first[0].num_workers) if held_up else None
 
-    def _wants(self, request: TrialRequest) -> Wanted:
-        size = request.num_workers
+    def _wants(self, size: int) -> Wanted:
         return Wanted(
             num_workers=size,
             one_node=self.placement == "pack" and any(node.slots >= size for node in self.nodes),
@@ -534,7 +535,7 @@ class GroupPool:
         for group in [group for group in self.groups.values() if group.slots.keys() & draining]:
             if group.state == "starting":
                 group.stop(self.clock())
-                self._give_up(group, "preempted")
+                self._give_up(group)
             elif group.state == "idle":
                 group.stop(self.clock())
             elif group.assignment:
@@ -610,8 +611,11 @@ class GroupPool:
         told = beats.stall(now, self.limits.stalled_seconds, wanted=wanted)
         return ("stalled", told) if told else None
 
-    def _give_up(self, group: Group, cause: Cause) -> None:
-        """Ends a group at once, its workers and the controller that would start others."""
+    def _give_up(self, group: Group, cause: Cause = "worker_lost") -> None:
+        """Ends a group at once, its workers and the controller that would start others.
+
+        cause: of its trial's lost attempt. A group that starts has no trial.
+        """
         del self.groups[group.group_id]
         self._given_up[group.group_id] = group.tag
         self.starts = [start for start in self.starts if start.group_id != group.group_id]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.sweep.search import Search
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
-
-logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 10.0
 DAY = 86_400.0
@@ -63,8 +60,8 @@ class Engine:
         placed: schedule.Placed,
         folder: StudyFolder,
         *,
-        grows: bool = False,
-        say: Callable[[str], None] | None = None,
+        grows: bool,
+        say: Callable[[str], None],
     ) -> None:
         """The engine that a spec asks for, for trials of these sizes.
 
@@ -94,7 +91,7 @@ class Engine:
         free = room_beside_others(resources, LeastUsed(), reservations())
         self.pool = pool_actor().remote(free, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
-        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say or logger.info)
+        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say)
 
     def run(
         self,

@@ -244,11 +244,14 @@ class RunningStudy:
         return [trial for trial in trainings if self.plan.is_swept(trial)]
 
     def _new_engine(self) -> Engine:
-        grows = self.ready.cluster.growth is not None
-        return Engine(self.spec, self.plan.sizes, self.ready.placed, self.folder, grows=grows, say=self._say)
-
-    def _say(self, text: str) -> None:
-        self.view.stage(text)
+        return Engine(
+            self.spec,
+            self.plan.sizes,
+            self.ready.placed,
+            self.folder,
+            grows=self.ready.cluster.growth is not None,
+            say=lambda text: self.view.stage(text),  # there is a view by then
+        )
 
     def _order(self, trial: TrialPlan) -> TrialOrder:
         place = self.folder.place_of(self.folder.checkpoints(trial.trial_id))

@@ -64,7 +64,7 @@ class Search:
         self._source, self._asha = source, asha
         self._trials = {trial.trial_id: trial for trial in trials}
         self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
-        self._running: set[str] = set()  # given, and neither ended nor put off
+        self._running: set[str] = set()  # see `runs`
         self._put_off: list[str] = []
         self._hits: dict[str, int] = {}  # by trial: times that it was put off since a trial ended
         self._last_hit: TrialError | None = None
@@ -86,6 +86,10 @@ class Search:
             return None
         self._put_off.remove(trial_id)
         return Suggestion(self._trials[trial_id])
+
+    def runs(self, trial_id: str) -> bool:
+        """Whether a trial was given, and has neither ended nor been put off since."""
+        return trial_id in self._running
 
     def put_off(self, trial_id: str) -> None:
         """A cause outside a trial has ended its attempt."""

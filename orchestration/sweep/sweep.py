@@ -95,7 +95,6 @@ class Sweep:
                 made is told first, as `Suggested`.
         """
         self._search, self._pool, self._order_of, self._record = search, pool, order_of, record
-        self._ended: set[str] = set()
 
     def deliver(self, trial_id: str, event: TrialEvent) -> bool:
         """Takes every event of a trial: journal, then search, then ASHA. Returns whether the trial stops here.
@@ -106,8 +105,6 @@ class Sweep:
         if written is None:
             return False
         self._search.take(trial_id, written)
-        if isinstance(written, Ended):
-            self._ended.add(trial_id)
         if not isinstance(written, EpochDone) or not self._search.stops(trial_id, written):
             return False
         self._end_after(trial_id, written.record.epoch)
@@ -180,10 +177,10 @@ class Sweep:
 
     def follower_ended(self, trial_id: str) -> None:
         """Tune has done with a trial's process: the trial's lease is given back, or the trial was put off."""
-        if trial_id in self._ended:
-            self.release(trial_id)
-        else:
+        if self._search.runs(trial_id):
             self._search.put_off(trial_id)
+        else:
+            self.release(trial_id)
 
     def release(self, trial_id: str) -> None:
         """Gives a trial's lease back."""

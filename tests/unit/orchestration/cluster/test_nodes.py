@@ -64,6 +64,8 @@ def test_a_cluster_that_may_grow_takes_larger_trials_up_to_its_limit():
     assert Growth(most={"CPU": 17.0}).slots(**cpu) == 8
     assert Growth(most={"CPU": 17.0, "GPU": 4.0}).slots(**{**cpu, "device": "cuda"}) == 4
     assert Growth(most={"CPU": 17.0}).slots(**{**cpu, "device": "cuda"}) == 0
+    shared = {"device": "cuda", "cpus_per_worker": 1, "gpus_per_worker": 0.2}
+    assert Growth(most={"CPU": 99.0, "GPU": 1.0}).slots(**shared) == 5, "as on a node"
     resources = Resources(cpus_per_worker=2)
     assert place(resources, [4000], [node()], Growth())[0] == "cpu"
     assert place(resources, [8], [node()], Growth(most={"CPU": 16.0}))[0] == "cpu"

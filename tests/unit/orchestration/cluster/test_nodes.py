@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.spec.sections import Resources
@@ -33,6 +33,7 @@ def test_workers_by_cores_and_gpus():
 
 
 @given(st.integers(1, 8), st.integers(1, 200))
+@example(1, 93)  # 1 / (1 / 93) is a little below 93
 def test_a_gpu_can_be_shared_by_as_many_workers_as_fit(gpus, workers_per_gpu):
     assert fit(node(cpus=2_000, gpus=gpus), device="cuda", gpus=1 / workers_per_gpu) == [gpus * workers_per_gpu]
 

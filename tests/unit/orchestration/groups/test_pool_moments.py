@@ -513,6 +513,26 @@ def test_the_part_of_a_lost_group_on_a_node_that_is_still_there_is_killed():
     assert (ended.status, ended.world.nodes) == ("finished", 2)
 
 
+@pytest.mark.parametrize(("lost", "order"), [("node", ["t0", "t1", "t0"]), ("worker", ["t0", "t0", "t1"])])
+def test_a_trial_that_has_lost_a_node_comes_after_those_that_wait(lost, order):
+    """One that has lost a worker goes on at once."""
+
+    async def story(study):
+        await study.request("t0", 4)
+        await study.request("t1", 4)
+        await until_training(study, "t0")
+        if lost == "node":
+            await study.ray.lose_node("b")
+            study.ray.slots["c"] = 2
+            await study.actor.set_nodes(study.nodes(a=2, c=2))
+        else:
+            await kill(0)(study)
+
+    study = study_run(story, slots={"a": 2, "b": 2}, hosts={"c": "c"})
+    leaders = [worker for worker in study.ray.history if worker.rank == 0]
+    assert [trial_id for worker in leaders for _, trial_id, _ in worker.taken] == order
+
+
 def test_a_size_that_no_node_set_can_hold_is_put_off_with_a_remedy_and_holds_nobody_back():
     async def story(study):
         await study.request("t0", 3)

@@ -151,6 +151,8 @@
     pareto(figure) {
       const answer = asked(),
         there = answer ? every.filter((cell) => shown(cell) && answer.seconds[cell] > 0) : [];
+      if (answer && answer.seconds.every((time) => time === null))
+        return `no cell ${answer.reached.some(Boolean) ? "has a time to" : "reached"} ${answer.target}`;
       if (!there.length) return false;
       figure.axes(
         { values: there.map((cell) => answer.seconds[cell]), log: true, label: `training seconds to ${answer.target}` },

@@ -124,13 +124,14 @@ const drawing = (() => {
         height: this.height,
         "aria-hidden": "true",
       });
-      this.empty = !this.drawing(this);
+      const drawn = this.drawing(this); // true, or why there is nothing to draw, or false
+      this.empty = drawn !== true;
       if (this.empty)
         this.svg.append(
           element(
             "svg:text",
             { x: this.width / 2, y: this.height / 2, "text-anchor": "middle", fill: css("--soft"), "font-size": 13 },
-            "no cell to draw: change the filters or the target",
+            drawn || "no cell to draw: change the filters or the target",
           ),
         );
       this.plot.replaceChildren(this.svg, this.tip);

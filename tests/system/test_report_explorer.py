@@ -204,6 +204,19 @@ def test_the_slider_says_what_recommend_says(page, folder):
         assert f"s to {target:g}" in texts(page, "#cells th")
 
 
+def test_above_the_hardest_target_that_a_cell_reached_the_page_says_so(browser, tmp_path: Path):
+    folder = folder_of(tmp_path / "hard-1", TEXT.replace("0.8]", "0.998]"), Law(noise=0.05, learning=150))
+    write_report(folder, 99.0)
+    browser.get(folder.report_file.as_uri())
+    assert "no cell reached" not in "".join(texts(browser, "#explore-pareto .plot"))
+    choose_target(browser, 24)
+    first, best = texts(browser, "#target-words p")
+    assert first.startswith("No cell reached a test accuracy of 0.998: the best, workers=")
+    assert best.startswith("Best test accuracy: ")
+    assert texts(browser, "#explore-pareto .plot") == ["no cell reached 0.998"]
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
 def test_cells_and_figures_can_be_taken_along(page, downloads):
     page.find_element(By.ID, "csv").click()
     page.find_element(By.CSS_SELECTOR, "#explore-pareto .png").click()

@@ -47,6 +47,18 @@ def test_at_every_target_the_slider_says_what_recommend_says():
         assert [labels[place] for place in answer["front"]] == found["pareto"]
 
 
+@pytest.mark.parametrize("targets", ["[0.6, 0.99]", "[0.99]"])
+def test_above_the_hardest_target_that_a_cell_reached_words_say_so_and_how_far_the_best_came(targets):
+    *_, data = explored(TEXT.replace("[0.6, 0.8]", targets))
+    above = [answer for answer in data["targets"] if not any(answer["reached"])]
+    assert above
+    assert above[-1] is data["targets"][-1]
+    for answer in above:
+        assert answer["words"][0]["text"].startswith(f"No cell reached a test accuracy of {answer['target']:g}")
+        assert ": the best, workers=1 batch=32 lr=0.2, came to 0.939 in 8 epochs" in answer["words"][0]["text"]
+        assert answer["words"][1]["topic"] == "Best test accuracy"
+
+
 def test_the_answered_target_has_the_times_of_the_summary():
     *_, summary, data = explored()
     answer = data["targets"][data["answered"]]

@@ -13,7 +13,7 @@ from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from scalestudy.experiments.analysis.measures.cells import learnt_label
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present
-from scalestudy.experiments.analysis.measures.records import TIMED
+from scalestudy.experiments.analysis.measures.records import COUNTED, TIMED
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     clipped,
@@ -108,6 +108,7 @@ def render_page(
         counts=summary["trials"],
         live=live,
         headline=headline(summary) if live is None else f"So far: {headline(summary)}",
+        nothing_ended=not any(summary["trials"].get(status) for status in COUNTED),
         answer=answer(summary),
         choices=cards,
         notes=notes,

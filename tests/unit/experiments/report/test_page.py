@@ -11,7 +11,7 @@ from scalestudy.experiments.report import draw
 from scalestudy.experiments.report import page as page_module
 from scalestudy.experiments.report.batch_figures import rate_map_figure, steps_figure
 from scalestudy.experiments.report.curves import metric_over_seconds
-from scalestudy.experiments.report.page import no_verdict
+from scalestudy.experiments.report.page import no_verdict, render_page
 from scalestudy.experiments.report.speedup_figures import speedup_figure
 from scalestudy.experiments.report.styles import Styles
 from scalestudy.experiments.report.target_figures import pareto_figure, predictions_figure, time_map_figure
@@ -375,6 +375,18 @@ def test_what_did_not_finish_is_linked_from_the_first_screen(summary):
     assert said.index(link) < said.index("What to know before believing it") < said.index(section)
     assert section not in page_of({**summary, "failures": []}).said
     assert "did not finish." not in page_of({**summary, "failures": []}).said
+
+
+def test_a_headline_that_tells_of_failed_trials_leads_to_their_causes():
+    text = "name: x\ntargets: {accuracy: [0.8]}\nsweep: {num_gpus: [1, 2]}"
+    failed, trained = (summary_of(text, endings=endings) for endings in ({"*": "failed"}, {}))
+    for summary in (failed, trained):
+        summary["study"]["study_id"] = "x-1"
+    told, page = headline(failed), render_page(failed, [], "name: x")
+    assert "(2 failed)" in told
+    assert f'<h1><a href="#unfinished">{told}</a></h1>' in page
+    assert 'id="unfinished"' in page
+    assert f"<h1>{headline(trained)}</h1>" in render_page(trained, [], "name: x")
 
 
 def test_a_table_that_is_too_long_has_the_best_cells(summary, monkeypatch):

@@ -27,7 +27,7 @@ from scalestudy.experiments.analysis.measures.units import (
     three_digits,
 )
 from scalestudy.experiments.analysis.text.advice import best_rows, book_table, evidence_words, shared_caveats
-from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, verdict_words
+from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, study_took, verdict_words
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
@@ -112,7 +112,7 @@ def render_page(
         answer=answer(summary),
         choices=cards,
         notes=notes,
-        cost=cost_words(summary),
+        cost=study_took(summary["cost"]),
         contents=contents(explored=bool(explored), beyond=bool(predictions.rows)),
         explored=explored,
         targets=0 if data is None else len(data["targets"]),
@@ -284,19 +284,6 @@ def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit
         "details": [*details, *([evidence] if evidence else [])],
         "caveats": caveats,
     }
-
-
-def cost_words(summary: Summary) -> str:
-    """A sentence about what the study itself took."""
-    cost = summary["cost"]
-    if cost["overhead_ratio"] is None:
-        return f"What the study took beside training is not known: {cost['why']}."
-    money = f", cost {money_text(cost['cost'])}" if cost["cost"] is not None else ""
-    return (
-        f"The study took {seconds_text(cost['wall_seconds'])} for {seconds_text(cost['critical_path_seconds'])} of "
-        f"training on its critical path, {cost['overhead_ratio']:.2f}× as long: start-up, evaluation and recording are "
-        f"the difference. All trainings together: {three_digits(cost['worker_seconds'])} worker-seconds{money}."
-    )
 
 
 def no_verdict(summary: Summary) -> str:

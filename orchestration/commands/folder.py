@@ -13,11 +13,12 @@ from shlex import quote
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
-from scalestudy.orchestration.progress.progress import StudyProgress, clock
+from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.advice import WISHES, Advice
 from scalestudy.orchestration.study.advice import advise as advise_by_records
@@ -47,8 +48,9 @@ class Status:
     """How a study stands.
 
     state: running, finished, stopped (cleanly) or interrupted (its process died). trials: by status, with the number
-    planned. wall_seconds: of all of its runs. silent_seconds: since the last sign of life of the process that runs it;
-    null when none does. best: the best value so far with its trial. unsent: journal entries that MLflow has not got.
+    planned. wall_seconds: over all its runs; once it has ended, as its report says. silent_seconds: since the last sign
+    of life of the process that runs it; null when none does. best: the best value so far with its trial.
+    unsent: journal entries that MLflow has not got.
     """
 
     study: str
@@ -96,7 +98,7 @@ def status_of(path: str | Path) -> Status:
             for trial_id, each in progress.resting.items()
         ),
         best={"value": progress.best[0], "trial": progress.best[1].run_name} if progress.best else None,
-        wall_seconds=history.wall_seconds_at(time.time()) if alive else history.wall_seconds,
+        wall_seconds=history.wall_seconds_at(time.time()) if alive else history.study_seconds,
         holder=f"process {alive.pid} on {alive.host}" if alive else None,
         silent_seconds=alive.silent_seconds if alive else None,
         unsent=max(0, journal.last_number - Cursor(folder.cursor_file).read()),
@@ -111,9 +113,10 @@ def status_lines(current: Status) -> list[str]:
     ended = sum(trials.values())
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in trials.items())
     by = f" by {current.holder}, seen {current.silent_seconds:.0f} s ago" if current.holder else ""
+    took = f"{'has taken' if current.holder else 'took'} {seconds_text(current.wall_seconds)} over all its runs"
     lines = [
         f"{current.study}: {current.state}{by}",
-        f"{ended}/{planned} trials ended{f' ({counts})' if counts else ''}, {clock(current.wall_seconds)} of running",
+        f"{ended}/{planned} trials ended{f' ({counts})' if counts else ''}; the study {took}",
     ]
     word = "running" if current.holder else "to go on"
     for trial in current.running:

@@ -93,8 +93,9 @@ def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
 def result(console: Console, done: StudyResult) -> None:
     """Prints the book's table, the answer, and where everything lies."""
     if done.summary is not None:
+        from scalestudy.experiments.analysis.measures.units import seconds_text
         from scalestudy.experiments.analysis.text.advice import caveats_of
-        from scalestudy.experiments.analysis.text.answer import answer_lines
+        from scalestudy.experiments.analysis.text.answer import answer_lines, study_took
 
         table_of(console, done.summary)
         console.print()
@@ -107,7 +108,9 @@ def result(console: Console, done: StudyResult) -> None:
         console.print()
         for failure in done.summary["failures"] or ():
             console.print(Text(failure_text(failure), style="red"), soft_wrap=True)
-        console.print(Text(cost_line(done.summary, done.wall_seconds)), soft_wrap=True)
+        console.print(Text(study_took(done.summary["cost"])), soft_wrap=True)
+        if done.wall_seconds is not None:
+            console.print(Text(f"This command took {seconds_text(done.wall_seconds)} from its start to its end."))
     places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
     for label, place in ((label, place) for label, place in places.items() if place):
         console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
@@ -161,18 +164,6 @@ def comparison(console: Console, compared: dict[str, Any]) -> None:
     console.print()
     for line in comparison_lines(compared):
         console.print(Text(line), soft_wrap=True)
-
-
-def cost_line(summary: dict[str, Any], command_seconds: float | None = None) -> str:
-    """Says `overhead_ratio` and its parts in one line. command_seconds: what this command took, from start to end."""
-    cost = summary["cost"]
-    wall, trained, ratio = cost["wall_seconds"], cost["train_seconds"], cost["overhead_ratio"]
-    if isinstance(wall, int | float) and isinstance(ratio, int | float):
-        parts = f"training {trained:.1f} s, overhead_ratio {ratio:.2f}"
-        if command_seconds is None:
-            return f"wall {wall:.1f} s, {parts}"
-        return f"wall {command_seconds:.1f} s (this command); study {wall:.1f} s, {parts}"
-    return f"training {trained:.1f} s" if isinstance(trained, int | float) else "nothing was trained"
 
 
 def failure_text(failure: dict[str, Any]) -> str:

@@ -246,7 +246,7 @@ def _answer(folder: StudyFolder, state: str) -> Figure:
 
 def _reached(chosen: Figure, target: float | None, metric: StudyMetric) -> str:
     if chosen["seconds"] is not None and target is not None:
-        return f"{marked_seconds(chosen)} to {metric.named(f'{target:g}')}"
+        return f"{marked_seconds(chosen)} of training to {metric.named(f'{target:g}')}"
     return f"{metric.text(chosen[metric.key]['value'])} {metric.title}"
 
 

@@ -68,6 +68,7 @@ class History:
     state: str = "new"
     origin: Origin | None = None
     earlier_seconds: float = 0.0  # that earlier runs of the study took
+    told_seconds: float | None = None  # all runs, as the last one's own last word has it; None: it said none
     began: float = 0.0  # this run's first event
     last_seen: float = 0.0
 
@@ -83,6 +84,11 @@ class History:
     def wall_seconds(self) -> float:
         """From the beginning to the last event of each run of the study, summed."""
         return self.wall_seconds_at(self.last_seen)
+
+    @property
+    def study_seconds(self) -> float:
+        """What a study that does not run took over all its runs: as its report says, else up to its last event."""
+        return self.wall_seconds if self.told_seconds is None else self.told_seconds
 
     def wall_seconds_at(self, now: float) -> float:
         """The same of a study that still runs, up to a moment."""
@@ -139,17 +145,17 @@ class History:
     def _take_study_event(self, event: StudyEvent, at: float) -> None:
         match event:
             case StudyBegan():
-                self.state, self.origin = "running", event.origin or self.origin
+                self.state, self.origin, self.told_seconds = "running", event.origin or self.origin, None
                 self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
                 self.began = at
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
             case EngineLost():
                 error = TrialError(kind="engine_lost", message=event.message)
             case StudyStopped():
-                self.state = "stopped"
+                self.state, self.told_seconds = "stopped", event.wall_seconds
                 return
             case StudyFinished():
-                self.state = "finished"
+                self.state, self.told_seconds = "finished", event.wall_seconds
                 return
         for record in self.open.values():
             record.cut(error)
@@ -184,6 +190,7 @@ class Recorder:
         self._metric = StudyMetric.of(study.spec.workload)
         self._best: tuple[float, str] | None = None
         self._answer: StudyAnswer | None = None
+        self._reported_seconds: float | None = None  # of the study, in the report
         self._states = states_of(study.folder)
         self.history = history
         for line in history.ended.values():
@@ -235,14 +242,17 @@ class Recorder:
         from scalestudy.experiments.report import write_report
 
         self._folder.share(self._folder.trials_file)
-        write_report(self._folder, wall_seconds=self.wall_seconds)
+        self._reported_seconds = self.wall_seconds
+        write_report(self._folder, wall_seconds=self._reported_seconds)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
         self._answer = answer_of(summary)
         return summary
 
     def close(self, *, interrupted: bool) -> None:
         """Writes the study's last word: in MLflow its runs end, and with the study the best model is logged."""
-        wall_seconds, answer = self.wall_seconds, self._answer
+        answer, wall_seconds = self._answer, self._reported_seconds
+        if wall_seconds is None:
+            wall_seconds = self.wall_seconds
         if interrupted:
             self.take_study(StudyStopped(open=tuple(self.history.open), wall_seconds=wall_seconds, answer=answer))
         else:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from scalestudy.experiments.analysis.text.answer import study_took
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.training.records import epoch_metrics, find_metric
@@ -253,10 +254,14 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
     assert any(line.startswith("waiting for Ray to start") for line in waits)
     assert all(line.startswith("waiting for ") for line in waits)
     assert "waiting for 1 worker to start" in printed.stdout
-    assert re.search(r"^wall \d+\.\d s \(this command\); study ", printed.stdout, re.MULTILINE)
+    assert re.search(r"^This command took [\d.]+ s from its start to its end\.$", printed.stdout, re.MULTILINE)
     assert "num_gpus (CPU)  batch   lr  epoch s  test acc  speed-up  efficiency" in printed.stdout
     assert "Recommended" in printed.stdout
-    assert "overhead_ratio" in printed.stdout
+    took = study_took(done.summary["cost"])
+    assert took in printed.stdout.splitlines()
+    assert took in done.report.read_text("utf-8")
+    status = scalestudy("status", done.folder, cwd=place).stdout
+    assert took.partition(",")[0].removeprefix("The study took ") in status
     assert f"report: {done.report}" in printed.stdout
     assert f"MLflow: sqlite:///{place / 'mlflow.db'}" in printed.stdout
     assert printed.stdout.count("finished after") == 4

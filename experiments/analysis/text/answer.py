@@ -239,6 +239,25 @@ def _sure_line(summary: Summary) -> Line | None:
     return Line("", " ".join(sentences)) if sentences else None
 
 
+def study_took(cost: Figure) -> str:
+    """What the study itself took, as sentences: its time over all its runs, beside its training, and worker-seconds.
+
+    cost: from `study_cost`.
+    """
+    wall, ratio = cost["wall_seconds"], cost["overhead_ratio"]
+    if wall is None:
+        return f"What the study took is not known: {cost['why']}."
+    took = f"The study took {seconds_text(wall)} over all its runs"
+    if ratio is None:
+        return f"{took}; {cost['why']}."
+    money = f", cost {money_text(cost['cost'])}" if cost["cost"] is not None else ""
+    return (
+        f"{took}, {ratio:.2f}× the {seconds_text(cost['critical_path_seconds'])} of training on its critical path: "
+        "start-up, evaluation and recording are the difference. "
+        f"All trainings together: {three_digits(cost['worker_seconds'])} worker-seconds{money}."
+    )
+
+
 def headline(summary: Summary) -> str:
     """The answer in one short sentence."""
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])

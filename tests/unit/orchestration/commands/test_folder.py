@@ -9,9 +9,11 @@ from scalestudy.experiments.spec.reading import STUDIES, SpecError, catalogue
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import (
+    Status,
     advise,
     compare_studies,
     rebuild_report,
+    status_lines,
     status_of,
     write_new_spec,
 )
@@ -133,6 +135,26 @@ def test_a_target_of_another_metric_is_any_number(tmp_path):
     with pytest.raises(RequestError, match="--accuracy: inf") as caught:
         advised(path, **{**WISHES, "accuracy": float("inf")})
     assert "test mse" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [(None, "the study took 108 s over all its runs"), ("process 7", "the study has taken 108 s over all its runs")],
+)
+def test_a_status_has_the_words_of_the_report_for_the_studys_time(holder, words):
+    current = Status(
+        study="x-1",
+        state="running" if holder else "finished",
+        trials={"planned": 2, "finished": 1},
+        running=(),
+        best=None,
+        wall_seconds=108.1,
+        holder=holder,
+        silent_seconds=0.5 if holder else None,
+        unsent=0,
+        folder="runs/x-1",
+    )
+    assert status_lines(current)[1] == f"1/2 trials ended (1 finished); {words}"
 
 
 def test_another_folder_is_refused(tmp_path):

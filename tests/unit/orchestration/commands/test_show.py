@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scalestudy.experiments.analysis.text.answer import study_took
 from scalestudy.experiments.plan.estimate import estimate
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands import show
@@ -74,7 +75,7 @@ def test_a_result():
     text = printed(show.result, done())
     assert f"report: {FOLDER / 'report.html'}" in text  # whole, however long: it is copied
     assert "MLflow: sqlite:////runs/mlflow.db" in text
-    assert "overhead_ratio" in text
+    assert "The study took" in text
     assert "num_gpus" in text
     assert "stopped" not in text
 
@@ -84,13 +85,14 @@ def test_failures_are_shown_as_the_user_wrote_them():
     assert "failed on rank 0: ValueError: [bold]x[/bold]" in text
 
 
-def test_the_line_of_costs():
-    cost = {"wall_seconds": 12.34, "train_seconds": 10.0, "overhead_ratio": 1.234}
-    assert show.cost_line({"cost": cost}) == "wall 12.3 s, training 10.0 s, overhead_ratio 1.23"
-    told = show.cost_line({"cost": cost}, 20.0)
-    assert told == "wall 20.0 s (this command); study 12.3 s, training 10.0 s, overhead_ratio 1.23"
-    nothing = {"wall_seconds": None, "train_seconds": None, "overhead_ratio": None}
-    assert show.cost_line({"cost": nothing}) == "nothing was trained"
+def test_the_studys_time_and_the_commands_are_told_apart():
+    ended = done()
+    took = study_took(ended.summary["cost"])
+    assert took.startswith("The study took ")
+    assert took in printed(show.result, ended).splitlines()
+    assert "This command" not in printed(show.result, ended)
+    text = printed(show.result, dataclasses.replace(ended, wall_seconds=125.0))
+    assert f"{took}\nThis command took 125 s from its start to its end.\nstudy:" in text
 
 
 def test_what_is_left_to_do():

@@ -69,7 +69,7 @@ def test_studies_are_listed_with_their_state_and_answer_the_latest_first(here):
     recommended, answer = summary(TINY)["recommendation"]["recommended"], rows[1].answer
     assert (answer["label"], answer["seconds"], answer["target"]) == (recommended["label"], recommended["seconds"], 0.8)
     assert answer["words"].startswith(f"{answer['label']}, ")
-    assert answer["words"].endswith(" s to 0.8")
+    assert answer["words"].endswith(" s of training to 0.8")
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -61,7 +61,10 @@ def test_a_study_from_its_start_to_its_report(study):
     assert writer.entries == list(Journal(folder.journal_folder).entries())
     assert summary == json.loads(folder.summary_file.read_text())
     assert folder.report_file.exists()
-    assert 0 < writer.entries[-1].event["wall_seconds"] < 60
+    took = summary["cost"]["wall_seconds"]
+    assert 0 < took < 60
+    assert writer.entries[-1].event["wall_seconds"] == took
+    assert History.of(writer.entries).study_seconds == took, "and not the time that the report took besides"
     best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
     assert writer.entries[-1].event["best"] == best["trial_id"]
     left = [path.name for path in (folder.path / "checkpoints").iterdir()]
@@ -379,6 +382,12 @@ def test_of_a_study_that_was_killed_the_open_trials_are_known():
     assert list(history.open) == ["b"]
     assert history.record_of("a") == history.record_of("never begun") == TrialRecord()
     assert history.wall_seconds == 50.0
+
+
+def test_a_study_that_ended_took_what_its_last_word_says():
+    begun, stopped = of_study("started"), of_study("stopped", open=[], wall_seconds=7.5)
+    assert History.of(entries(begun, stopped)).study_seconds == 7.5
+    assert History.of(entries(begun, stopped, of_study("resumed"), running("a"))).study_seconds == 10.0 + 10.0
 
 
 def test_a_trial_that_goes_on_has_its_epochs_attempts_time_and_failures():

@@ -13,7 +13,7 @@ from scalestudy.experiments.analysis.measures.units import (
     flag_verdict_words,
     range_text,
 )
-from scalestudy.experiments.analysis.text.answer import answer, headline, scaling_line, verdict_words
+from scalestudy.experiments.analysis.text.answer import answer, headline, scaling_line, study_took, verdict_words
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
 from tests.support.synthetic_studies import summary_of
 from tests.support.trials import Law
@@ -262,3 +262,25 @@ def test_the_best_metric_names_num_gpus_only_where_they_change_what_is_learnt(tr
     assert headline(summary).startswith(f"{headed} came furthest")
     missed = summary_of(f"{text}\ntargets: {{accuracy: [0.999]}}", Law(noise=0))
     assert headline(missed).startswith(f"No cell reached 0.999; {headed[:1].lower()}{headed[1:]} came furthest")
+
+
+COST = {
+    "wall_seconds": 108.1,
+    "overhead_ratio": 1.467,
+    "critical_path_seconds": 73.7,
+    "worker_seconds": 110.4,
+    "cost": None,
+    "why": None,
+}
+
+
+def test_what_a_study_took_in_words():
+    assert study_took(COST) == (
+        "The study took 108 s over all its runs, 1.47× the 73.7 s of training on its critical path: start-up, "
+        "evaluation and recording are the difference. All trainings together: 110 worker-seconds."
+    )
+    assert study_took({**COST, "cost": 2.5}).endswith("together: 110 worker-seconds, cost 2.50.")
+    untrained = {**COST, "overhead_ratio": None, "why": "no trial trained"}
+    assert study_took(untrained) == "The study took 108 s over all its runs; no trial trained."
+    unknown = {**untrained, "wall_seconds": None, "why": "the study's wall time is not known"}
+    assert study_took(unknown) == "What the study took is not known: the study's wall time is not known."

@@ -13,9 +13,9 @@
 #   make bench BENCH=decision   what a factorised study recommends, against the best cell of a grid, on Fashion-MNIST; some 45 minutes, and
 #                      not part of the above. Whatever ends it, the same command goes on; the studies stay in runs/decision
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
-#   make chaos         studies under random faults, some minutes each; CHAOS="--seed 5 --faults 10 --studies 10";
-#                      CHAOS="--raylets 4": a hundred trials on a cluster that loses a node;
-#                      CHAOS="--schedules 100000": random schedules of the pool's leases, a quarter of an hour
+#   make chaos         studies under random faults on a cluster of four raylets, some minutes each;
+#                      CHAOS="--seed 5 --faults 20 --studies 10"; CHAOS="--schedules 100000": random schedules of
+#                      the pool's leases, a quarter of an hour
 #
 # TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
 

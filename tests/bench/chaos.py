@@ -1,11 +1,11 @@
 """`make chaos`: a study under random faults ends as the same study does in peace.
 
 `python -m tests.bench.chaos [--seed 0] [--faults 10] [--studies 1] [--keep FOLDER]` runs a grid study of the digits
-once undisturbed, then again under so many faults, for each of so many seeds, and compares: each trial exactly once,
-each epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A trial in which the
-model was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs. `--raylets 4` is another
-ordeal, `tests.bench.chaos_nodes`. `--schedules 100000` runs no study, but so many random schedules of the pool's
-leases: a quarter of an hour.
+on a cluster of raylets once undisturbed, then again under so many faults, for each of so many seeds, and compares: each
+trial exactly once, each epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A
+trial in which the model was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs.
+`--raylets 0`: each driver starts a Ray of its own, and no node goes. `--stop-seconds 470`: for so long a driver is
+stopped. `--schedules 100000` runs no study, but so many random schedules of the pool's leases: a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,25 @@ from typing import Any
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.groups import actor
-from tests.bench import chaos_nodes
 from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
-from tests.support.faults import FAULTS, Strike, Target, plan_strikes
+from tests.support.failing_nodes import FailingNodes
+from tests.support.faults import FAULTS, NODE_FAULTS, Fault, StopDriver, Strike, Target, plan_strikes
+from tests.support.faulty_proxy import Gateway, faulty_proxy
 from tests.support.lease_schedules import broken
 from tests.support.processes import named
 from tests.support.studies import command, environment, write_spec
 from tests.support.tables import table
 from tests.support.tracking_server import TrackingServer
 
-STUDY_SECONDS = 900.0
+STUDY_SECONDS = 1800.0
 GAP_SECONDS = 2.0  # between two faults
 EPOCHS = 4
+SLOTS = 1  # CPUs of a raylet
+GIVEN_UP = 3  # the exit status of a study that has put off all that was left, too
 SPEC: dict[str, Any] = {
     "train": {"epochs": EPOCHS},
-    "sweep": {"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0, 1]},
+    "sweep": {"num_gpus": [1, 2, 3], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0, 1]},
+    "resources": {"oversubscribe": True, "exclusive": False},
     "limits": {"stalled_seconds": 12, "failures_per_trial": 50},
     "targets": {},
 }
@@ -51,26 +56,32 @@ SPEC: dict[str, Any] = {
 
 @dataclass
 class Place:
-    """A folder with a spec, a tracking server, and the orders that the model obeys."""
+    """A folder with a spec, a tracking server behind a gateway, the orders that the model obeys; perhaps a cluster."""
 
     path: Path
     server: TrackingServer
+    gateway: Gateway
     spec: Path
+    nodes: FailingNodes | None = None
 
     @classmethod
-    def make(cls, path: Path, seconds: float = 0.1, **sections: Any) -> Place:
-        """Writes the study; seconds: of sleep in a training step."""
-        path.mkdir(parents=True, exist_ok=True)
-        server = TrackingServer(path)
-        orders = path / "orders"
-        orders.mkdir()
-        model = {"model": "tests.support.chaos_models:Paced", "data": "digits"}
-        arguments = {"model_args": {"seconds": seconds, "orders": str(orders)}}
-        tracking = {"uri": server.uri, "offline": "spool"}
-        spec = write_spec(
-            path, name="chaos.yaml", **{**SPEC, "workload": model | arguments, "tracking": tracking, **sections}
-        )
-        return cls(path, server, spec)
+    @contextmanager
+    def made(cls, path: Path, seconds: float = 0.1, raylets: int = 0, **sections: Any) -> Iterator[Place]:
+        """Writes the study and starts the servers. seconds: of sleep in a training step. raylets: of a cluster."""
+        (path / "orders").mkdir(parents=True, exist_ok=True)
+        server, gateway = TrackingServer(path), Gateway()
+        with ExitStack() as stack:
+            server.start()
+            stack.callback(server.stop)
+            uri, _ = stack.enter_context(faulty_proxy(server.uri, gateway.fate_of))
+            nodes = FailingNodes(raylets, SLOTS) if raylets else None
+            if nodes:
+                stack.callback(nodes.close)
+            model = {"model": "tests.support.chaos_models:Paced", "data": "digits"}
+            arguments = {"model_args": {"seconds": seconds, "orders": str(path / "orders")}}
+            tracking = {"uri": uri, "offline": "spool"}
+            sections = {"workload": model | arguments, "tracking": tracking, **sections}
+            yield cls(path, server, gateway, write_spec(path, name="chaos.yaml", **{**SPEC, **sections}), nodes)
 
     @property
     def orders(self) -> Path:
@@ -92,6 +103,7 @@ class Ordeal:
     place: Place
     name: str
     strikes: list[Strike] = field(default_factory=list)
+    faults: dict[str, Fault] = field(default_factory=lambda: FAULTS)
     told: list[str] = field(default_factory=list)
     homes: set[Path] = field(default_factory=set)  # Ray's folders that killed drivers leave behind
     resumed: int = 0
@@ -100,18 +112,20 @@ class Ordeal:
         """Runs the study to its end, resuming it whenever its driver was killed; the last exit status."""
         self.folder = StudyFolder(self.place.path / self.name)
         driver = self._start("run", self.place.spec, "--out", self.folder.path)
-        self.target = Target(driver.pid, self.folder, self.place.orders, self.place.server)
+        place = self.place
+        self.target = Target(driver.pid, self.folder, place.orders, place.server, place.gateway, place.nodes)
         try:
             return self._watch(driver)
         finally:
             self._clean()
 
     def _start(self, *arguments: Any) -> subprocess.Popen[bytes]:
+        nodes = self.place.nodes
         with (self.place.path / f"{self.name}.log").open("ab") as log:
             return subprocess.Popen(
-                command(*arguments, "--address", "local"),
+                command(*arguments, "--address", nodes.address if nodes else "local"),
                 cwd=self.place.path,
-                env=environment(),
+                env=nodes.environment() if nodes else environment(),
                 stdout=log,
                 stderr=log,
             )
@@ -121,7 +135,8 @@ class Ordeal:
         deadline = time.monotonic() + STUDY_SECONDS
         while True:
             status = driver.poll()
-            if status == -signal.SIGKILL and time.monotonic() < deadline:
+            cut_off = status == -signal.SIGKILL or (status == GIVEN_UP and self.progress() < 1)
+            if cut_off and time.monotonic() < deadline:
                 driver = self._resume()
             elif status is not None:
                 return status
@@ -132,6 +147,8 @@ class Ordeal:
             if due and self._strike(ahead[0]):
                 ahead.pop(0)
                 ready_at = time.monotonic() + GAP_SECONDS
+            if self.place.nodes:
+                self.place.nodes.tend()
             time.sleep(0.1)
 
     def _resume(self) -> subprocess.Popen[bytes]:
@@ -141,10 +158,10 @@ class Ordeal:
         return driver
 
     def _strike(self, strike: Strike) -> bool:
-        if strike.kind == "kill driver":
+        if strike.kind == "kill driver" and not self.place.nodes:
             self.homes |= ray_homes(self.target.driver)
         try:
-            done = FAULTS[strike.kind].strike(self.target, strike.choice)
+            done = self.faults[strike.kind].strike(self.target, strike.choice)
         except ProcessLookupError:
             return False  # the victim has just ended
         if done:
@@ -164,6 +181,8 @@ class Ordeal:
     def _clean(self) -> None:
         for timer in self.target.timers:
             timer.join()
+        if self.place.nodes:
+            self.place.nodes.settle()
         for pid in self.target.frozen:
             with suppress(OSError):
                 if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -194,13 +213,15 @@ def undisturbed(place: Place) -> Outcome:
     return outcome_of(StudyFolder(place.path / "undisturbed"))
 
 
-def put_to_the_test(place: Place, expected: Outcome, strikes: list[Strike], name: str) -> tuple[Ordeal, list[str]]:
+def put_to_the_test(
+    place: Place, expected: Outcome, strikes: list[Strike], name: str, faults: dict[str, Fault]
+) -> tuple[Ordeal, list[str]]:
     """The same study under these faults; what differs from the undisturbed one."""
-    ordeal = Ordeal(place, name, strikes)
+    ordeal = Ordeal(place, name, strikes, faults)
     status = ordeal.run()
     place.server.start()
     problems = [] if status in (0, 1, 3) else [f"exit status {status}"]
-    if status == 3:
+    if status == GIVEN_UP:
         problems += sync_problems(place, ordeal)
     raised = place.raised()
     problems += differences(expected, outcome_of(ordeal.folder), raised)
@@ -231,27 +252,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--faults", type=int, default=10, help="a study")
     parser.add_argument("--studies", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a new folder for what the studies leave")
-    parser.add_argument("--raylets", type=int, default=0, help="instead: a node lost on a cluster of so many raylets")
-    parser.add_argument("--trials", type=int, default=100, help="of the study on the raylets")
+    parser.add_argument("--raylets", type=int, default=4, help="of the cluster; 0: drivers start a Ray of their own")
+    parser.add_argument("--stop-seconds", type=float, default=15.0, help="for which a driver is stopped, at least")
     parser.add_argument("--schedules", type=int, default=0, help="instead: so many random schedules of leases")
     options = parser.parse_args(arguments)
     if options.schedules:
         return explore_schedules(range(options.seed, options.seed + options.schedules))
     path = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
-    if options.raylets:
-        return chaos_nodes.main(path.absolute(), options.raylets, options.trials)
-    place = Place.make(path.absolute())
-    place.server.start()
+    faults: dict[str, Fault] = {**FAULTS, **(NODE_FAULTS if options.raylets else {})}
+    faults["stop driver"] = StopDriver(options.stop_seconds)
     rows, wrong = [], 0
-    try:
+    with Place.made(path.absolute(), raylets=options.raylets) as place:
         expected = undisturbed(place)
         print(f"{len(expected.trials)} trials, undisturbed; {path}", flush=True)
         for seed in range(options.seed, options.seed + options.studies):
-            row, problems = one_study(place, expected, seed, options.faults)
+            strikes = plan_strikes(seed, options.faults, list(faults))
+            row, problems = one_study(place, expected, seed, strikes, faults)
             rows.append(row)
             wrong += bool(problems)
-    finally:
-        place.server.stop()
     print(f"\n{table(HEADER, rows)}")
     if not wrong and not options.keep:
         shutil.rmtree(path, ignore_errors=True)
@@ -272,16 +290,18 @@ def explore_schedules(seeds: range) -> int:
     return 1 if found else 0
 
 
-def one_study(place: Place, expected: Outcome, seed: int, faults: int) -> tuple[list[str], list[str]]:
+def one_study(
+    place: Place, expected: Outcome, seed: int, strikes: list[Strike], faults: dict[str, Fault]
+) -> tuple[list[str], list[str]]:
     """A row of the table, and what is wrong."""
     began = time.monotonic()
-    ordeal, problems = put_to_the_test(place, expected, plan_strikes(seed, faults, list(FAULTS)), f"seed-{seed}")
+    ordeal, problems = put_to_the_test(place, expected, strikes, f"seed-{seed}", faults)
     wall = time.monotonic() - began
     for line in [*ordeal.told, *(f"WRONG: {problem}" for problem in problems)]:
         print(f"seed {seed}: {line}", flush=True)
     statuses = Counter(trial["status"] for trial in ordeal.folder.read_trials())
     verdict = "equal" if not problems else "; ".join(problems)
-    struck = f"{len([line for line in ordeal.told if line.startswith('at ')])} of {faults}"
+    struck = f"{len([line for line in ordeal.told if line.startswith('at ')])} of {len(strikes)}"
     row = [str(seed), struck, str(ordeal.resumed), json.dumps(dict(statuses)), str(statuses["failed"]), f"{wall:.0f}"]
     return [*row, verdict], problems
 

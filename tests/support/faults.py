@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.chaos_models import ORDER
+from tests.support.failing_nodes import FailingNodes
+from tests.support.faulty_proxy import Gateway
 from tests.support.processes import named
 from tests.support.tracking_server import TrackingServer
 
@@ -49,18 +51,28 @@ def plan_strikes(seed: int, count: int, kinds: Sequence[str]) -> list[Strike]:
 
 @dataclass
 class Target:
-    """A running study, as faults see it. driver: its process. orders: where its model looks for orders to raise."""
+    """A running study, as faults see it.
+
+    driver: its process. orders: where its model looks for orders to raise. gateway: before its tracking server.
+    nodes: the cluster that it has joined; None: it has a Ray of its own.
+    """
 
     driver: int
     folder: StudyFolder
     orders: Path
     server: TrackingServer
+    gateway: Gateway
+    nodes: FailingNodes | None = None
     frozen: list[int] = field(default_factory=list)
     timers: list[threading.Timer] = field(default_factory=list)
 
+    def processes(self, title: str) -> list[int]:
+        """The study's processes of Ray with such a title."""
+        return sorted(named(os.getpid() if self.nodes else self.driver, title))
+
     def workers(self) -> list[int]:
         """The processes that train, or wait for a trial."""
-        return sorted(named(self.driver, WORKER))
+        return self.processes(WORKER)
 
 
 class Fault(Protocol):
@@ -114,20 +126,23 @@ class KillDriver:
         return f"killed the driver {target.driver}"
 
 
+@dataclass(frozen=True)
 class StopDriver:
     """The driver and Tune's processes stand still, longer than the study's limit for a stalled trial, and go on.
 
-    Workers, the pool and Ray go on meanwhile, as on a cluster whose head is overloaded.
+    Workers, the pool and Ray go on meanwhile, as on a cluster whose head is overloaded. least_seconds: for so long.
     """
 
+    least_seconds: float = 15.0
+
     def strike(self, target: Target, choice: float) -> str | None:
-        followers = named(target.driver, FOLLOWER)
+        followers = target.processes(FOLLOWER)
         if not target.workers() or not followers:
             return None
         stopped = [target.driver, *followers]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        seconds = 15 + 5 * choice
+        seconds = self.least_seconds + 5 * choice
         timer = threading.Timer(seconds, _continue, (stopped,))
         timer.start()
         target.timers.append(timer)
@@ -151,6 +166,51 @@ class TrackingDown:
         timer.start()
         target.timers.append(timer)
         return f"stopped the tracking server for {seconds:.0f} s"
+
+
+class LostAnswers:
+    """What the tracking server was told is committed, and answered with 503 by the gateway before it."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        target.gateway.lose(count := 1 + int(5 * choice))
+        return f"lost {count} of the tracking server's answers"
+
+
+class LoseNode:
+    """SIGKILL for a raylet, as for a machine that dies; another comes some seconds later."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        node = _node(target, choice)
+        if node is None or not target.nodes or not target.nodes.lose(node, seconds=3 + 5 * choice):
+            return None
+        return f"lost the node {node.node_id[:8]}"
+
+
+class DrainNode:
+    """A notice that a node will go, as of a spot machine; it does, and another comes."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        node, seconds = _node(target, choice), 10 + int(10 * choice)
+        if node is None or not target.nodes or not target.nodes.drain(node, seconds):
+            return None
+        return f"told that the node {node.node_id[:8]} goes in {seconds} s"
+
+
+def _node(target: Target, choice: float) -> Any:
+    """One that is not the head; None: there is no such thing, or nobody trains yet."""
+    others = target.nodes.others if target.nodes and target.workers() else []
+    return others[int(choice * len(others))] if others else None
+
+
+class ForeignJob:
+    """A job that is no study asks for one or two CPUs of the cluster."""
+
+    def strike(self, target: Target, choice: float) -> str | None:
+        if not target.nodes:
+            return None
+        cpus, seconds = 1 + int(2 * choice), 5 + 10 * choice
+        target.nodes.hold(cpus, seconds)
+        return f"began a job that wants {cpus} CPUs for {seconds:.0f} s"
 
 
 class CorruptCheckpoint:
@@ -186,5 +246,8 @@ FAULTS: dict[str, Fault] = {
     "kill driver": KillDriver(),
     "stop driver": StopDriver(),
     "tracking down": TrackingDown(),
+    "lost answers": LostAnswers(),
     "corrupt checkpoint": CorruptCheckpoint(),
 }
+NODE_FAULTS: dict[str, Fault] = {"lose node": LoseNode(), "drain node": DrainNode(), "foreign job": ForeignJob()}
+"""Of a study that has joined a cluster."""

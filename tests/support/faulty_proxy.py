@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
@@ -14,9 +15,27 @@ Fate = Literal["answered", "lost", "refused"]
 """Of a request: forwarded and answered; forwarded, and answered with 503; answered with 503 alone."""
 
 
+@dataclass
+class Gateway:
+    """Loses the answers of so many requests that may change something, and forwards all others. As `fate_of`."""
+
+    left: int = 0
+
+    def lose(self, count: int) -> None:
+        """The next so many."""
+        self.left += count
+
+    def fate_of(self, method: str, path: str, number: int) -> Fate:
+        """What becomes of a request."""
+        if method != "POST" or not self.left:
+            return "answered"
+        self.left -= 1
+        return "lost"
+
+
 @contextmanager
 def faulty_proxy(behind: str, fate_of: Callable[[str, str, int], Fate]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The proxy's address, and the (method, path) of each request so far. behind: the server's address.
+    """The proxy's address, and the (method, path) of each request so far. behind: the server's; 503 while it is away.
 
     fate_of: of a request by its method, its path and its number from 1.
     """
@@ -35,12 +54,13 @@ def faulty_proxy(behind: str, fate_of: Callable[[str, str, int], Fate]) -> Itera
             if fate != "refused":
                 connection = HTTPConnection(urlsplit(behind).netloc, timeout=60)
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-                connection.request(self.command, self.path, body, headers)
-                response = connection.getresponse()
-                whole = response.read()
+                with suppress(OSError, HTTPException):  # the server is away
+                    connection.request(self.command, self.path, body, headers)
+                    response = connection.getresponse()
+                    whole = response.read()
+                    if fate == "answered":
+                        status, answer, content = response.status, whole, response.headers.get("Content-Type", content)
                 connection.close()
-                if fate == "answered":
-                    status, answer, content = response.status, whole, response.headers.get("Content-Type", content)
             self.send_response(status)
             self.send_header("Content-Type", content)
             self.send_header("Content-Length", str(len(answer)))

@@ -75,7 +75,8 @@ def load_study(
 
     overrides: `key.path=value` with a YAML value; each replaces what the file says. models, datasets: the built-in
     names. Any text of the form `package.module:callable` is accepted too. resolved: it is the one in a study's folder,
-    and a key that it lacks has the value by which the study began: version 1, resources.placement emptiest.
+    and a key that it lacks has the value by which the study began: version 1, resources.placement emptiest,
+    limits.failures continue.
 
     Raises SpecError with every problem found.
     """
@@ -123,6 +124,8 @@ def parse_study(
         document.data.setdefault("version", 1)
         if isinstance(resources := document.data.setdefault("resources", {}), dict):
             resources.setdefault("placement", "emptiest")
+        if isinstance(limits := document.data.setdefault("limits", {}), dict):
+            limits.setdefault("failures", "continue")
     return _study_of(document, source, overrides, models, datasets)
 
 

@@ -258,6 +258,8 @@ class Limits(Section):
     """
     failures_per_trial: Whole = 2
     """Attempts that a trial may lose to each cause, such as a lost worker."""
+    failures: Annotated[str, one_of("stop", "continue")] = "stop"
+    """When the first trials of two cells fail with one exception in one place: stop the study, or continue."""
     trials_per_group: Count = 200
     """A worker group is replaced after so many trials."""
 

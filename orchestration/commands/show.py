@@ -181,6 +181,10 @@ def closing_lines(done: StudyResult) -> list[str]:
         lines.append(f"stopped: the trials that had ended are {kept}; to go on: scalestudy resume {place}")
     if done.broken:
         lines.append(f"the sweep broke off: {done.broken.splitlines()[-1]}; see {done.folder / 'driver.log'}")
+        if done.exit_code == ExitCode.SOME_FAILED:
+            lines.append(f"mend the code, then: scalestudy resume {place} --retry-failed")
+            lines.append("a study with limits.failures: continue runs its other trials all the same")
+            return lines
         lines.append(f"nothing that was recorded is lost; to go on: scalestudy resume {place}")
     if done.unsent:
         why = f" ({done.unsent_reason})" if done.unsent_reason else ""

@@ -180,7 +180,9 @@ def failure_words(result: StudyResult) -> tuple[str, str]:
     if result.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         return f"study: {result.address}: was stopped", f"to go on: resume_study({result.address!r})"
     if result.broken:
-        return f"study: {result.address}: {result.broken}", f"to go on: resume_study({result.address!r})"
+        mended = result.exit_code == ExitCode.SOME_FAILED
+        again = f"resume_study({result.address!r}{', retry_failed=True' if mended else ''})"
+        return f"study: {result.address}: {result.broken}", f"{'mend the code' if mended else 'to go on'}: {again}"
     if result.exit_code == ExitCode.SOME_FAILED:
         failures = ((result.summary or {}).get("failures") or [])[:SHOWN_FAILURES]
         told = "; ".join(f"{', '.join(each['trials'])}: {each['message'] or each['status']}" for each in failures)

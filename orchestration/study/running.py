@@ -17,6 +17,7 @@ from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
 from scalestudy.orchestration.groups.events import (
+    Ended,
     EngineLost,
     JournalEvent,
     Lost,
@@ -35,6 +36,7 @@ from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.ahead import WHILE_THE_REPORT_IS_WRITTEN, load_ahead
+from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.result import StudyResult
@@ -64,6 +66,7 @@ class RunningStudy:
         trials: every known trial by id; a search adds some.
         stopping: set when the study is to end before its time.
         broken: why it broke off; None: it did not.
+        failed_alike: whether that is the fault of its own code.
     """
 
     def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None, origin: Origin | None = None) -> None:
@@ -74,6 +77,10 @@ class RunningStudy:
         self.origin = origin
         self.stopping = threading.Event()
         self.broken: str | None = None
+        self.failed_alike = False
+        self.first: FirstTrials | None = None
+        if self.spec.limits.failures == "stop":
+            self.first = FirstTrials(record["status"] for record in study.history.ended.values())
         self.lock_lost = False
         self.storage_lost = False
         self.cold_starts: dict[str, float] = {}
@@ -137,7 +144,7 @@ class RunningStudy:
                 unsent = self.writer.close()
                 self._share_logs()
             self.view.close()
-        lost = bool(unsent) or self.broken is not None
+        lost = bool(unsent) or (self.broken is not None and not self.failed_alike)
         if caught:
             exit_code = _status_of(caught[0])
         elif lost or summary is None:
@@ -282,7 +289,15 @@ class RunningStudy:
             self.view.event(trial_id, written)
             if self.page is not None:
                 self.page.event(trial_id, written, kept_free=self.engine.kept_free)
+            if self.first and isinstance(written, Ended) and written.is_final:
+                self._look_at_failure(self.first.alike(self.trials[trial_id], written))
         return written
+
+    def _look_at_failure(self, alike: str | None) -> None:
+        """Stops the study if its first trials have failed alike. alike: how; None: they have not."""
+        if alike is not None and not self.stopping.is_set():
+            self.broken, self.failed_alike = alike, True
+            self.stop()
 
     def _lose_storage(self, error: OSError) -> None:
         """Stops the study, since events can no longer be saved. The next run repeats the lost one."""

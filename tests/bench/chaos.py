@@ -49,7 +49,7 @@ SPEC: dict[str, Any] = {
     "train": {"epochs": EPOCHS},
     "sweep": {"num_gpus": [1, 2, 3], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0, 1]},
     "resources": {"oversubscribe": True, "exclusive": False},
-    "limits": {"stalled_seconds": 12, "failures_per_trial": 50},
+    "limits": {"stalled_seconds": 12, "failures_per_trial": 50, "failures": "continue"},
     "targets": {},
 }
 

@@ -108,6 +108,35 @@ def test_what_has_failed_can_be_run_again(done, module_place):
     assert len(folder.trials_file.read_text("utf-8").splitlines()) == len(before)
 
 
+def test_a_study_whose_first_trials_fail_alike_stops_and_goes_on_when_the_code_is_mended(cluster, place, monkeypatch):
+    mistake = place / "mistake"
+    mistake.touch()
+    spec = write_spec(
+        place,
+        workload={
+            "model": "tests.support.faulty_models:WrongWhile",
+            "model_args": {"file": str(mistake)},
+            "data": "digits",
+        },
+        train={"epochs": 1},
+        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2, 0.3], "seed": [0, 1]},
+    )
+    stopped, printed = run_by_command("run", spec, "--address", "local", cwd=place)
+    assert stopped.exit_code == printed.returncode == ExitCode.SOME_FAILED
+    assert "failed alike, and none has a result: KeyError: 'a mistake'" in printed.stdout
+    assert f"mend the code, then: scalestudy resume {stopped.address} --retry-failed" in printed.stdout
+    folder = StudyFolder(stopped.folder)
+    failed = [trial["params"]["learning_rate"] for trial in folder.read_trials()]
+    assert failed == [0.1, 0.1, 0.2], "two seeds are one cell"
+
+    mistake.unlink()
+    mended = scalestudy("resume", folder.path, "--retry-failed", "--address", "local", cwd=place)
+    assert mended.returncode == ExitCode.DONE, mended.stdout + mended.stderr
+    trials = folder.read_trials()
+    assert [trial["status"] for trial in trials] == ["finished"] * 6
+    assert sorted(trial["attempts"] for trial in trials) == [1, 1, 1, 2, 2, 2]
+
+
 def has_secret(content):
     return any(secret.encode() in content for secret in (PASSWORD_OF_URI, TOKEN))
 

@@ -1,0 +1,47 @@
+"""Whether the first trials of a run fail alike: then the fault is the code's, and the others would fail too."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scalestudy.experiments.plan.plan import TrialPlan
+from scalestudy.orchestration.groups.events import Ended, TrialError
+
+FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+
+
+class Fault(NamedTuple):
+    """Which exception, and where. place: file and line of the innermost frame; "": not known."""
+
+    type: str
+    place: str
+
+    @classmethod
+    def of(cls, error: TrialError) -> Fault:
+        """That of an error whose message begins with the exception's type."""
+        frames = FRAME.findall(error.traceback)
+        return cls(re.split(r"[:; ]", error.message)[0], ":".join(frames[-1]) if frames else "")
+
+
+class FirstTrials:
+    """The ended trials of a run, for as long as none has a result. Statuses but `failed` are results."""
+
+    def __init__(self, earlier: Iterable[str] = ()) -> None:
+        """earlier: statuses of trials that ended in earlier runs. What failed there may have been mended since."""
+        self._has_result = any(status != "failed" for status in earlier)
+        self._failed: defaultdict[Fault, list[TrialPlan]] = defaultdict(list)
+
+    def alike(self, trial: TrialPlan, ended: Ended) -> str | None:
+        """Takes a trial's end. Returns what is wrong once trials of two cells have met the same exception in the same
+        place, and none has a result; before that, and if an error is no exception of the user's code, None."""
+        self._has_result |= ended.status != "failed"
+        if self._has_result or ended.error is None or ended.error.kind != "exception":
+            return None
+        same = self._failed[Fault.of(ended.error)]
+        same.append(trial)
+        if all(each.cell == trial.cell for each in same):
+            return None
+        return f"{len(same)} trials of different cells failed alike, and none has a result: {ended.error.message}"

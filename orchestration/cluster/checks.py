@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +99,37 @@ def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]])
         for package, version in here.items()
         if _counts(package, versions.get(package, MISSING)) != _counts(package, version)
     ]
+
+
+def check_bfloat16(nodes: Sequence[ClusterNode], device: str) -> None:
+    """Raises RequestError, naming the nodes, where a node whose workers would train on this device has no bfloat16."""
+    used = [node for node in nodes if (node.gpus if device == "cuda" else node.cpus)]
+    without = [node.host for node, has in zip(used, ask_nodes(used, _has_bfloat16, device), strict=True) if not has]
+    if without:
+        raise RequestError(
+            f"train.precision: bf16: not available on the {device} of {', '.join(sorted(set(without)))}",
+            "choose fp32, or a cluster whose nodes all have it",
+        )
+
+
+def _has_bfloat16(device: str) -> bool:
+    """Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
+
+    True where it can't tell: the trials will.
+    """
+    visible = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    question = (
+        "import torch; from scalestudy.training.device import has_bfloat16; "
+        f"print(has_bfloat16(torch.device({device!r})))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", question],
+        env={**visible, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() != "False"
 
 
 def _counts(package: str, version: str) -> str:

@@ -84,6 +84,8 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
+    if "bf16" in (spec.sweep.values_of("train.precision") or (spec.train.precision,)):
+        checks.check_bfloat16(cluster.nodes, device)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

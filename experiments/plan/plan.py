@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
-from scalestudy.experiments.spec.sections import OUTSIDE_RESULT, OUTSIDE_STEP, Resources
+from scalestudy.experiments.spec.sections import OUTSIDE_RESULT, OUTSIDE_STEP, Resources, is_argument
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
@@ -211,22 +211,22 @@ def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]
     """The trials of one point. seeds: None if the point has its own. resolved: the spec as plain data."""
     trials = []
     for params in [cell] if seeds is None else [{**cell, "seed": seed} for seed in seeds]:
-        train = with_swept(resolved["train"], params)
-        plain = json.loads(json.dumps({"params": ordered(params), "train": train}))
-        identity = trial_id(plain["params"], resolved["workload"], plain["train"], resolved["resources"])
-        trials.append(TrialPlan(trial_id=identity, workload=resolved["workload"], **plain))
+        swept = with_swept(resolved, params)
+        plain = json.loads(json.dumps({"params": ordered(params), "train": swept["train"]}))
+        identity = trial_id(plain["params"], swept["workload"], plain["train"], resolved["resources"])
+        trials.append(TrialPlan(trial_id=identity, workload=swept["workload"], **plain))
     return trials
 
 
-def with_swept(train: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a spec's `train` with the swept values of a trial or a cell put in."""
+def with_swept(resolved: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy of a spec, as plain data, with the swept values of a trial or a cell put into `train` and `workload`."""
     for key, value in params.items():
         if key not in ITEMS:
-            train = _with(train, key.split(".")[1:], value)
-    return train
+            resolved = _with(resolved, key.split("."), value)
+    return resolved
 
 
-def _with(section: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+def _with(section: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy of a section with the value at `path` replaced."""
     first, *rest = path
     return {**section, first: _with(section[first], rest, value) if rest else value}
@@ -287,5 +287,8 @@ def value_text(value: Any) -> str:
 
 
 def short_name(key: str) -> str:
-    """The name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum."""
+    """The name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum, and the argument
+    `workload.model_args.width` is model.width: a user's name may be that of another key."""
+    if is_argument(key):
+        return key.removeprefix("workload.").replace("_args.", ".", 1)
     return RUN_NAMES.get(key, key.rpartition(".")[2])

@@ -65,7 +65,7 @@ def relation_problems(
 def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[Finding]:
     """Finds what makes the epochs to a target depend on num_gpus.
 
-    values: the values of a `train.*` key to judge. None: every value that some trial has.
+    values: the values of a key to judge. None: every value that some trial has.
     """
     values = values or partial(values_in, spec)
     if "adascale" in values("train.lr_rule"):
@@ -80,17 +80,18 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
             yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
 
     # the built-in models that have batch normalisation or dropout
-    model, arguments = spec.workload.model, spec.workload.model_args
-    is_normalised = model == "resnet18" or (model == "mlp" and arguments.get("batch_norm") is True)
+    model = spec.workload.model
+    is_normalised = model == "resnet18" or (model == "mlp" and True in values("workload.model_args.batch_norm"))
     if is_normalised and not all(values("train.sync_batch_norm")):
         message = "has batch normalisation, which normalises over one worker's examples"
         yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {INSTEAD}"
     elif is_normalised and set(values("train.accumulation")) != {1}:
         message = "has batch normalisation, which normalises over micro-batches, and these differ with num_gpus"
         yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
-    if model == "mlp" and arguments.get("dropout"):
+    dropout = "workload.model_args.dropout"
+    if model == "mlp" and any(values(dropout)):
         message = "has dropout, whose random numbers differ with num_gpus"
-        yield "workload.model_args", arguments, message, f"set dropout: 0; or {INSTEAD}"
+        yield field_of(spec, dropout), max(filter(None, values(dropout))), message, f"set it to 0; or {INSTEAD}"
 
 
 def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Finding]:

@@ -5,13 +5,14 @@ It says which keys there are and what each may be by itself. Whether values go t
 
 import ast
 import inspect
+import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from scalestudy.experiments.spec.sections import FOLDER_NAME, KINDS, Section, Train, leaf_keys, number_type
+from scalestudy.experiments.spec.sections import ARGUMENTS, FOLDER_NAME, KINDS, Section, Train, leaf_keys, number_type
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS, Sweep
 from scalestudy.training.config import Key, Knobs, keys
@@ -138,13 +139,22 @@ def _sweep() -> Schema:
         words[path] = str(item.pop("description"))
         items[path] = item
     assert list(items) == [*ITEMS, *leaf_keys()]
-    point = {"type": "object", "properties": items, "additionalProperties": False, "minProperties": 1}
+    arguments = f"^({'|'.join(map(re.escape, ARGUMENTS))})\\.[A-Za-z_][A-Za-z0-9_]*$"
+    any_value = {"description": "An argument of the model or the data set."}
+    point = {
+        "type": "object",
+        "properties": items,
+        "patternProperties": {arguments: any_value},
+        "additionalProperties": False,
+        "minProperties": 1,
+    }
     points = {"type": "array", "items": point, "minItems": 1, "description": words["points"]}
     swept = {path: {"anyOf": list(_values(path, item)), "description": words[path]} for path, item in items.items()}
     return {
         "type": "object",
         "description": "The parameters of the study: every value is tried with every other.",
         "properties": {**swept, "points": points},
+        "patternProperties": {arguments: {"anyOf": list(_values(f"{ARGUMENTS[0]}.name", {})), **any_value}},
         "additionalProperties": False,
     }
 

@@ -290,8 +290,20 @@ def leaf_keys(section: Any = Train, prefix: str = "train.") -> list[str]:
     return paths
 
 
+ARGUMENTS = ("workload.model_args", "workload.data_args")
+"""Mappings whose keys, a user's names, may be swept too."""
+
+
+def is_argument(key: str) -> bool:
+    """Whether it names an argument of the model or the data set: `workload.model_args.width`."""
+    mapping, _, name = key.rpartition(".")
+    return mapping in ARGUMENTS and name.isidentifier()
+
+
 def number_type(key: str) -> type | None:
-    """int or float for a parameter that may have a range. None for all others and the seed."""
+    """int or float for a parameter that may have a range; an argument's are whole if both bounds are. Else None."""
+    if is_argument(key):
+        return float
     known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
     if not key.startswith("train."):
         return known.get(key)

@@ -20,6 +20,7 @@ from scalestudy.experiments.spec.sections import (
     Train,
     TrainSection,
     Workload,
+    is_argument,
     one_of,
 )
 from scalestudy.experiments.spec.sweep import Sweep
@@ -102,7 +103,15 @@ def values_in(spec: StudySpec, key: str) -> list[Any]:
 
     Keys of `train` include their section, here and below: `train.lr_rule`.
     """
-    return spec.sweep.values_of(key) or [value_of(spec, key)]
+    return spec.sweep.values_of(key) or [value_in(spec, key)]
+
+
+def value_in(spec: StudySpec, key: str) -> Any:
+    """What a section says of a key that is not swept. None: an argument that is not given."""
+    if is_argument(key):
+        mapping, _, name = key.rpartition(".")
+        return value_of(spec, mapping).get(name)
+    return value_of(spec, key)
 
 
 def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
@@ -110,7 +119,7 @@ def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any
     lists = {key: spec.sweep.values_of(key) for key in (*spec.sweep.lists(), *spec.sweep.ranges())}
 
     def values(key: str, point: dict[str, Any]) -> Sequence[Any]:
-        return (point[key],) if key in point else lists.get(key) or (value_of(spec, key),)
+        return (point[key],) if key in point else lists.get(key) or (value_in(spec, key),)
 
     pairs = [
         pair

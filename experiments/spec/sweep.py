@@ -10,6 +10,7 @@ from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.errors import explain, not_a_list, wrong
 from scalestudy.experiments.spec.sections import (
+    ARGUMENTS,
     KINDS,
     Count,
     Positive,
@@ -17,6 +18,7 @@ from scalestudy.experiments.spec.sections import (
     Section,
     Train,
     Whole,
+    is_argument,
     leaf_keys,
     number_type,
 )
@@ -41,8 +43,9 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 class Sweep(Section):
     """The parameters of a study. A grid is the product of all lists and the points; a search draws from them.
 
-    Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`).
-    Values keep their order. A parameter without values takes its one value from `DEFAULTS` or `train`.
+    Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`), and any
+    argument of the model and the data set (`workload.model_args.width`). Values keep their order. A parameter without
+    values takes its one value from `DEFAULTS` or the spec's section.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -73,7 +76,7 @@ class Sweep(Section):
         return {**defaults, **lists, **({"points": points} if points else {})}
 
     def lists(self) -> dict[str, tuple[Any, ...]]:
-        """The values of each listed parameter: the four fields first, then `train.*` keys in the spec's order."""
+        """The values of each listed parameter: the four fields first, then the others in the spec's order."""
         return {key: values for key, values in self._parameters() if not isinstance(values, Range)}
 
     def ranges(self) -> dict[str, Range]:
@@ -92,7 +95,7 @@ class Sweep(Section):
 
 
 def sweep_keys() -> list[str]:
-    """Every key that may stand under `sweep`."""
+    """Every key that may stand under `sweep`, but for arguments of the model and the data set."""
     return [*ITEMS, "points", *leaf_keys()]
 
 
@@ -160,6 +163,8 @@ class _Reader:
             above = "above 0, " if kind == "log_uniform" else ""
             self._add((key,), raw, "has invalid bounds", f"write {{{kind}: [low, high]}}, {above}low < high")
             return None
+        if is_argument(key) and any(isinstance(bound, float) for bound in listed):
+            listed = [float(bound) for bound in listed]
         before = len(self.problems)
         low, high = (self._value(key, (key,), bound) for bound in listed)
         if len(self.problems) > before:
@@ -171,6 +176,8 @@ class _Reader:
         try:
             if key in ITEMS:
                 return ITEMS[key].validate_python(item)
+            if is_argument(key):
+                return json.loads(json.dumps(item, allow_nan=False))  # as trials have it
             path = key.removeprefix("train.")
             section: Any = item
             for part in reversed(path.split(".")):
@@ -180,15 +187,19 @@ class _Reader:
             message, remedy = explain(error.errors()[0])
         except KnobError as error:
             message, remedy = error.problems[0].what, error.problems[0].remedy
+        except (TypeError, ValueError):
+            message, remedy = "is not plain data", "write numbers, text, true, false, null, or lists and mappings"
         self._add(location, item, message, remedy)
         return item
 
     def _is_known(self, key: str, location: tuple[int | str, ...], raw: Any) -> bool:
         known = [name for name in sweep_keys() if name != "points"]
-        if key not in known:
-            remedy = did_you_mean(key, known).strip() or f"sweep one of {', '.join(known)}"
+        if key not in known and not is_argument(key):
+            arguments = " or ".join(f"{mapping}.NAME" for mapping in ARGUMENTS)
+            remedy = did_you_mean(key, known).strip() or f"sweep one of {', '.join(known)}, or {arguments}"
             self._add(location, raw, "stands under a key that can't be swept", remedy)
-        return key in known
+            return False
+        return True
 
     def _refuse_repeats(self, key: str, items: list[Any], checked: list[Any]) -> None:
         seen: set[str] = set()

@@ -42,11 +42,13 @@ class RecommendedCell:
             raise RequestError(f"DIR: {advice.study_id}: no cell is {advice.role}: {choice['why']}", remedy)
         params, plain = choice["params"], spec.to_dict()
         del plain["search"]
+        swept = with_swept(plain, params)
         plain |= {
             "version": StudySpec.model_fields["version"].default,
             "name": best_name(spec),
             "description": f"The {advice.role} cell of {advice.study_id}: {choice['label']}",
-            "train": with_swept(plain["train"], params),
+            "workload": swept["workload"],
+            "train": swept["train"],
             "sweep": {
                 **{key: [params[key]] for key in ("num_gpus", "batch_size", "learning_rate")},
                 "seed": _seeds(spec, advice.plan, params),

@@ -177,7 +177,10 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     from scalestudy.training.loop.exactness import why_inexact
 
     override = "search.allow_inexact: true to run it anyway"
-    kinds = {(trial.train["sync_batch_norm"], trial.train["accumulation"]): trial for trial in plan.swept}
+    kinds = {
+        (trial.train["sync_batch_norm"], trial.train["accumulation"], repr(trial.workload)): trial
+        for trial in plan.swept
+    }
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
         try:

@@ -24,7 +24,7 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, bound_part, estimate_part, finite, missing
 from scalestudy.experiments.analysis.measures.trainings import BatchPoint, Training, batch_points, trainings_of
 from scalestudy.experiments.spec.checks import inexact_findings
-from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.study_spec import StudySpec, value_in
 
 NOT_MEASURED = "no training that finished has recorded its gradients' noise"
 MORE = "measure more steps, or more seeds"
@@ -129,23 +129,18 @@ def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | Non
 
 def learns_alike(spec: StudySpec, combination: Combination) -> bool:
     """Whether what a step learns does not depend on num_gpus, rounding apart."""
-    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key.removeprefix("train."))])
+    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])
     return next(inexact, None) is None
 
 
 def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
-    """The value of a key of `train` in a combination: as swept, else the spec's. key: dotted, without `train.`."""
-    if f"train.{key}" in combination.settings:
-        return combination.settings[f"train.{key}"]
-    value: Any = spec.train
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    """The value of a key in a combination: as swept, else the spec's. key: dotted, such as `train.lr_rule`."""
+    return combination.settings[key] if key in combination.settings else value_in(spec, key)
 
 
 def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     rates = {point.batch_size: point.best.rate for point in tuning.points if point.best}
-    optimizer, momentum = (setting(spec, tuning.combination, f"optimizer.{key}") for key in ("name", "momentum"))
+    optimizer, momentum = (setting(spec, tuning.combination, f"train.optimizer.{key}") for key in ("name", "momentum"))
     named = f"{optimizer}, momentum {momentum:g}" if optimizer == "sgd" and momentum else str(optimizer)
     noise = noise_scale(tuning.trainings, rates, named)
     if not rates and noise["value"] is None:

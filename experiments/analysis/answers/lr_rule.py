@@ -53,8 +53,8 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     known = {size: best for size, best in rates.items() if best is not None}
     if not known:
         return missing("no training finished")
-    rule = setting(spec, tuning.combination, "lr_rule")
-    base, power = setting(spec, tuning.combination, "base_batch_size"), APPLIED.get(rule)
+    rule = setting(spec, tuning.combination, "train.lr_rule")
+    base, power = setting(spec, tuning.combination, "train.base_batch_size"), APPLIED.get(rule)
     factors = None if power is None else {size: (size / base) ** power for size in known}  # effective over nominal rate
     law, why = _law(known, factors)
     exponent, nearest = missing(why), None

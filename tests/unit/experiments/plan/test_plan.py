@@ -51,6 +51,30 @@ def test_swept_train_keys_are_put_in_and_named():
     assert plan.trials[0].train["optimizer"]["momentum"] == 0
 
 
+def test_swept_arguments_of_model_and_data_are_put_in_and_named():
+    text = "name: x\nworkload: {model: mlp, model_args: {hidden: [8], dropout: 0.1}}\nsweep:\n"
+    swept = "  {workload.model_args.hidden: [[16], [16, 8]], workload.data_args.seed: [3, null]}"
+    spec = spec_of(text + swept)
+    trials = make_plan(spec).trials
+    assert [trial.run_name.partition("seed=0 ")[2] for trial in trials] == [
+        "model.hidden=[16] data.seed=3",
+        "model.hidden=[16] data.seed=null",
+        "model.hidden=[16,8] data.seed=3",
+        "model.hidden=[16,8] data.seed=null",
+    ]
+    assert trials[2].workload["model_args"] == {"hidden": [16, 8], "dropout": 0.1}
+    assert trials[2].workload["data_args"] == {"seed": 3}
+    assert len({trial.trial_id for trial in trials}) == 4
+    assert train_config(trials[3], "data").model_args == {"hidden": [16, 8], "dropout": 0.1}
+    assert spec.workload.model_args["hidden"] == [8]
+
+
+def test_a_swept_argument_gives_a_trial_the_id_that_it_has_without_the_sweep():
+    swept = make_plan(spec_of("name: x\nworkload: {model: mlp}\nsweep: {workload.model_args.hidden: [[16]]}")).trials[0]
+    plain = make_plan(spec_of("name: x\nworkload: {model: mlp, model_args: {hidden: [16]}}")).trials[0]
+    assert swept.trial_id == plain.trial_id
+
+
 def test_the_plan_is_plain_data_and_back():
     plan = make_plan(spec_of("name: x\nsweep: {num_gpus: [2], train.shards: [even, [1, 3]]}"))
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan

@@ -157,7 +157,7 @@ NOT_FACTORISED = [
         "micro-batches, and these differ with num_gpus; set train.accumulation: 1",
     ),
     (TWO + METHOD + "workload: {model: mlp, model_args: {batch_norm: true}}", "workload.model", "batch normalisation"),
-    (TWO + METHOD + "workload: {model: mlp, model_args: {dropout: 0.5}}", "workload.model_args", "set dropout: 0"),
+    (TWO + METHOD + "workload: {model: mlp, model_args: {dropout: 0.5}}", "workload.model_args.dropout", "set it to 0"),
 ]
 
 

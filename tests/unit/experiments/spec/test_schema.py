@@ -50,12 +50,15 @@ def test_it_takes_the_template_and_every_resolved_spec():
           batch_size: {choice: [32, 64]}
           train.optimizer.momentum: {uniform: [0, 0.9]}
           train.shards: [even, speed, [3, 1]]
+          workload.model_args.hidden: [[16], 3, wide]
+          workload.data_args.noise: {uniform: [0, 0.5]}
           num_gpus: [2]
         search: {method: random}
     """
     spec_of(swept)
     assert refused(swept) == set()
-    points = "{name: x, sweep: {points: [{num_gpus: 1, batch_size: 64, learning_rate: 1, train.compile: true}]}}"
+    point = "{num_gpus: 1, batch_size: 64, learning_rate: 1, train.compile: true, workload.model_args.a: 2}"
+    points = f"{{name: x, sweep: {{points: [{point}]}}}}"
     spec_of(points)
     assert refused(points) == set()
 
@@ -82,6 +85,7 @@ WRONG = {
     "resources.placement": "{name: x, resources: {placement: packed}}",
     "targets.stop": "{name: x, targets: {stop: never}}",
     "limits.trial_minutes": "{name: x, limits: {trial_minutes: 0}}",
+    "sweep.workload.model_args.a": "{name: x, sweep: {workload.model_args.a: 3}}",
 }
 
 

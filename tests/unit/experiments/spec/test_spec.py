@@ -134,6 +134,26 @@ BAD = [
     ("sweep: {train.gradient_sync: [ddp, rign]}", "sweep.train.gradient_sync", 2, '"rign" is not built in; did you'),
     ("sweep: {train.optimizer.momentum: [0, 2]}", "sweep.train.optimizer.momentum", 2, "2 is too large"),
     ("sweep: {train.optimizer: [{}]}", "sweep.train.optimizer", 2, "can't be swept"),
+    ("sweep: {workload.model: [lenet]}", "sweep.workload.model", 2, "workload.model_args.NAME or workload.data_args"),
+    ("sweep: {workload.model_args.: [1]}", "sweep.workload.model_args.", 2, "can't be swept"),
+    ("sweep: {workload.model_args.a.b: [1]}", "sweep.workload.model_args.a.b", 2, "can't be swept"),
+    ("sweep: {workload.model_args.a: [.inf]}", "sweep.workload.model_args.a", 2, ".inf is not plain data; write num"),
+    ("sweep: {workload.model_args.a: [1, 1]}", "sweep.workload.model_args.a", 2, "listed twice"),
+    ("sweep: {workload.model_args.a: 64}", "sweep.workload.model_args.a", 2, "write a list: [64]"),
+    (
+        "workload: {model: mlp}\nsearch: {method: factorised}\n"
+        "sweep: {num_gpus: [1, 2], workload.model_args.dropout: [0, 0.5]}",
+        "sweep.workload.model_args.dropout",
+        4,
+        "has dropout, whose random numbers differ with num_gpus; set it to 0",
+    ),
+    (
+        "workload: {model: mlp}\nsearch: {method: factorised}\n"
+        "sweep: {num_gpus: [1, 2], workload.model_args.batch_norm: [false, true]}",
+        "workload.model",
+        2,
+        "has batch normalisation",
+    ),
     ("sweep: {num_gpus: [2], train.shards: [[1, 2, 3]]}", "sweep.train.shards", 2, "3 weights, but num_gpus is 2"),
     ("sweep: {points: []}", "sweep.points", 2, "not a list of points"),
     ("sweep: {points: [{num_gpus: 1}, {batch_size: 1}]}", "sweep.points", 2, "other keys"),

@@ -29,3 +29,11 @@ def test_ranges_are_kept_as_written_and_read_back_equal():
 def test_whole_numbers_may_have_ranges(method, key):
     text = f"name: x\nsweep: {{{key}: {{log_uniform: [2, 8]}}}}\nsearch: {{method: {method}}}"
     assert spec_of(text).sweep.ranges()[key].whole
+
+
+@pytest.mark.parametrize(("bounds", "whole"), [("0, 4", True), ("0, 0.5", False), ("0.5, 4", False)])
+def test_the_range_of_an_argument_is_whole_if_both_bounds_are(bounds, whole):
+    swept = f"{{workload.model_args.a: {{uniform: [{bounds}]}}}}"
+    spec = spec_of(f"name: x\nsweep: {swept}\nsearch: {{method: random}}")
+    assert spec.sweep.ranges()["workload.model_args.a"].whole is whole
+    assert spec_of(spec.to_yaml()) == spec

@@ -30,6 +30,7 @@ sweep:
   seed: [3, 1]
   train.shards: [even, speed]
   train.optimizer.weight_decay: [0.00001]
+  workload.model_args.dropout: [0.25]
 search: {scheduler: asha}
 targets: {accuracy: [0.5, 0.3], stop: true}
 resources: {cpus_per_worker: 2}
@@ -119,7 +120,8 @@ def test_the_command_trains_that_cell(folder):
     words, config, options = parsed(cell.torchrun())
     (workers,) = cell.spec.sweep.num_gpus
     assert words == ["torchrun", "--standalone", "--nproc-per-node", str(workers)]
-    assert (config.model, config.data, config.model_args) == ("mlp", "digits", {"hidden": [16], "init": "it's"})
+    assert (config.model, config.data) == ("mlp", "digits")
+    assert config.model_args == {"hidden": [16], "init": "it's", "dropout": 0.25}
     assert (config.batch_size,) == cell.spec.sweep.batch_size
     assert (config.learning_rate,) == cell.spec.sweep.learning_rate
     assert (config.seed, config.epochs, config.data_root) == (3, 8, None)

@@ -1,7 +1,6 @@
 """Trials in the room that there is: which run side by side, when each begins, and the bound."""
 
 import random
-import time
 from itertools import pairwise
 
 import pytest
@@ -136,13 +135,6 @@ def test_on_two_nodes_no_trial_spans_that_one_can_hold(sizes):
     assert before.spanning / several > 0.3
     assert now.spanning == 0
     assert now.makespan < 1.05 * before.makespan
-
-
-def test_ten_thousand_trials_take_no_time():
-    todo = works(*[(size, 1.0 + number % 7) for size in (1, 2, 4, 8) for number in range(2_500)])
-    began = time.perf_counter()
-    simulate(todo, room(8, 8, 8, 8), COSTS)
-    assert time.perf_counter() - began < 2.0
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.cluster.nodes import ClusterNode, Growth, alive_nodes
+from scalestudy.orchestration.cluster.nodes import HEAD_DRAINS, ClusterNode, Growth, alive_nodes, head_drains
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
 from scalestudy.orchestration.cluster.ray_private import (
     is_autoscaled,
+    is_without_nodes,
     most_resources,
     noted_cluster_address,
     read_loopback_variable,
@@ -81,6 +82,9 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
     except Exception as error:
         named = address or os.environ.get("RAY_ADDRESS") or ""
         if isinstance(error, ray.exceptions.AuthenticationError) or ":" in named:
+            if is_without_nodes(named):
+                why = "its head was drained or has died; what is left answers, and has no node"
+                raise _no_cluster(named, why) from error
             raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there
         raise _no_cluster(address, str(error)) from error
     return _cluster()
@@ -183,8 +187,10 @@ def _no_cluster(address: str | None, reason: str) -> UnreachableError:
 def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), connected_here: bool = True) -> Cluster:
     import ray
 
-    address = ray.get_runtime_context().gcs_address
-    nodes = tuple(node for node in alive_nodes() if not node.draining)
+    address, alive = ray.get_runtime_context().gcs_address, alive_nodes()
+    if head_drains(alive):
+        raise UnreachableError(f"--address: {address}: {HEAD_DRAINS}", "name another cluster, or wait for a new head")
+    nodes = tuple(node for node in alive if not node.draining)
     growth = None if home else _growth()  # a cluster that was started here has no autoscaler
     return Cluster(
         address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here, growth=growth

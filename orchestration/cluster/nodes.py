@@ -33,11 +33,16 @@ class Node:
         return self.host or self.node_id
 
 
+HEAD = "node:__internal_head__"
+"""A resource that Ray gives to the head alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterNode:
     """A machine, or a raylet that stands for one: its id and what Ray may give away there.
 
-    draining: the node goes soon, like a spot machine that is taken back. Ray starts nothing new on it.
+    draining: the node goes soon, like a spot machine that is taken back. Ray starts nothing new on it. is_head: the
+    cluster goes with it; the pool and Tune's processes run there.
     """
 
     node_id: str
@@ -45,6 +50,15 @@ class ClusterNode:
     cpus: float
     gpus: float
     draining: bool = False
+    is_head: bool = False
+
+
+HEAD_DRAINS = "the cluster's head is about to be removed (it drains), and the cluster with it"
+
+
+def head_drains(nodes: Sequence[ClusterNode]) -> bool:
+    """Whether the head goes soon."""
+    return any(node.is_head and node.draining for node in nodes)
 
 
 def alive_nodes() -> tuple[ClusterNode, ...]:
@@ -59,6 +73,7 @@ def alive_nodes() -> tuple[ClusterNode, ...]:
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
             draining=node["NodeID"] in draining,
+            is_head=HEAD in node["Resources"],
         )
         for node in ray.nodes()
         if node["Alive"]

@@ -43,6 +43,18 @@ def most_resources() -> dict[str, float] | None:
     return most
 
 
+def is_without_nodes(address: str) -> bool:
+    """Whether a cluster's control service answers and knows of no node that is alive. address: host:port."""
+    import ray
+
+    try:
+        client: Any = ray._raylet.GcsClient(address=address)
+        nodes = client.get_all_node_info(timeout=5).values()
+    except Exception:  # whatever it is, it does not tell
+        return False
+    return not any(node.state == 0 for node in nodes)  # ALIVE in Ray's protocol
+
+
 def is_autoscaled() -> bool:
     """Whether an autoscaler adds nodes to the cluster.
 

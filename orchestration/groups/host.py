@@ -84,6 +84,7 @@ class GroupHost:
     cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
     pool_lost: bool = False  # whether the pool's actor has died
+    cluster_ends: str | None = None  # why there will be no cluster soon
     say: Callable[[str], None] = logger.info
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
     _tags: dict[float, str] = field(default_factory=dict)  # tag → group
@@ -154,6 +155,9 @@ class GroupHost:
         import ray
 
         try:
+            if self.cluster_ends is None and clusters.head_drains(clusters.alive_nodes()):
+                self.cluster_ends = clusters.HEAD_DRAINS
+                self.pool.close.remote()  # answers every trial that waits, so that the sweep can end
             reservations = sharing.reservations()
             room = room_beside_others(self.resources, self._used, reservations, self._is_ours)
             if room != self._room:

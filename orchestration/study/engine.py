@@ -123,8 +123,13 @@ class Engine:
         Sweep(search, pool=self.pool, order_of=order_of, record=record).run(
             concurrency=schedule.concurrency(self._sizes, self._room),
             folder=self._logs,
-            should_stop=lambda: should_stop() or self.is_lost,
+            should_stop=lambda: should_stop() or self.is_lost or self.cluster_ends is not None,
         )
+
+    @property
+    def cluster_ends(self) -> str | None:
+        """Why there will be no cluster soon; None: it stays."""
+        return self.host.cluster_ends
 
     @property
     def kept_free(self) -> frozenset[str]:

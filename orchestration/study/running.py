@@ -202,7 +202,7 @@ class RunningStudy:
                     self.view.stage(f"waiting for {plural(sizes[0], 'worker')} to start")
             self.engine.run(search, self._order, self._take, self.stopping.is_set, sizes, exclusive=bool(exclusive))
             if not self.engine.is_lost or self.stopping.is_set():
-                self.broken = self.broken or search.gave_up
+                self.broken = self.broken or self.engine.cluster_ends or search.gave_up
                 return
             message = "the actor that keeps the pool of worker groups died"
             self.recorder.take_study(EngineLost(message=message))

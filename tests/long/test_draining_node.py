@@ -1,10 +1,24 @@
-"""Three real raylets, one of which Ray drains in the middle of a trial: who trains where, and what is recorded."""
+"""Three real raylets, one of which Ray drains in the middle of a trial: who trains where, and what is recorded.
+
+And a study whose cluster's head drains.
+"""
+
+import re
+import subprocess
 
 import pytest
 
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
 from tests.support.draining_raylet import EPOCHS
+from tests.support.drivers import SLOW, assert_recorded_once
+from tests.support.groups import wait_until
 from tests.support.programs import told_by
+from tests.support.ray_heads import RAY, head
+from tests.support.studies import command, scalestudy, write_spec
 
+PORT = 26481
+ADDRESS = f"127.0.0.1:{PORT}"
 STEPS = 6  # an epoch: 1,437 examples in batches of 256
 
 
@@ -52,3 +66,42 @@ def test_nothing_is_placed_on_the_node_any_more(found):
     assert all(found["drained"] not in group["nodes"] for group in found["pool"]["groups"])
     assert found["pool"]["room"].get(found["drained"], 0) == 0
     assert found["pool"]["waiting"] == []
+
+
+def test_a_study_whose_head_drains_ends_and_goes_on_elsewhere(tmp_path):
+    sweep = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]}
+    store = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    write_spec(tmp_path, workload=SLOW, train={"epochs": 8}, sweep=sweep, tracking=store)
+    folder = StudyFolder(tmp_path / "out")
+    with head(1, PORT) as joined:
+        study = subprocess.Popen(
+            command("run", "study.yaml", "--address", ADDRESS, "--out", "out"),
+            cwd=tmp_path,
+            env=joined,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        epoch = wait_until(lambda: first(folder, "epoch"), 90)
+        assert epoch
+        (worker,) = first(folder, "running").event["world"]["workers"]
+        words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
+        subprocess.run(
+            [RAY, "drain-node", "--address", ADDRESS, "--node-id", worker["node"], *words], env=joined, check=True
+        )
+        printed, _ = study.communicate(timeout=120)
+        assert study.returncode == 3, printed
+        assert "the sweep broke off: the cluster's head is about to be removed" in printed
+        refused = scalestudy("resume", "out", "--address", ADDRESS, cwd=tmp_path, **joined)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert re.search("head (was drained|is about to be removed)", refused.stderr), refused.stderr
+    again = scalestudy("resume", "out", "--address", "local", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [trial["status"] for trial in folder.read_trials()] == ["finished"] * 2
+    assert_recorded_once(folder, tmp_path / "mlflow.db", 8)
+
+
+def first(folder, event_type):
+    """The first event of a type in a study's journal; None: there is none yet."""
+    entries = Journal(folder.journal_folder).entries() if folder.journal_folder.exists() else ()
+    return next((entry for entry in entries if entry.type == event_type), None)

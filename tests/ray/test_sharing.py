@@ -1,8 +1,10 @@
 """What Ray tells of free room, placement groups and jobs, by the names that are private to it."""
 
+import pytest
 import ray
 
-from scalestudy.orchestration.cluster import ray_private
+from scalestudy.orchestration.base.errors import UnreachableError
+from scalestudy.orchestration.cluster import connection, nodes, ray_private
 from scalestudy.orchestration.cluster.nodes import alive_nodes
 from scalestudy.orchestration.cluster.sharing import WANTED, demand_of_others, reservations, used_by_others
 from tests.support.groups import wait_until
@@ -48,6 +50,18 @@ def test_a_group_without_room_waits(cluster):
         assert demand_of_others(reservations(), job - 1) == "younger study"
     finally:
         ray.util.remove_placement_group(group)
+
+
+def test_a_cluster_whose_head_drains_is_not_joined(cluster, monkeypatch):
+    (node,) = alive_nodes()
+    assert node.is_head
+    gcs = ray.get_runtime_context().gcs_address
+    assert not ray_private.is_without_nodes(gcs)
+    assert not ray_private.is_without_nodes("127.0.0.1:1"), "nobody tells"
+    monkeypatch.setattr(nodes, "draining_node_ids", lambda: {node.node_id})
+    with pytest.raises(UnreachableError, match="the cluster's head is about to be removed") as caught:
+        connection.connect(gcs)
+    assert caught.value.exit_code == 3
 
 
 def test_a_cluster_of_this_machine_does_not_grow(cluster):

@@ -47,7 +47,7 @@ class TrackingServer:
                         stderr=log,
                         start_new_session=True,
                     )
-            wait_until(lambda: listens(self._port), seconds=90)
+            wait_until(lambda: listens(self._port), seconds=240)
 
     def stop(self) -> bool:
         """Kills it with its children; says whether it ran."""

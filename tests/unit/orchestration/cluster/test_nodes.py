@@ -1,6 +1,7 @@
 """What fits on a cluster, by its description alone."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
-from scalestudy.orchestration.cluster.nodes import ClusterNode, Growth, check_capacity, choose_device, place, slots
+from scalestudy.orchestration.cluster.nodes import (
+    ClusterNode,
+    Growth,
+    check_capacity,
+    choose_device,
+    head_drains,
+    place,
+    slots,
+)
 
 
 def node(name="a", cpus=4.0, gpus=0.0, draining=False):
@@ -17,6 +26,13 @@ def node(name="a", cpus=4.0, gpus=0.0, draining=False):
 
 def fit(*nodes, device="cpu", cpus=1, gpus=1.0):
     return [n.slots for n in slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)]
+
+
+def test_the_head_drains_if_that_node_does_and_no_other():
+    head, other = replace(node("a"), is_head=True), node("b", draining=True)
+    assert not head_drains([head, other])
+    assert head_drains([replace(head, draining=True), node("b")])
+    assert not head_drains([])
 
 
 def test_gpus_are_taken_where_there_are_any():

@@ -245,7 +245,10 @@ class Schedule:
                     self.trained.setdefault(trial_id, set()).add((worker.incarnation, sequence))
 
     def check(self) -> None:
-        """Every trial ended once, was trained once and again for each lost worker; its attempts count 1, 2, 3."""
+        """Every trial ended once, was trained once and again for each lost worker; its attempts count 1, 2, 3.
+
+        An attempt whose workers could not be started is lost without having begun.
+        """
         for trial_id in self.study.orders:
             record = self.journal.records.get(trial_id, TrialRecord())
             assert self.journal.ends.get(trial_id) == 1, f"{trial_id} has {self.journal.ends.get(trial_id, 0)} ends"
@@ -255,10 +258,13 @@ class Schedule:
             assert record.ended.status in expected, f"{trial_id}: {record.ended}"
             trained = self.trained.get(trial_id, set())
             assert len(trained) <= 1 + self.workers_lost, f"{trial_id} was trained by {sorted(trained)}"
-            attempts = self.journal.attempts[trial_id]
-            assert attempts == list(range(1, len(attempts) + 1)), f"{trial_id}: attempts {attempts}"
-            lost = [failure.attempt for failure in record.failures]
-            assert lost == attempts[:-1], f"{trial_id}: attempts {attempts}, lost {lost}"
+            begun = self.journal.attempts[trial_id]
+            lost = {failure.attempt: failure.kind for failure in record.failures}
+            without_workers = [attempt for attempt, kind in lost.items() if kind == "group_start"]
+            said = f"{trial_id}: attempts {begun}, lost {lost}"
+            assert len(lost) == len(record.failures), said
+            assert list(lost) == list(range(1, begun[-1])), said
+            assert begun == [attempt for attempt in lost if attempt not in without_workers] + [begun[-1]], said
             told = [event.epoch for event in record.ended.epochs]
             assert told == list(range(1, min(stop_at, EPOCHS) + 1)), f"{trial_id}: epochs {told}"
         assert not self.study.pool.requests, f"leases are left: {sorted(self.study.pool.requests)}"

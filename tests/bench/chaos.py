@@ -2,10 +2,11 @@
 
 `python -m tests.bench.chaos [--seed 0] [--faults 10] [--studies 1] [--keep FOLDER]` runs a grid study of the digits
 on a cluster of raylets once undisturbed, then again under so many faults, for each of so many seeds, and compares: each
-trial exactly once, each epoch exactly once, in trials.jsonl and in MLflow, losses and accuracies equal to the bit. A
-trial in which the model was told to raise is `failed`, and has a beginning of the undisturbed trial's epochs.
-`--raylets 0`: each driver starts a Ray of its own, and no node goes. `--stop-seconds 470`: for so long a driver is
-stopped. `--schedules 100000` runs no study, but so many random schedules of the pool's leases: a quarter of an hour.
+trial exactly once, each epoch exactly once, in trials.jsonl and in MLflow; losses, accuracies and the parameters of the
+best model equal to the bit. A trial in which the model was told to raise is `failed`, and has a beginning of the
+undisturbed trial's epochs. `--raylets 0`: each driver starts a Ray of its own, and no node goes. `--stop-seconds 470`:
+for so long a driver is stopped. `--schedules 100000` runs no study, but so many random schedules of the pool's leases:
+a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.groups import actor
-from tests.support.chaos_outcome import Outcome, differences, outcome_of, tracking_differences
+from tests.support.chaos_outcome import Outcome, differences, model_differences, outcome_of, tracking_differences
 from tests.support.failing_nodes import FailingNodes
 from tests.support.faults import FAULTS, NODE_FAULTS, Fault, StopDriver, Strike, Target, plan_strikes
 from tests.support.faulty_proxy import Gateway, faulty_proxy
@@ -296,6 +297,7 @@ def one_study(
     """A row of the table, and what is wrong."""
     began = time.monotonic()
     ordeal, problems = put_to_the_test(place, expected, strikes, f"seed-{seed}", faults)
+    problems += model_differences(StudyFolder(place.path / "undisturbed"), ordeal.folder)
     wall = time.monotonic() - began
     for line in [*ordeal.told, *(f"WRONG: {problem}" for problem in problems)]:
         print(f"seed {seed}: {line}", flush=True)

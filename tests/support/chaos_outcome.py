@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.folder import MODEL_FILE, StudyFolder
 
 COMPUTED = ("epoch", "steps", "samples", "train_loss", "test_loss", "test_accuracy")
 """What an epoch's record holds that must not depend on what befell the study."""
@@ -64,6 +64,22 @@ def _differences(expected: Outcome, found: Outcome, raised: int) -> Iterator[str
             yield f"{trial_id} has other epochs: {computed} for {epochs}"
     if failed > raised:
         yield f"{failed} trials failed by an exception, and {raised} were raised by order"
+
+
+def model_differences(expected: StudyFolder, found: StudyFolder) -> list[str]:
+    """Says if the model that both have kept has other parameters. Each keeps its best trial's; it may be another."""
+    import torch
+
+    kept = [
+        {file.parent.name: file for file in folder.path.glob(f"checkpoints/*/{MODEL_FILE}")}
+        for folder in (expected, found)
+    ]
+    problems = []
+    for trial_id in kept[0].keys() & kept[1].keys():
+        one, other = (torch.load(files[trial_id], weights_only=True) for files in kept)
+        if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
+            problems.append(f"{trial_id}: the kept model has other parameters")
+    return problems
 
 
 def tracking_differences(store: str, folder: StudyFolder) -> list[str]:

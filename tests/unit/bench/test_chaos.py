@@ -3,8 +3,10 @@
 from collections import Counter
 
 import pytest
+import torch
 
-from tests.support.chaos_outcome import Outcome, differences
+from scalestudy.experiments.study.folder import StudyFolder
+from tests.support.chaos_outcome import Outcome, differences, model_differences
 from tests.support.faults import FAULTS, flip_byte, pick, plan_strikes
 
 
@@ -47,6 +49,16 @@ PEACE = Outcome({"a": ("finished", None, [(1, 0.5), (2, 0.25)])}, Counter("a"))
 def test_what_counts_as_a_difference(status, kind, epochs, times, raised, problem):
     found = differences(PEACE, Outcome({"a": (status, kind, epochs)}, Counter({"a": times})), raised)
     assert (problem in found[0]) if problem else not found
+
+
+@pytest.mark.parametrize(("trial_id", "bias", "equal"), [("a", 1.0, True), ("a", 1.0000001, False), ("b", 2.0, True)])
+def test_kept_models_of_one_trial_are_compared_by_their_parameters(tmp_path, trial_id, bias, equal):
+    folders = []
+    for name, trial, value in [("peace", "a", 1.0), ("chaos", trial_id, bias)]:
+        (tmp_path / name / "checkpoints" / trial).mkdir(parents=True)
+        torch.save({"bias": torch.tensor([value])}, tmp_path / name / "checkpoints" / trial / "model.pt")
+        folders.append(StudyFolder(tmp_path / name))
+    assert (model_differences(*folders) == []) is equal
 
 
 def test_lost_and_unknown_trials_are_differences():

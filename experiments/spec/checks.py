@@ -89,9 +89,9 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
         message = "has batch normalisation, which normalises over micro-batches, and these differ with num_gpus"
         yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
     dropout = "workload.model_args.dropout"
-    if model == "mlp" and any(values(dropout)):
+    if model == "mlp" and (share := next(filter(None, values(dropout)), None)):
         message = "has dropout, whose random numbers differ with num_gpus"
-        yield field_of(spec, dropout), max(filter(None, values(dropout))), message, f"set it to 0; or {INSTEAD}"
+        yield field_of(spec, dropout), share, message, f"set it to 0; or {INSTEAD}"
 
 
 def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.orchestration.cluster import nodes as clusters
 from scalestudy.orchestration.cluster import ray_private, sharing
-from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.nodes import ClusterNode, Node
 from scalestudy.orchestration.cluster.sharing import WANTED, LeastUsed, Reservation
 from scalestudy.orchestration.groups.failures import Cause
 from scalestudy.orchestration.groups.model import GroupStart, HostOrders, Wanted
@@ -155,11 +155,12 @@ class GroupHost:
         import ray
 
         try:
-            if self.cluster_ends is None and clusters.head_drains(clusters.alive_nodes()):
+            nodes = clusters.alive_nodes()
+            if self.cluster_ends is None and clusters.head_drains(nodes):
                 self.cluster_ends = clusters.HEAD_DRAINS
                 self.pool.close.remote()  # answers every trial that waits, so that the sweep can end
             reservations = sharing.reservations()
-            room = room_beside_others(self.resources, self._used, reservations, self._is_ours)
+            room = room_beside_others(nodes, self.resources, self._used, reservations, self._is_ours)
             if room != self._room:
                 ray.get(self.pool.set_nodes.remote(room))
                 self._room = room
@@ -243,13 +244,13 @@ class GroupHost:
 
 
 def room_beside_others(
+    nodes: Sequence[ClusterNode],
     resources: GroupResources,
     used: LeastUsed,
     reservations: Sequence[Reservation],
     ours: Callable[[Reservation], bool] = lambda _: False,
 ) -> list[Node]:
-    """The room on each node that is alive, and what others hold of it. used: takes the sample."""
-    nodes = clusters.alive_nodes()
+    """The room on each of these nodes, which are alive, and what others hold of it. used: takes the sample."""
     sample = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, ours)
     return clusters.slots(
         nodes,

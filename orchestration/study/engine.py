@@ -14,6 +14,7 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.sections import Limits
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.cluster.nodes import alive_nodes
 from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room_beside_others
@@ -88,7 +89,7 @@ class Engine:
         settings = PoolSettings(
             limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log), grows=grows
         )
-        free = room_beside_others(resources, LeastUsed(), reservations())
+        free = room_beside_others(alive_nodes(), resources, LeastUsed(), reservations())
         self.pool = pool_actor().remote(free, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
         self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, corner_trials
-from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.study_spec import StudySpec, values_in
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import Output
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, request_error
@@ -84,7 +84,7 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
-    if "bf16" in (spec.sweep.values_of("train.precision") or (spec.train.precision,)):
+    if "bf16" in values_in(spec, "train.precision"):
         checks.check_bfloat16(cluster.nodes, device)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
@@ -136,7 +136,7 @@ def check_callables(spec: StudySpec) -> None:
     _check_callable("workload.data", workload.data, DATASETS)
     _check_callable("workload.loss", workload.loss, LOSSES)
     _check_callable("workload.metric", workload.metric, METRICS)
-    for name in spec.sweep.values_of("train.gradient_sync") or (spec.train.gradient_sync,):
+    for name in values_in(spec, "train.gradient_sync"):
         _check_callable("train.gradient_sync", name, GRADIENT_SYNCS)
 
 

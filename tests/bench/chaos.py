@@ -57,18 +57,27 @@ SPEC: dict[str, Any] = {
 
 @dataclass
 class Place:
-    """A folder with a spec, a tracking server behind a gateway, the orders that the model obeys; perhaps a cluster."""
+    """A folder with a spec, a tracking server behind a gateway, the orders that the model obeys; perhaps a cluster.
+
+    faults: what can befall a study here.
+    """
 
     path: Path
     server: TrackingServer
     gateway: Gateway
     spec: Path
+    faults: dict[str, Fault]
     nodes: FailingNodes | None = None
 
     @classmethod
     @contextmanager
-    def made(cls, path: Path, seconds: float = 0.1, raylets: int = 0, **sections: Any) -> Iterator[Place]:
-        """Writes the study and starts the servers. seconds: of sleep in a training step. raylets: of a cluster."""
+    def made(
+        cls, path: Path, seconds: float = 0.1, raylets: int = 0, stop_seconds: float = 15.0, **sections: Any
+    ) -> Iterator[Place]:
+        """Writes the study and starts the servers.
+
+        seconds: of sleep in a training step. raylets: of a cluster. stop_seconds: for which a driver is stopped.
+        """
         (path / "orders").mkdir(parents=True, exist_ok=True)
         server, gateway = TrackingServer(path), Gateway()
         with ExitStack() as stack:
@@ -82,7 +91,9 @@ class Place:
             arguments = {"model_args": {"seconds": seconds, "orders": str(path / "orders")}}
             tracking = {"uri": uri, "offline": "spool"}
             sections = {"workload": model | arguments, "tracking": tracking, **sections}
-            yield cls(path, server, gateway, write_spec(path, name="chaos.yaml", **{**SPEC, **sections}), nodes)
+            spec = write_spec(path, name="chaos.yaml", **{**SPEC, **sections})
+            faults = {**FAULTS, "stop driver": StopDriver(stop_seconds), **(NODE_FAULTS if nodes else {})}
+            yield cls(path, server, gateway, spec, faults, nodes)
 
     @property
     def orders(self) -> Path:
@@ -104,7 +115,6 @@ class Ordeal:
     place: Place
     name: str
     strikes: list[Strike] = field(default_factory=list)
-    faults: dict[str, Fault] = field(default_factory=lambda: FAULTS)
     told: list[str] = field(default_factory=list)
     homes: set[Path] = field(default_factory=set)  # Ray's folders that killed drivers leave behind
     resumed: int = 0
@@ -162,7 +172,7 @@ class Ordeal:
         if strike.kind == "kill driver" and not self.place.nodes:
             self.homes |= ray_homes(self.target.driver)
         try:
-            done = self.faults[strike.kind].strike(self.target, strike.choice)
+            done = self.place.faults[strike.kind].strike(self.target, strike.choice)
         except ProcessLookupError:
             return False  # the victim has just ended
         if done:
@@ -214,11 +224,9 @@ def undisturbed(place: Place) -> Outcome:
     return outcome_of(StudyFolder(place.path / "undisturbed"))
 
 
-def put_to_the_test(
-    place: Place, expected: Outcome, strikes: list[Strike], name: str, faults: dict[str, Fault]
-) -> tuple[Ordeal, list[str]]:
+def put_to_the_test(place: Place, expected: Outcome, strikes: list[Strike], name: str) -> tuple[Ordeal, list[str]]:
     """The same study under these faults; what differs from the undisturbed one."""
-    ordeal = Ordeal(place, name, strikes, faults)
+    ordeal = Ordeal(place, name, strikes)
     status = ordeal.run()
     place.server.start()
     problems = [] if status in (0, 1, 3) else [f"exit status {status}"]
@@ -260,15 +268,12 @@ def main(arguments: list[str]) -> int:
     if options.schedules:
         return explore_schedules(range(options.seed, options.seed + options.schedules))
     path = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
-    faults: dict[str, Fault] = {**FAULTS, **(NODE_FAULTS if options.raylets else {})}
-    faults["stop driver"] = StopDriver(options.stop_seconds)
     rows, wrong = [], 0
-    with Place.made(path.absolute(), raylets=options.raylets) as place:
+    with Place.made(path.absolute(), raylets=options.raylets, stop_seconds=options.stop_seconds) as place:
         expected = undisturbed(place)
         print(f"{len(expected.trials)} trials, undisturbed; {path}", flush=True)
         for seed in range(options.seed, options.seed + options.studies):
-            strikes = plan_strikes(seed, options.faults, list(faults))
-            row, problems = one_study(place, expected, seed, strikes, faults)
+            row, problems = one_study(place, expected, seed, options.faults)
             rows.append(row)
             wrong += bool(problems)
     print(f"\n{table(HEADER, rows)}")
@@ -291,19 +296,18 @@ def explore_schedules(seeds: range) -> int:
     return 1 if found else 0
 
 
-def one_study(
-    place: Place, expected: Outcome, seed: int, strikes: list[Strike], faults: dict[str, Fault]
-) -> tuple[list[str], list[str]]:
-    """A row of the table, and what is wrong."""
+def one_study(place: Place, expected: Outcome, seed: int, count: int) -> tuple[list[str], list[str]]:
+    """A row of the table, and what is wrong, after so many faults."""
     began = time.monotonic()
-    ordeal, problems = put_to_the_test(place, expected, strikes, f"seed-{seed}", faults)
+    strikes = plan_strikes(seed, count, list(place.faults))
+    ordeal, problems = put_to_the_test(place, expected, strikes, f"seed-{seed}")
     problems += model_differences(StudyFolder(place.path / "undisturbed"), ordeal.folder)
     wall = time.monotonic() - began
     for line in [*ordeal.told, *(f"WRONG: {problem}" for problem in problems)]:
         print(f"seed {seed}: {line}", flush=True)
     statuses = Counter(trial["status"] for trial in ordeal.folder.read_trials())
     verdict = "equal" if not problems else "; ".join(problems)
-    struck = f"{len([line for line in ordeal.told if line.startswith('at ')])} of {len(strikes)}"
+    struck = f"{len([line for line in ordeal.told if line.startswith('at ')])} of {count}"
     row = [str(seed), struck, str(ordeal.resumed), json.dumps(dict(statuses)), str(statuses["failed"]), f"{wall:.0f}"]
     return [*row, verdict], problems
 

@@ -11,7 +11,7 @@ from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.loop.train import train
 from tests.bench.chaos import EPOCHS, Place, put_to_the_test
 from tests.support.chaos_outcome import COMPUTED, Outcome
-from tests.support.faults import FAULTS, Strike
+from tests.support.faults import Strike
 from tests.support.gloo import gloo_pool
 
 SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0]}
@@ -44,7 +44,7 @@ def test_a_study_under_five_faults(tmp_path):
     with Place.made(tmp_path / "place", sweep=SWEEP) as place:
         expected = in_peace(place)
         assert all(len(epochs) == EPOCHS for _, _, epochs in expected.trials.values())
-        ordeal, problems = put_to_the_test(place, expected, strikes, "disturbed", FAULTS)
+        ordeal, problems = put_to_the_test(place, expected, strikes, "disturbed")
     said = (place.path / "disturbed.log").read_text("utf-8")
     assert not problems, f"{problems}\n{ordeal.told}\n{said}"
     assert len(ordeal.told) == len(strikes), ordeal.told

@@ -14,7 +14,7 @@ from tests.support.draining_raylet import EPOCHS
 from tests.support.drivers import SLOW, assert_recorded_once
 from tests.support.groups import wait_until
 from tests.support.programs import told_by
-from tests.support.ray_heads import RAY, head
+from tests.support.ray_heads import drain, head
 from tests.support.studies import command, scalestudy, write_spec
 
 PORT = 26481
@@ -85,10 +85,7 @@ def test_a_study_whose_head_drains_ends_and_goes_on_elsewhere(tmp_path):
         epoch = wait_until(lambda: first(folder, "epoch"), 90)
         assert epoch
         (worker,) = first(folder, "running").event["world"]["workers"]
-        words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
-        subprocess.run(
-            [RAY, "drain-node", "--address", ADDRESS, "--node-id", worker["node"], *words], env=joined, check=True
-        )
+        drain(ADDRESS, worker["node"], 600, **joined)
         printed, _ = study.communicate(timeout=120)
         assert study.returncode == 3, printed
         assert "the sweep broke off: the cluster's head is about to be removed" in printed

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -17,23 +16,12 @@ from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.cluster.nodes import alive_nodes
 from scalestudy.orchestration.groups.events import Retried, to_plain
 from tests.support.groups import Pool, group_pool, losses, wait_until
+from tests.support.ray_heads import drain
 from tests.support.three_raylets import has_epoch, three_raylets
 
 MODEL = "tests.support.user_models:Counts"
 EPOCHS = 12
 NOTICE_SECONDS = 120  # far longer than the test takes: what leaves does so for the notice, not for the end
-
-
-def drain(node_id: str) -> None:
-    """What `ray drain-node` asks for, and a cloud's handler of spot notices: the node goes at a deadline."""
-    import ray
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
-    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    deadline = int((time.time() + NOTICE_SECONDS) * 1000)
-    accepted, refusal = client.drain_node(node_id, reason, "the cloud takes the machine back", deadline)
-    assert accepted, refusal
 
 
 def passes(file: Path) -> list[int]:
@@ -43,6 +31,8 @@ def passes(file: Path) -> list[int]:
 
 def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     """A trial of three workers in the middle of which a node drains, and one that comes after it."""
+    import ray
+
     counts = {name: folder / f"passes-{name}" for name in ("plain", "hit")}
     plain = pool.train(3, model=MODEL, epochs=EPOCHS, model_args={"file": str(counts["plain"])})
     args = {"file": str(counts["hit"]), "seconds": 0.1}
@@ -50,7 +40,7 @@ def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     running = pool.events(hit, until=has_epoch(3))[0]
     used = [worker.node for worker in running.world.workers]
     drained = next(node.node_id for node in others if node.node_id in used)
-    drain(drained)
+    drain(ray.get_runtime_context().gcs_address, drained, NOTICE_SECONDS)
     events = pool.events(hit, until=lambda event: isinstance(event, Retried))
     alive = [node.node_id for node in alive_nodes()]
     ended = pool.end_of(hit)

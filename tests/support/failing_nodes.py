@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.support.ports import free_port
-from tests.support.ray_heads import RAY
+from tests.support.ray_heads import drain
 from tests.support.raylets import kill
 from tests.support.studies import environment
 
@@ -61,14 +61,7 @@ class FailingNodes:
         """A cloud's notice: the node goes after so many seconds, and another comes. Says whether it was given."""
         if self._due:
             return False
-        words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "the cloud takes the machine back"]
-        notice = [RAY, "drain-node", "--address", self.address, "--node-id", node.node_id, *words]
-        subprocess.run(
-            [*notice, "--deadline-remaining-seconds", str(seconds)],
-            env=self.environment(),
-            capture_output=True,
-            check=True,
-        )
+        drain(self.address, node.node_id, seconds, **self.environment())
         self._later(seconds, lambda: self._take(node))
         self._later(seconds + 3, self._add)
         return True

@@ -49,6 +49,18 @@ def head(cpus: int, port: int, *arguments: str, **variables: str) -> Iterator[di
         shutil.rmtree(home, ignore_errors=True)
 
 
+def drain(address: str, node_id: str, seconds: int, **variables: str) -> None:
+    """A cloud's notice, which its handler hands to Ray: the node goes after so many seconds. Ray does not end it."""
+    words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "the cloud takes the machine back"]
+    notice = [RAY, "drain-node", "--address", address, "--node-id", node_id, *words]
+    subprocess.run(
+        [*notice, "--deadline-remaining-seconds", str(seconds)],
+        env=environment(**variables),
+        capture_output=True,
+        check=True,
+    )
+
+
 @contextmanager
 def autoscaled_head(cpus: int, most_others: int) -> Iterator[dict[str, str]]:
     """A cluster that begins with one node, and whose autoscaler adds as many others, of as many CPUs, as it may."""

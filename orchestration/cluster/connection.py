@@ -81,8 +81,9 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
         ray.init(address=address, **options)
     except Exception as error:
         named = address or os.environ.get("RAY_ADDRESS") or ""
-        if isinstance(error, ray.exceptions.AuthenticationError) or ":" in named:
-            if is_without_nodes(named):
+        refused = isinstance(error, ray.exceptions.AuthenticationError)
+        if refused or ":" in named:
+            if not refused and is_without_nodes(named):  # to ask without a token would end this process
                 why = "its head was drained or has died; what is left answers, and has no node"
                 raise _no_cluster(named, why) from error
             raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there

@@ -95,13 +95,17 @@ def make_arguments(config: TrainConfig) -> list[str]:
 
 
 def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Key]]:
-    """Yields option, path in the config, and key. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`."""
+    """Yields option, path in the config, and key. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`,
+    `--optimizer-args` its `args`.
+    """
     for key in keys(config):
         path = (*above, key.name)
         if key.is_section:
             yield from _options(key.kind, path)
         else:
-            name = above[-1] if above and key.name == "name" else key.name
+            name = key.name
+            if above and name in ("name", "args"):  # too general to stand alone
+                name = above[-1] if name == "name" else f"{above[-1]}_args"
             yield f"--{name.replace('_', '-')}", path, key
 
 
@@ -132,7 +136,8 @@ def _parse(key: Key, text: str) -> Any:
             return tuple(float(weight) for weight in text.split(","))
         except ValueError:
             listed = ", ".join(map(repr, key.choices))
-            message = f"{text!r} is neither one of {listed} nor numbers separated by commas"
+            either = f"neither one of {listed} nor" if listed else "not"
+            message = f"{text!r} is {either} numbers separated by commas"
             raise argparse.ArgumentTypeError(message) from None
     try:
         value = json.loads(text)

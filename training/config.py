@@ -20,7 +20,18 @@ from typing import Any, ClassVar, Literal, Self
 
 from scalestudy.training.batches import even_weights, wrong_sum
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, INEXACT_SYNCS, LOSSES, METRICS, MODELS, has_path_form
+from scalestudy.training.registry import (
+    DATASETS,
+    GRADIENT_SYNCS,
+    INEXACT_SYNCS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TASKS,
+    has_path_form,
+)
 
 LARGEST = 2**31 - 1
 """The largest whole number that a key of `train` takes."""
@@ -43,6 +54,7 @@ class Knob:
     unset: str = ""  # what None stands for
     changes_step: bool = True  # whether it can change the time or the memory of a step
     changes_result: bool = True  # whether it can change what a training learns; if not, no trial's id depends on it
+    later: bool = False  # added to a version that had studies: its default enters no trial's id
     strategy: str = ""  # the only gradient_sync that uses it; empty: it goes with all
     read: Callable[[Any], Any] | None = None  # returns the value to keep; raises InputError(what is wrong, remedy)
 
@@ -99,7 +111,8 @@ class Key:
                 raise InputError("is empty", "write a value, or remove the key")
             if knob.names is not None and value not in knob.names and not has_path_form(value):
                 guess = did_you_mean(value, knob.names)
-                remedy = f"{guess}choose {', '.join(knob.names)}, or write package.module:callable"
+                choose = f"choose {', '.join(knob.names)}, or write" if knob.names else "write"
+                remedy = f"{guess}{choose} package.module:callable"
                 raise InputError("is not built in", remedy)
         if self.kind is int and type(value) is not int:
             raise InputError("is not a whole number", "write a whole number without quotes or a point, such as 2")
@@ -308,15 +321,32 @@ def _read_shards(value: Any) -> tuple[float, ...]:
     return tuple(float(weight) for weight in value)
 
 
+def _read_betas(value: Any) -> tuple[float, float]:
+    """Checks Adam's betas."""
+    if not isinstance(value, tuple) or len(value) != 2 or not all(is_number(beta) and 0 <= beta < 1 for beta in value):
+        raise InputError("is not two numbers from 0 to below 1", "write two, such as [0.9, 0.95]")
+    return float(value[0]), float(value[1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Knobs):
     """The rule that turns gradients into an update. Raises KnobError with field, value and remedy."""
 
     PREFIX = "optimizer."
 
-    name: Literal["sgd", "adam", "adamw"] = knob("sgd", "the rule that turns gradients into an update")
-    momentum: float = knob(0.0, "for sgd; adam and adamw use PyTorch's betas", least=0, below=1)
+    name: str = knob("sgd", "the rule that turns gradients into an update", names=OPTIMIZERS)
+    momentum: float = knob(0.0, "for sgd; adam and adamw have betas", least=0, below=1)
     weight_decay: float = knob(0.0, "part of the loss in sgd and adam, decoupled from it in adamw", least=0)
+    dampening: float = knob(
+        0.0, "for sgd: share of a gradient that its momentum leaves out", least=0, most=1, later=True
+    )
+    nesterov: bool = knob(False, "for sgd with momentum: look ahead by it", later=True)
+    betas: tuple[float, ...] | None = knob(
+        None, "for adam and adamw: decay of the two moments", read=_read_betas, unset="[0.9, 0.999]", later=True
+    )
+    eps: float | None = knob(None, "for adam and adamw: added to the divisor", above=0, unset="1e-08", later=True)
+    amsgrad: bool = knob(False, "for adam and adamw: divide by the largest second moment so far", later=True)
+    args: Mapping[str, Any] = knob(factory=dict, help="arguments of an optimizer of your own", later=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,9 +361,16 @@ class TrainKnobs(Knobs):
     lr_rule: Literal["none", "linear", "sqrt", "adascale"] = knob("none", "how the rate follows the batch size")
     base_batch_size: int = knob(256, "the batch size at which lr_rule changes nothing", least=1, most=LARGEST)
     warmup_epochs: float = knob(0.0, "epochs over which the rate rises, step by step", least=0, changes_step=False)
-    schedule: Literal["constant", "cosine", "one_cycle"] = knob(
-        "constant", "how the rate falls over the training", changes_step=False
+    warmup_steps: int | None = knob(
+        None,
+        "the same in steps",
+        least=1,
+        most=LARGEST,
+        unset="as warmup_epochs says",
+        changes_step=False,
+        later=True,
     )
+    schedule: str = knob("constant", "how the rate falls over the training", names=SCHEDULES, changes_step=False)
     gradient_clip: float | None = knob(None, "the largest L2 norm of the summed gradient", above=0, unset="not clipped")
     precision: Literal["fp32", "bf16"] = knob(
         "fp32", "number format of forward and backward; parameters and updates stay float32"
@@ -343,6 +380,9 @@ class TrainKnobs(Knobs):
     )
     compile: bool = knob(False, "run the model through torch.compile")
     accumulation: int = knob(1, "micro-batches a step", least=1, most=LARGEST)
+    unused_parameters: bool = knob(
+        False, "allow parameters that take no part in some batch; their gradient is then zero", later=True
+    )
     augment: Literal["none", "crop_flip"] = knob("none", "random changes of training images")
     gradient_sync: str = knob("ddp", "how gradients are summed over the workers", names=GRADIENT_SYNCS)
     powersgd_rank: int | None = knob(
@@ -394,14 +434,17 @@ class TrainConfig(TrainKnobs):
         None, "folder of data sets", unset="SCALESTUDY_DATA, else scalestudy/data in the user's cache"
     )
     loss: str = knob("cross_entropy", "loss of one example", names=LOSSES)
-    metric: str = knob("accuracy", "value of one example; its mean over the test set is reported", names=METRICS)
+    metric: str = knob("accuracy", "value of one example, its mean reported; of a task, one of its metrics")
+    task: str | None = knob(
+        None, "what a batch's loss and metrics are", names=TASKS, unset="inputs, targets, loss and metric", later=True
+    )
     max_steps: int | None = knob(
         None, "end after so many steps, without evaluation; for timing", least=1, unset="train all epochs"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = []
+        problems = [] if (problem := metric_problem(self.metric, self.task)) is None else [problem]
         for pair in CONTRADICTIONS:
             value, other = value_of(self, pair.key), value_of(self, pair.other_key)
             if pair.applies(value) and pair.other_applies(other):
@@ -427,6 +470,35 @@ class TrainConfig(TrainKnobs):
             remedy = "add or remove weights, or use 'even'"
             raise KnobError([KnobProblem(field="shards", value=self.shards, what=what, remedy=remedy)])
         return self.shards
+
+
+def metric_problem(metric: str, task: str | None) -> KnobProblem | None:
+    """What is wrong with the name of the metric: a task names its own, otherwise it is built in or the user's."""
+    if task is not None:
+        if metric.isidentifier() and metric != "loss":
+            return None
+        remedy = "name one of the metrics that the task's finish returns"
+        return KnobProblem(field="metric", value=metric, what="is no name of a task's metric", remedy=remedy)
+    if metric in METRICS or has_path_form(metric):
+        return None
+    remedy = f"{did_you_mean(metric, METRICS)}choose {', '.join(METRICS)}, or write package.module:callable"
+    return KnobProblem(field="metric", value=metric, what="is not built in", remedy=remedy)
+
+
+def identity(config: type[Knobs], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of a configuration without later keys at their defaults.
+
+    Of two versions, one without these keys, it is the same for the same training.
+    """
+    known = {key.name: key for key in keys(config)}
+    kept: dict[str, Any] = {}
+    for name, value in plain.items():
+        key = known.get(name)
+        if key is not None and key.is_section and isinstance(value, Mapping):
+            kept[name] = identity(key.kind, value)
+        elif key is None or not key.knob.later or value != _plain(key.default):
+            kept[name] = value
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -479,12 +551,98 @@ CONTRADICTIONS = (
         remedy="set warmup_epochs to 0, or choose another schedule",
     ),
     Contradiction(
-        key="optimizer.momentum",
+        key="warmup_steps",
+        applies=bool,
+        other_key="warmup_epochs",
+        other_applies=bool,
+        reason="both say how long the rate rises",
+        remedy="keep one of the two",
+    ),
+    Contradiction(
+        key="warmup_steps",
+        applies=bool,
+        other_key="lr_rule",
+        other_applies=lambda rule: rule == "adascale",
+        reason="the gain of adascale is a warm-up already",
+        remedy="set warmup_steps to null, or choose another rule",
+    ),
+    Contradiction(
+        key="warmup_steps",
+        applies=bool,
+        other_key="schedule",
+        other_applies=lambda schedule: schedule == "one_cycle",
+        reason="one_cycle has its own warm-up",
+        remedy="set warmup_steps to null, or choose another schedule",
+    ),
+    Contradiction(
+        key="loss",
+        applies=lambda loss: loss != "cross_entropy",
+        other_key="task",
+        other_applies=bool,
+        reason="the task has its own loss",
+        remedy="remove loss, or task",
+    ),
+    Contradiction(
+        key="augment",
+        applies=lambda augment: augment != "none",
+        other_key="task",
+        other_applies=bool,
+        reason="a task's batches have a form of their own",
+        remedy="set augment to none, and augment in the task's forward or in the data set",
+    ),
+    *(
+        Contradiction(
+            key=f"optimizer.{key}",
+            applies=bool,
+            other_key="optimizer.name",
+            other_applies=lambda name: name != "sgd",
+            reason="only sgd uses it",
+            remedy=f"set {key} to {nothing}, or choose sgd",
+        )
+        for key, nothing in (("momentum", "0"), ("dampening", "0"), ("nesterov", "false"))
+    ),
+    *(
+        Contradiction(
+            key=f"optimizer.{key}",
+            applies=bool,
+            other_key="optimizer.name",
+            other_applies=lambda name: name not in ("adam", "adamw"),
+            reason="only adam and adamw use it",
+            remedy=f"remove {key}, or choose adam or adamw",
+        )
+        for key in ("betas", "eps", "amsgrad")
+    ),
+    Contradiction(
+        key="optimizer.weight_decay",
         applies=bool,
         other_key="optimizer.name",
-        other_applies=lambda name: name != "sgd",
-        reason="only sgd uses it",
-        remedy="set momentum to 0, or choose sgd",
+        other_applies=lambda name: name not in OPTIMIZERS,
+        reason="your own optimizer has arguments of its own",
+        remedy="put it into optimizer.args",
+    ),
+    Contradiction(
+        key="optimizer.args",
+        applies=bool,
+        other_key="optimizer.name",
+        other_applies=lambda name: name in OPTIMIZERS,
+        reason="a built-in optimizer has keys in place of them",
+        remedy="write each as a key of optimizer, or name an optimizer of your own",
+    ),
+    Contradiction(
+        key="optimizer.nesterov",
+        applies=bool,
+        other_key="optimizer.momentum",
+        other_applies=lambda momentum: momentum == 0,
+        reason="it looks ahead by the momentum",
+        remedy="set a momentum, or nesterov to false",
+    ),
+    Contradiction(
+        key="optimizer.nesterov",
+        applies=bool,
+        other_key="optimizer.dampening",
+        other_applies=bool,
+        reason="PyTorch has no such rule",
+        remedy="set dampening to 0, or nesterov to false",
     ),
 )
 

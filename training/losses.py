@@ -6,12 +6,10 @@ Shapes: N examples, K outputs. Outputs (N, K); targets (N,) classes, or (N,) or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import LOSSES, METRICS, resolve_field
@@ -80,53 +78,6 @@ def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """1 where the largest of the logits (N, K) is the class (N,), else 0: (N,)."""
     _require_classes("metric: accuracy", outputs, targets)
     return (outputs.argmax(dim=1) == targets).to(torch.float32)
-
-
-class ShardLoss(nn.Module):
-    """The module that a gradient strategy may wrap: (inputs, targets) of a shard -> the loss summed over it.
-
-    An empty shard gives a zero that depends on every parameter. Its backward makes zero gradients everywhere and runs
-    DistributedDataParallel's hooks, so the worker takes part in every collective. Rejected: to send an empty batch
-    through every model, since batch normalisation and some users' models refuse it. `runs_empty` marks a model that
-    every rank must run, because it has collectives inside (synchronised batch normalisation). The zero is added to its
-    empty loss too, so that NaN still reaches the gradients (`Trial.should_stop`).
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: PerExample,
-        precision: Callable[[], AbstractContextManager[object]] = nullcontext,
-        *,
-        channels_last: bool = False,
-        runs_empty: bool = False,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-        self.precision = precision
-        self.channels_last = channels_last
-        self.runs_empty = runs_empty
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The scalar loss sum of inputs (N, C, …) and targets (N, …); N may be 0."""
-        if len(inputs):
-            return self.loss(self.predict(inputs), targets).sum()
-        zero = torch.stack([(parameter * 0).sum() for parameter in self.trained_parameters()]).sum()
-        return self.loss(self.predict(inputs), targets).sum() + zero if self.runs_empty else zero
-
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The model's outputs (N, …), computed in the precision and memory order, returned in at least float32."""
-        if self.channels_last and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with self.precision():
-            outputs = self.model(inputs)
-        require_outputs(outputs, len(inputs))
-        return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
-
-    def trained_parameters(self) -> list[nn.Parameter]:
-        """The parameters that need gradients, in the model's order, each once."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
 def require_outputs(outputs: object, examples: int) -> None:

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,10 +37,10 @@ class Metric:
 METRICS = (
     Metric("steps", "1", "equal on all ranks", "optimizer updates in the epoch"),
     Metric("samples", "1", "sum", "training examples seen in the epoch"),
-    Metric("train_loss", "1", "sum of losses / sum of examples", "mean loss in the epoch, before each update"),
-    Metric("test_loss", "1", "sum of losses / sum of examples", "mean loss over the test set, after the epoch"),
+    Metric("train_loss", "1", "sum of losses / sum of weights", "mean loss in the epoch, before each update"),
+    Metric("test_loss", "1", "sum of losses / sum of weights", "mean loss over the test set, after the epoch"),
     Metric("test_accuracy", "1", "sum of hits / sum of examples", "share of the test set that is classified rightly"),
-    Metric("test_<metric>", "1", "sum of values / sum of examples", "the study's metric over the test set"),
+    Metric("test_<metric>", "1", "from sums over all ranks, by the task", "a metric of the study over the test set"),
     Metric(
         "best_test_<metric>",
         "1",
@@ -146,6 +146,7 @@ class RankMeasurements:
     """One rank's share of an epoch, all plain numbers so that a collective can carry it."""
 
     train_loss_sum: float  # over this rank's training examples
+    train_weight_sum: float  # what that sum is divided by, over all ranks: examples, or what the task counts
     samples: float  # training examples of this rank
     train_seconds: float
     timed_samples: float  # those of the steps after the warm-up
@@ -154,10 +155,7 @@ class RankMeasurements:
     forward_backward_seconds: float
     gradient_sync_seconds: float
     optimizer_seconds: float
-    test_loss_sum: float
-    test_metric_sum: float
-    test_samples: float  # 0 where the epoch was not evaluated; the other three are then NaN
-    eval_seconds: float
+    eval_seconds: float  # NaN where the epoch was not evaluated
     peak_memory_bytes: float
     replica_difference: float  # from rank 0
     sync_bytes: float
@@ -201,12 +199,14 @@ class EpochRecord:
     cpu_cores: float | None = None  # all workers together
     resident_bytes: float | None = None  # all workers together
     gpu_share: float | None = None  # mean over the workers; None: no GPU, or no NVML
+    more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics; each written as test_<name>
 
     def to_dict(self) -> dict[str, Any]:
         """Data that JSON can hold: NaN and infinities are None."""
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
         named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
+        named |= {f"test_{name}": value for name, value in named.pop("more").items()}
         return {name: _finite_or_none(value) for name, value in named.items() if name != "metric"}
 
     @classmethod
@@ -215,16 +215,18 @@ class EpochRecord:
 
         metric: short name of the target metric; None: the key `test_<metric>` tells it.
         """
+        tested = [name.removeprefix("test_") for name in plain if name.startswith("test_") and name != "test_loss"]
         if metric is None:
-            tested = [name for name in plain if name.startswith("test_") and name != "test_loss"]
-            metric = (tested or ["test_loss"])[0].removeprefix("test_")
+            metric = (tested or ["loss"])[0]
         names = {"test_metric": f"test_{metric}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
         optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", *USAGE)
         given: dict[str, Any] = {
             name: math.nan if value is None and name not in optional else value for name, value in values.items()
         }
-        return cls(**{**given, "metric": metric})
+        others = {name: plain[f"test_{name}"] for name in tested if name != metric}
+        more = {name: math.nan if value is None else value for name, value in others.items()}
+        return cls(**{**given, "metric": metric, "more": more})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +237,8 @@ class EpochFacts:
     steps: int
     enough_timed: bool  # whether enough steps were left after the warm-up for a rate (else it is None)
     metric: str  # short name of the target metric
+    test_loss: float  # NaN: not evaluated
+    tested: Mapping[str, float]  # the task's metrics by name; empty: not evaluated
     learning_rate: float  # effective, of the last update
     measured: Mapping[str, float | None]  # what hooks add to the record, by the names of its fields
 
@@ -244,16 +248,15 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
     ranks = [RankMeasurements(*row) for row in rows]
     slowest = max(ranks, key=lambda rank: rank.compute_seconds)
     samples = _total(ranks, "samples")
-    test_samples = _total(ranks, "test_samples")
     timed_seconds = _largest(ranks, "timed_seconds")
     return EpochRecord(
         epoch=facts.epoch,
         at=utc_now(),
         steps=facts.steps,
-        train_loss=_total(ranks, "train_loss_sum") / samples,
-        test_loss=_total(ranks, "test_loss_sum") / test_samples if test_samples else math.nan,
+        train_loss=_total(ranks, "train_loss_sum") / _total(ranks, "train_weight_sum"),
+        test_loss=facts.test_loss,
         metric=facts.metric,
-        test_metric=_total(ranks, "test_metric_sum") / test_samples if test_samples else math.nan,
+        test_metric=facts.tested.get(facts.metric, math.nan),
         train_seconds=_largest(ranks, "train_seconds"),
         eval_seconds=_largest(ranks, "eval_seconds"),
         samples=int(samples),
@@ -269,6 +272,7 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         cpu_cores=_finite_or_none(_total(ranks, "cpu_cores")),
         resident_bytes=_finite_or_none(_total(ranks, "resident_bytes")),
         gpu_share=_finite_or_none(_total(ranks, "gpu_share") / len(ranks)),
+        more={name: value for name, value in facts.tested.items() if name != facts.metric},
         **facts.measured,
     )
 

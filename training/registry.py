@@ -70,6 +70,24 @@ METRICS: Mapping[str, str] = MappingProxyType(
 )
 """Name -> callable(outputs, targets) -> values (N,), one an example. The metric is their mean over the test set."""
 
+TASKS: Mapping[str, str] = MappingProxyType({})
+"""None is built in: a task is `package.module:Class`, called without arguments -> scalestudy.training.task.Task."""
+
+OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {"sgd": "torch.optim:SGD", "adam": "torch.optim:Adam", "adamw": "torch.optim:AdamW"}
+)
+"""Name -> PyTorch's class. A user's is a torch.optim.Optimizer, or callable(model, learning_rate, **args) -> one."""
+
+SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {
+        "constant": "scalestudy.training.loop.learning_rate:constant_factor",
+        "cosine": "scalestudy.training.loop.learning_rate:cosine_factor",
+        "linear": "scalestudy.training.loop.learning_rate:linear_factor",
+        "one_cycle": "scalestudy.training.loop.learning_rate:one_cycle_factor",
+    }
+)
+"""Name -> callable(progress, steps) -> the rate's share of its peak, 0 <= progress < steps."""
+
 GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
     {
         "ddp": "scalestudy.training.gradient_sync.ddp:DistributedDataParallelSync",

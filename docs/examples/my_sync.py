@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from scalestudy.training.distributed import Worker, broadcast_from_first
 from scalestudy.training.gradient_sync import GradientSync, SyncOptions
-from scalestudy.training.losses import ShardLoss
+from scalestudy.training.task import ShardLoss
 
 
 class MySync(GradientSync):

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
+from scalestudy.experiments.spec.sections import Workload
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean, keys
+from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean, keys, metric_problem
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 MAX_TRIALS = 10_000
@@ -159,10 +160,15 @@ def _weights_do_not_fit(spec: StudySpec) -> Iterator[Finding]:
 
 def _contradictions(spec: StudySpec) -> Iterator[Finding]:
     for pair in CONTRADICTIONS:
-        key = f"train.{pair.key}"
-        for value, other in combinations(spec, key, f"train.{pair.other_key}"):
+        key = _dotted(pair.key)
+        for value, other in combinations(spec, key, _dotted(pair.other_key)):
             if pair.applies(value) and pair.other_applies(other):
                 yield field_of(spec, key), value, pair.what(f"{other}, which some trial has"), pair.remedy
+
+
+def _dotted(key: str) -> str:
+    """The key of a training with the section of the spec that has it."""
+    return f"{'workload' if key in Workload.model_fields else 'train'}.{key}"
 
 
 def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
@@ -177,6 +183,8 @@ def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
 
 def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     metric, mode = spec.workload.metric, spec.workload.metric_mode
+    if problem := metric_problem(metric, spec.workload.task):
+        yield "workload.metric", metric, problem.what, problem.remedy
     better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
     if mode != better:
         best, meant = ("largest", "smallest") if mode == "max" else ("smallest", "largest")

@@ -23,6 +23,8 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 CALLABLE = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
 """`package.module:callable`, or `torchvision:name`."""
 
+IDENTIFIER = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}
+
 Schema = dict[str, Any]
 
 
@@ -41,6 +43,10 @@ def json_schema() -> Schema:
         named = sections["workload"]["properties"][key]
         named |= _name_of(names)
         del named["type"]
+    sections["workload"]["properties"]["metric"]["anyOf"].append(IDENTIFIER)  # of a task
+    values = sections["targets"]["properties"]["accuracy"]
+    others = f"^(?!({'|'.join(sections['targets']['properties'])})$)[A-Za-z_][A-Za-z0-9_]*$"
+    sections["targets"]["patternProperties"] = {others: values}  # the metric's own name
     sections["train"] = _knobs(Train, "How one trial is trained. Any key can be swept too, with a list under `sweep`.")
     sections["sweep"] = _sweep()
     return {"$schema": DIALECT, "title": "A study of scalestudy", **schema}

@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails
 from scalestudy.experiments.spec.addresses import is_uri, uri_problem
 from scalestudy.experiments.spec.errors import alternatives, wrong
 from scalestudy.training.config import LARGEST, CheckpointKnobs, KnobError, Knobs, TrainKnobs, did_you_mean, keys
-from scalestudy.training.registry import LOSSES, METRICS, has_path_form
+from scalestudy.training.registry import LOSSES, TASKS, has_path_form
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -117,7 +117,8 @@ def built_in(*names: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if value not in names and not has_path_form(value):
-            remedy = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write package.module:callable"
+            choose = f"{did_you_mean(value, names)}choose {', '.join(names)}, or write" if names else "write"
+            remedy = f"{choose} package.module:callable"
             raise wrong("is not built in", remedy)
         return value
 
@@ -143,13 +144,16 @@ class Workload(Section):
     """Keyword arguments of the data set."""
     loss: Annotated[Text, built_in(*LOSSES)] = "cross_entropy"
     """A built-in name, or `package.module:callable(outputs, targets)` that returns one loss an example."""
-    metric: Annotated[Text, built_in(*METRICS)] = "accuracy"
-    """The target metric, a mean over the test set: a built-in name, or a callable as for the loss.
+    metric: Text = "accuracy"
+    """The target metric, a mean over the test set: a built-in name, or a callable as for the loss. With a task, the
+    name of one of its metrics.
 
     accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>.
     """
     metric_mode: Annotated[str, one_of("max", "min")] = "max"
     """Whether the larger or the smaller metric is better."""
+    task: Annotated[Text, built_in(*TASKS)] | None = None
+    """`package.module:Class` that says what a batch's loss and metrics are. null: inputs, targets, loss and metric."""
 
 
 @dataclass(frozen=True, kw_only=True)

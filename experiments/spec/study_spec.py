@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.experiments.spec.sections import (
@@ -49,6 +49,20 @@ class StudySpec(Section):
     """The folder, or the URI such as s3://bucket/runs, that holds the studies' folders."""
     tracking: Tracking = Tracking()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _targets_by_name(cls, raw: Any) -> Any:
+        """Takes `targets: {r2: [0.9]}` where the metric is r2. It is kept as `accuracy`, the key for every metric."""
+        if not isinstance(raw, dict):
+            return raw
+        workload, targets = raw.get("workload"), raw.get("targets")
+        if not isinstance(workload, dict) or not isinstance(targets, dict) or "accuracy" in targets:
+            return raw
+        name = metric_name(str(workload.get("metric")))
+        if name not in targets or name in Targets.model_fields:
+            return raw
+        return {**raw, "targets": {"accuracy" if key == name else key: value for key, value in targets.items()}}
+
     @property
     def stops_at_target(self) -> bool:
         """Whether a training ends once it has reached the hardest target."""
@@ -91,11 +105,19 @@ class StudySpec(Section):
         plain = self.model_dump(mode="json")
         plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
         plain["sweep"] = {key: values for key, values in plain["sweep"].items() if values is not None}
+        name = metric_name(self.workload.metric)
+        if name not in Targets.model_fields:
+            plain["targets"] = {name if key == "accuracy" else key: value for key, value in plain["targets"].items()}
         return plain
 
     def to_yaml(self) -> str:
         """The resolved spec as YAML, with the sections in the order of this class."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def metric_name(metric: str) -> str:
+    """The short name of a metric: `top_two` of `my_metrics:top_two`."""
+    return metric.rpartition(":")[2]
 
 
 def values_in(spec: StudySpec, key: str) -> list[Any]:

@@ -129,15 +129,29 @@ def check_data(spec: StudySpec) -> Path:
 
 def check_callables(spec: StudySpec) -> None:
     """Raises RequestError if something that the spec names as `package.module:callable` does not exist."""
-    from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
+    from scalestudy.training.registry import (
+        DATASETS,
+        GRADIENT_SYNCS,
+        LOSSES,
+        METRICS,
+        MODELS,
+        OPTIMIZERS,
+        SCHEDULES,
+        TASKS,
+    )
 
     workload = spec.workload
     _check_callable("workload.model", workload.model, MODELS)
     _check_callable("workload.data", workload.data, DATASETS)
     _check_callable("workload.loss", workload.loss, LOSSES)
-    _check_callable("workload.metric", workload.metric, METRICS)
-    for name in values_in(spec, "train.gradient_sync"):
-        _check_callable("train.gradient_sync", name, GRADIENT_SYNCS)
+    if workload.task is None:
+        _check_callable("workload.metric", workload.metric, METRICS)
+    else:
+        _check_callable("workload.task", workload.task, TASKS)
+    swept = {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}
+    for key, table in swept.items():
+        for name in values_in(spec, f"train.{key}"):
+            _check_callable(f"train.{key}", name, table)
 
 
 def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:

@@ -87,7 +87,10 @@ def _versions(client: Any, name: str) -> list[Any]:
 
 
 def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
-    """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs."""
+    """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs.
+
+    Raises ValueError for the model of a task.
+    """
     import torch
 
     from scalestudy.training.data.loading import load_splits
@@ -95,9 +98,12 @@ def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
     from scalestudy.training.state import load_state
 
     splits = load_splits(config, torch.device("cpu"))
-    model = build_model(config.model, splits.num_classes, splits.in_channels, dict(config.model_args))
+    if config.task is not None:
+        raise ValueError(f"only the task, {config.task}, knows how its model is called")
+    model = build_model(config.model, splits.for_model, dict(config.model_args))
     model.load_state_dict(load_state(model_path))
-    return model.eval(), splits.test_examples(2)  # one row would specialise the graph to batch 1
+    inputs, _ = splits.test_examples(2)  # one row would specialise the graph to batch 1
+    return model.eval(), inputs.float().div(255) if inputs.dtype == torch.uint8 else inputs
 
 
 def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:

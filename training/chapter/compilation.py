@@ -187,7 +187,7 @@ class Compiled:
 def compare(name: str, batch: int, device: torch.device, repeats: int) -> Compiled:
     """Runs a model in evaluation mode, without gradients, eager and compiled, on the same input."""
     seed_parameters(0)
-    model = build_model(name, 10, 1, {}).eval().to(device)
+    model = build_model(name, (10, 1), {}).eval().to(device)
     inputs = torch.randn(batch, 1, 28, 28, generator=torch.Generator().manual_seed(0)).to(device)
     compiled = torch.compile(model)
     with torch.inference_mode():

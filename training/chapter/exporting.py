@@ -45,7 +45,7 @@ many threads as this process has: another number rounds sums differently."""
 def run(device: torch.device, *, quick: bool = False) -> Experiment:
     """Exports LeNet, prints its graph, saves it, runs it in another process; on a CPU some 10 s."""
     seed_parameters(0)
-    model = build_model("lenet", 10, 1, {}).eval().to(device)
+    model = build_model("lenet", (10, 1), {}).eval().to(device)
     inputs = [
         torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(count)).to(device) for count in (2, 5, 64)
     ]

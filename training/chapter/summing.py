@@ -121,7 +121,7 @@ def split_batch(
 def params_table(devices: Sequence[torch.device]) -> Table:
     """Prints the book's `get_params`: each device's first bias of LeNet, which has no gradient yet."""
     seed_parameters(0)
-    params = list(build_model("lenet", 10, 1, {"init": "default"}).parameters())
+    params = list(build_model("lenet", (10, 1), {"init": "default"}).parameters())
     rows: list[tuple[Cell, ...]] = []
     for number, device in enumerate(devices):
         bias = get_params(params, device)[1]
@@ -216,7 +216,7 @@ def _shown(tensor: torch.Tensor) -> str:
 def data_parallel_table(devices: Sequence[torch.device], batch: int, repeats: int) -> tuple[Table, dict[str, float]]:
     """Times nn.DataParallel beside one device: forward and backward of ResNet-18, without the update."""
     seed_parameters(0)
-    model = build_model("resnet18", 10, 1, {}).to(devices[0])
+    model = build_model("resnet18", (10, 1), {}).to(devices[0])
     images = torch.randn(batch, 1, 28, 28, device=devices[0])
     labels = torch.arange(batch, device=devices[0]) % 10
 

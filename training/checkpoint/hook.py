@@ -25,7 +25,7 @@ from scalestudy.training.checkpoint.files import (
     write_part,
 )
 from scalestudy.training.checkpoint.trial_state import choices_of, own_state, restore, shared_state
-from scalestudy.training.config import TrainConfig
+from scalestudy.training.config import TrainConfig, identity
 from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts
 from scalestudy.training.exceptions import InputError, StoreError
 from scalestudy.training.loop.hooks import Hook
@@ -189,7 +189,7 @@ class Checkpoints(Hook):
 def identity_of(config: TrainConfig) -> str:
     """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
     free = {*FREE_TO_CHANGE, *(["epochs"] if config.schedule == "constant" else [])}
-    held = {name: value for name, value in config.to_dict().items() if name not in free}
+    held = {name: value for name, value in identity(TrainConfig, config.to_dict()).items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)
 
 

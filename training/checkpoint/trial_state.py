@@ -50,6 +50,7 @@ def own_state(trial: Trial) -> State:
         "sync": trial.sync.state(),
         "tally": {
             "loss_sum": tally.loss_sum.item(),
+            "weight_sum": float(tally.weight_sum),
             "samples": tally.samples,
             "steps": tally.steps,
             "seconds": trial.seconds_in_epoch(),
@@ -78,8 +79,8 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     if trial.sync.needs_rehearsal and trial.worker.world_size > 1:
         # DistributedDataParallel orders its buckets by its first backward. An uninterrupted training has had one; in
         # other buckets the sums of four ranks round differently.
-        inputs, targets = next(iter(trial.shards(epoch=1)))
-        trial.sync.module(inputs, targets).backward()
+        loss_sum, _ = trial.sync.module(next(iter(trial.shards(epoch=1))))
+        loss_sum.backward()
         trial.optimizer.zero_grad(set_to_none=True)
     try:
         trial.model.load_state_dict(shared["model"])
@@ -95,7 +96,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     _load_optimizer(trial, shared["optimizer"], [part["optimizer"] for part in parts])
     trial.rate.load_state(shared["rate"])
     trial.sync.load_state([part["sync"] for part in parts])
-    records = [EpochRecord.from_dict(record, trial.metric.name) for record in shared["records"]]
+    records = [EpochRecord.from_dict(record, trial.metric) for record in shared["records"]]
     tallies = [part["tally"] for part in parts]
     trial.progress = Progress(_tally(trial, tallies), epoch, records, (epoch, tallies[0]["steps"]))
     if same_world:
@@ -110,6 +111,7 @@ def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:
     same_world = len(tallies) == worker.world_size
     mine = [tallies[worker.rank]] if same_world else list(tallies) if worker.rank == 0 else []
     tally.loss_sum += sum(each["loss_sum"] for each in mine)
+    tally.weight_sum = sum(each.get("weight_sum", each["samples"]) for each in mine)  # 0.2 had examples alone
     tally.samples = sum(each["samples"] for each in mine)
     tally.steps = tallies[0]["steps"]
     tally.seconds_before = max(each["seconds"] for each in tallies)

@@ -13,17 +13,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.files import DataError
-from scalestudy.training.data.reading import Batch, Bounds, DatasetReader, HostReader, Reader, ResidentReader
-from scalestudy.training.data.splits import DatasetSplits, Splits
+from scalestudy.training.data.reading import Bounds, DatasetReader, HostReader, Reader, ResidentReader
+from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key
+from scalestudy.training.trees import Tree, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(inputs (N, C, H, W), examples' indices (N,) int64 on the same device, key of the epoch) -> changed inputs."""
@@ -36,7 +38,9 @@ _STEP, _FIRST, _SECOND = (  # of SplitMix64, as signed numbers
     constant - 2**64 for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 
-_last_used: dict[tuple[str, ...], Splits | DatasetSplits] = {}  # at most one, which a worker's trials mostly share
+AnySplits = Splits | TensorSplits | DatasetSplits
+
+_last_used: dict[tuple[str, ...], AnySplits] = {}  # at most one, which a worker's trials mostly share
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,12 @@ class TrainingData:
 
     train: Reader
     test: Reader
-    num_classes: int  # K: classes, or numbers to predict
-    in_channels: int
+    for_model: tuple[int, int] | Mapping[str, Any]  # what the model's callable is called with before its arguments
+    num_classes: int | None  # K: classes, or numbers to predict; None: batches of any form
     device: torch.device
     seed: int = 0  # of the augmentation
     augmentation: Augmentation | None = None
+    is_scaled: bool = False  # whether inputs come as bytes, and are divided by 255 on the device
 
     @property
     def samples(self) -> int:
@@ -61,8 +66,8 @@ class TrainingData:
         """m."""
         return len(self.test)
 
-    def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Iterator[Batch]:
-        """(inputs (N, C, …), targets (N, …)) on the device for each pair of bounds, augmented.
+    def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Iterator[Tree]:
+        """A batch on the device for each pair of bounds, its inputs scaled and augmented.
 
         `order`: a permutation of the training examples, (n,) int64 on the CPU. `bounds`: first and one-past-last
         position in it, for each of this worker's shards; equal ones give an empty batch. The reading ahead ends with
@@ -71,16 +76,25 @@ class TrainingData:
         here = order.to(self.device) if self.augmentation else order
         key = augmentation_key(self.seed, epoch)
         with closing(self.train.batches(order, bounds, epoch)) as batches:
-            for (first, stop), (inputs, targets) in zip(bounds, batches, strict=True):
+            for (first, stop), batch in zip(bounds, batches, strict=True):
+                if self.is_scaled:
+                    batch = scaled(batch)
                 if self.augmentation:
-                    inputs = self.augmentation(inputs, here[first:stop], key)
-                yield inputs, targets
+                    batch = self.augmentation(batch[0], here[first:stop], key), batch[1]
+                yield batch
 
-    def test_batches(self, start: int, stop: int) -> Iterator[Batch]:
-        """The test examples start … stop - 1 in their order, on the device, never augmented."""
+    def test_batches(self, start: int, stop: int) -> Iterator[Tree]:
+        """The test examples start … stop - 1 in their order, on the device, scaled, never augmented."""
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
         with closing(self.test.batches(None, bounds, epoch=0)) as batches:
-            yield from batches
+            for batch in batches:
+                yield scaled(batch) if self.is_scaled else batch
+
+
+def scaled(batch: Tree) -> Tree:
+    """(inputs, targets) with inputs of bytes as float32 from 0 to 1."""
+    inputs, targets = batch
+    return inputs.float().div_(255), targets
 
 
 def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
@@ -94,32 +108,47 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
     train: Reader
     test: Reader
     if isinstance(splits, DatasetSplits):
-        train = DatasetReader("train", splits.train, splits.num_classes, worker, config.seed)
-        test = DatasetReader("test", splits.test, splits.num_classes, worker, config.seed)
-    elif splits.train_inputs.device.type == worker.device.type:
-        train = ResidentReader(splits.train_inputs, splits.train_targets)
-        test = ResidentReader(splits.test_inputs, splits.test_targets)
+        classes, collate = splits.num_classes, splits.collate
+        train = DatasetReader("train", splits.train, classes, worker, config.seed, collate)
+        test = DatasetReader("test", splits.test, classes, worker, config.seed, collate)
+    elif next(tensors(splits.train))[1].device.type == worker.device.type:
+        train, test = ResidentReader(splits.train), ResidentReader(splits.test)
     else:
-        train = HostReader(splits.train_inputs, splits.train_targets, worker.device)
-        test = HostReader(splits.test_inputs, splits.test_targets, worker.device)
-    if config.augment != "none" and len(train.inputs_shape) != 3:
+        train, test = HostReader(splits.train, worker.device), HostReader(splits.test, worker.device)
+    if splits.num_classes is None and config.task is None:
         raise DataError(
-            f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has inputs (n, "
-            f"{', '.join(map(str, train.inputs_shape))})",
-            "set it to none",
+            f"data: {config.data!r} has examples of any form, which only a task understands",
+            "name workload.task, or give num_classes",
         )
+    _require_images(config, train)
+    is_pair = splits.num_classes is not None
     return TrainingData(
         train=train,
         test=test,
+        for_model=splits.for_model,
         num_classes=splits.num_classes,
-        in_channels=splits.in_channels,
         device=worker.device,
         seed=config.seed,
         augmentation=AUGMENTATIONS[config.augment],
+        is_scaled=is_pair and train.empty[0].dtype == torch.uint8,
     )
 
 
-def load_splits(config: TrainConfig, device: torch.device) -> Splits | DatasetSplits:
+def _require_images(config: TrainConfig, train: Reader) -> None:
+    """Raise DataError if inputs are to be augmented that are no images."""
+    if config.augment == "none":
+        return
+    inputs = train.empty[0] if isinstance(train.empty, tuple) else None
+    if not isinstance(inputs, torch.Tensor) or inputs.dim() != 4:
+        form = "batches of another form"
+        if isinstance(inputs, torch.Tensor):
+            form = f"inputs (n, {', '.join(map(str, inputs.shape[1:]))})"
+        raise DataError(
+            f"augment: {config.augment} is for images (n, C, H, W) and {config.data!r} has {form}", "set it to none"
+        )
+
+
+def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
     """What the config's data set callable returns, tensors on the device if they fit it. Raises DataError."""
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
     key = config.data, arguments, str(config.data_root), str(device)
@@ -128,7 +157,7 @@ def load_splits(config: TrainConfig, device: torch.device) -> Splits | DatasetSp
     _last_used.clear()  # before loading: never hold two
     loader = resolve_field("data", config.data, DATASETS)
     splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
-    if not isinstance(splits, Splits | DatasetSplits):
+    if not isinstance(splits, AnySplits):
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
         )

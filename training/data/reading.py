@@ -30,17 +30,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from scalestudy.training.data.files import DataError
-from scalestudy.training.data.splits import check_inputs, check_targets
+from scalestudy.training.data.splits import Collate, check_inputs, check_targets
 from scalestudy.training.distributed import Worker
 from scalestudy.training.seeding import generators_kept, seed_example
 from scalestudy.training.torchvision_compat import define_missing_operators
+from scalestudy.training.trees import Tree, check_rows, count, moved, part, rows, tensors
 
 define_missing_operators()  # here, because a user's data set may import torchvision when it is unpickled
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Inputs (N, C, …) and targets (N, …), on the worker's device."""
-
-Batches = Generator[Batch, None, None]
+Batches = Generator[Tree, None, None]
 """Close or drop it to end the reading ahead."""
 
 Bounds = Sequence[tuple[int, int]]
@@ -56,8 +54,8 @@ class Reader(Protocol):
     """One of the two sets, training or test."""
 
     @property
-    def inputs_shape(self) -> tuple[int, ...]:
-        """Of an example: (C, …)."""
+    def empty(self) -> Tree:
+        """A batch of no examples, of the form of all others."""
 
     def __len__(self) -> int:
         """n."""
@@ -70,15 +68,14 @@ class Reader(Protocol):
 class _TensorReader:
     """The base of readers of whole tensors."""
 
-    inputs: torch.Tensor
-    targets: torch.Tensor
+    examples: Tree  # n rows in each tensor
 
     @property
-    def inputs_shape(self) -> tuple[int, ...]:
-        return tuple(self.inputs.shape[1:])
+    def empty(self) -> Tree:
+        return part(self.examples, 0, 0)
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return count(self.examples)
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,12 @@ class ResidentReader(_TensorReader):
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         if order is None:
-            yield from ((self.inputs[first:stop], self.targets[first:stop]) for first, stop in bounds)
+            yield from (part(self.examples, first, stop) for first, stop in bounds)
             return
-        order = order.to(self.inputs.device)
+        device = next(tensor.device for _, tensor in tensors(self.examples))
+        order = order.to(device)
         for first, stop in bounds:
-            chosen = order[first:stop]
-            yield self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
+            yield rows(self.examples, order[first:stop])
 
 
 @dataclass(frozen=True)
@@ -104,27 +101,36 @@ class HostReader(_TensorReader):
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         positions = torch.arange(len(self)) if order is None else order
         loader = DataLoader(
-            _Rows(self.inputs, self.targets),
+            _Rows(self.examples),
             batch_sampler=_Positions(positions, bounds),
             collate_fn=_unchanged,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # otherwise it draws from the global one
         )
         with closing(read_ahead(iter(loader), READ_AHEAD)) as loaded:
-            for inputs, targets in loaded:
-                yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+            for batch in loaded:
+                yield moved(batch, self.device)
 
 
 class DatasetReader:
     """A user's torch data set, read by loader processes if that pays, otherwise in the training process."""
 
-    def __init__(self, name: str, dataset: Dataset[Any], num_classes: int, worker: Worker, seed: int) -> None:
-        """`name`: train or test. Raises DataError for examples that are not pairs of tensors."""
+    def __init__(
+        self,
+        name: str,
+        dataset: Dataset[Any],
+        num_classes: int | None,
+        worker: Worker,
+        seed: int,
+        collate: Collate | None = None,
+    ) -> None:
+        """`name`: train or test; `num_classes`: None: examples of any form. Raises DataError for other examples than
+        pairs of tensors if it is given, and for batches whose tensors have not a row an example."""
         self._name, self._dataset, self._num_classes = name, dataset, num_classes
         self._worker, self._seed = worker, seed
+        self._collate = collate or default_collate
         self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
-        self._empty = tuple(part[:0] for part in self._tensors(default_collate(examples)))
-        self.inputs_shape = tuple(self._empty[0].shape[1:])
+        self.empty = part(self._checked(self._collate(examples), len(examples)), 0, 0)
 
     def __len__(self) -> int:
         return len(self._dataset)  # type: ignore[arg-type]
@@ -133,7 +139,7 @@ class DatasetReader:
         filled = [(first, stop) for first, stop in bounds if first < stop]
         examples = sum(stop - first for first, stop in filled)
         processes = loader_processes(self._worker, self._seconds_an_example * examples)
-        reason = why_not_sent(self._dataset) if processes else None
+        reason = why_not_sent((self._dataset, self._collate)) if processes else None
         if reason is not None:
             processes = 0
             warnings.warn(
@@ -145,6 +151,7 @@ class DatasetReader:
         loader = DataLoader(
             KeyedExamples(self._dataset, self._seed, epoch),
             batch_sampler=_Positions(torch.arange(len(self)) if order is None else order, filled),
+            collate_fn=self._collate,
             num_workers=processes,
             multiprocessing_context=fork_server(self._dataset) if processes else None,
             worker_init_fn=end_with_parent,
@@ -155,22 +162,24 @@ class DatasetReader:
         loaded = iter(loader)
         try:
             for first, stop in bounds:
-                inputs, targets = self._tensors(next(loaded)) if first < stop else self._empty
-                yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+                yield moved(self._checked(next(loaded), stop - first) if first < stop else self.empty, device)
         finally:
             # The iterator ends its processes when it is deleted, which an exception's traceback may delay.
             if hasattr(loaded, "_shutdown_workers"):  # has loader processes
                 loaded._shutdown_workers()
 
-    def _tensors(self, batch: Any) -> Batch:
-        """The collated pair, checked. Targets become int64, or the floating-point format of the inputs."""
+    def _checked(self, batch: Any, examples: int) -> Tree:
+        """The collated batch, checked. Targets of a pair become int64, or the floating-point format of the inputs."""
+        if self._num_classes is None:
+            return check_rows(batch, examples, self._name)
         if not isinstance(batch, tuple | list) or [type(part) for part in batch] != [torch.Tensor, torch.Tensor]:
             raise DataError(
                 f"data: {self._name} examples are not pairs of tensors or numbers", "return (input, target)"
             )
-        inputs, targets = batch
+        inputs, targets = check_rows(batch, examples, self._name)
         check_inputs(self._name, inputs)
-        targets = targets.to(inputs.dtype if targets.is_floating_point() else torch.int64)
+        number = torch.float32 if inputs.dtype == torch.uint8 else inputs.dtype
+        targets = targets.to(number if targets.is_floating_point() else torch.int64)
         check_targets(self._name, targets, self._num_classes)
         return inputs, targets
 
@@ -300,12 +309,11 @@ class _Positions:
 class _Rows(Dataset[Any]):
     """Tensors by rows, a whole batch at once."""
 
-    def __init__(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        self._inputs, self._targets = inputs, targets
+    def __init__(self, examples: Tree) -> None:
+        self._examples = examples
 
-    def __getitems__(self, chosen: list[int]) -> Batch:
-        indices = torch.tensor(chosen, dtype=torch.int64)
-        return self._inputs.index_select(0, indices), self._targets.index_select(0, indices)
+    def __getitems__(self, chosen: list[int]) -> Tree:
+        return rows(self._examples, torch.tensor(chosen, dtype=torch.int64))
 
 
 def _unchanged(batch: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What a data set's callable returns: four tensors, or two torch data sets (no torch here).
+"""What a data set's callable returns: tensors, or two torch data sets (no torch here).
 
 Shapes: n training and m test examples, C channels, K classes or numbers to predict. Inputs (n, C, …).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
+    from scalestudy.training.trees import Tree
+
+Collate = Callable[[Sequence[Any]], Any]
+"""Examples of a batch -> the batch: tensors with a row an example, in dicts, tuples, lists or dataclasses."""
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -23,9 +28,9 @@ class Splits:
     Targets are class numbers 0 … K - 1, (n,) int64, or numbers to predict, (n,) with K = 1 or (n, K), float.
     """
 
-    train_inputs: torch.Tensor  # (n, C, …) float
+    train_inputs: torch.Tensor  # (n, C, …) float32, or bytes, which are divided by 255 on the device
     train_targets: torch.Tensor
-    test_inputs: torch.Tensor  # (m, C, …) float
+    test_inputs: torch.Tensor  # (m, C, …) as the training inputs
     test_targets: torch.Tensor
     num_classes: int  # K
 
@@ -47,21 +52,59 @@ class Splits:
 
     @staticmethod
     def from_datasets(
-        train: Dataset[Any], test: Dataset[Any], *, num_classes: int, in_channels: int | None = None
+        train: Dataset[Any],
+        test: Dataset[Any],
+        *,
+        num_classes: int | None = None,
+        in_channels: int | None = None,
+        collate: Collate | None = None,
+        for_model: Mapping[str, Any] | None = None,
     ) -> DatasetSplits:
-        """Take torch's map-style data sets in place of tensors. Examples are (input (C, …) float, target).
+        """Take torch's map-style data sets in place of tensors.
 
-        `in_channels`: None: that of the first training example. Raises DataError for another form of data sets or
-        examples.
+        With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default that of the first
+        training example. Without it they have any form, for a task, and the model's callable is called with
+        `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. Raises DataError
+        for another form of data sets or examples.
         """
+        for split, dataset in (("train", train), ("test", test)):
+            _require_examples(split, dataset)
+        if num_classes is None:
+            return DatasetSplits(train, test, dict(for_model or {}), collate=collate)
+        if for_model is not None:
+            raise DataError("data: for_model and num_classes are both given", "put num_classes into for_model")
         found = _channels("train", train)
         _channels("test", test)
-        return DatasetSplits(train, test, num_classes, found if in_channels is None else in_channels)
+        facts = (num_classes, found if in_channels is None else in_channels)
+        return DatasetSplits(train, test, facts, num_classes, collate)
+
+    @staticmethod
+    def from_tensors(train: Tree, test: Tree, *, for_model: Mapping[str, Any] | None = None) -> TensorSplits:
+        """Take tensors of any names and number, for a task: in dicts, tuples, lists or dataclasses.
+
+        Each has a row an example. The model's callable is called with `for_model`. Raises DataError for others.
+        """
+        return TensorSplits(train, test, dict(for_model or {}))
 
     @property
     def in_channels(self) -> int:
         """C, the second dimension of the inputs."""
         return self.train_inputs.shape[1]
+
+    @property
+    def for_model(self) -> tuple[int, int]:
+        """K and C."""
+        return self.num_classes, self.in_channels
+
+    @property
+    def train(self) -> Tree:
+        """The training set as one batch."""
+        return self.train_inputs, self.train_targets
+
+    @property
+    def test(self) -> Tree:
+        """The test set as one batch."""
+        return self.test_inputs, self.test_targets
 
     @property
     def size_bytes(self) -> int:
@@ -73,14 +116,9 @@ class Splits:
         names = ("train_inputs", "train_targets", "test_inputs", "test_targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
-    @property
-    def test_count(self) -> int:
-        """m."""
-        return len(self.test_inputs)
-
-    def test_examples(self, count: int) -> torch.Tensor:
-        """A copy of the first test inputs, (count, C, …)."""
-        return self.test_inputs[:count].clone()
+    def test_examples(self, most: int) -> Tree:
+        """A copy of at most so many of the first test examples, as a batch."""
+        return self.test_inputs[:most].clone(), self.test_targets[:most].clone()
 
     def _pairs(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         yield "train", self.train_inputs, self.train_targets
@@ -93,25 +131,57 @@ class DatasetSplits:
 
     train: Dataset[Any]
     test: Dataset[Any]
-    num_classes: int  # K
-    in_channels: int  # C
+    for_model: tuple[int, int] | Mapping[str, Any]  # K and C, or named arguments of the model's callable
+    num_classes: int | None = None  # K; None: examples of any form
+    collate: Collate | None = None
+
+    def test_examples(self, most: int) -> Tree:
+        """At most so many of the first test examples, as a batch."""
+        from torch.utils.data import default_collate
+
+        size = len(self.test)  # type: ignore[arg-type]
+        return (self.collate or default_collate)([self.test[index] for index in range(min(most, size))])
+
+
+@dataclass(frozen=True)
+class TensorSplits:
+    """A training and a test set of tensors in any form, whole, on one device; made by `Splits.from_tensors`."""
+
+    train: Tree
+    test: Tree
+    for_model: Mapping[str, Any]  # named arguments of the model's callable
+    num_classes: None = None
+
+    def __post_init__(self) -> None:
+        from scalestudy.training.trees import check_rows, count
+
+        for split, examples in (("train", self.train), ("test", self.test)):
+            if not count(examples):
+                raise DataError(f"data: the {split} set has no examples", "give tensors with a row an example")
+            check_rows(examples, count(examples), split)
 
     @property
-    def test_count(self) -> int:
-        """m."""
-        return len(self.test)  # type: ignore[arg-type]
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        from scalestudy.training.trees import tensors
 
-    def test_examples(self, count: int) -> torch.Tensor:
-        """The first test inputs, (count, C, …)."""
-        import torch
+        return sum(tensor.nbytes for _, tensor in tensors((self.train, self.test)))
 
-        return torch.stack([torch.as_tensor(self.test[index][0]) for index in range(count)])
+    def to(self, device: torch.device) -> TensorSplits:
+        """The same data on the device."""
+        from scalestudy.training.trees import moved
+
+        return replace(self, train=moved(self.train, device), test=moved(self.test, device))
+
+    def test_examples(self, most: int) -> Tree:
+        """A copy of at most so many of the first test examples, as a batch."""
+        from scalestudy.training.trees import mapped
+
+        return mapped(lambda tensor: tensor[:most].clone(), self.test)
 
 
 def check_inputs(split: str, inputs: torch.Tensor) -> None:
-    """Raise DataError for bytes, which no layer takes, and for formats that layers of float32 refuse."""
-    if str(inputs.dtype) == "torch.uint8":
-        raise DataError(f"data: {split} inputs are torch.uint8", "give floating-point numbers, such as inputs / 255")
+    """Raise DataError for formats that layers of float32 refuse. Bytes are scaled on the device."""
     if inputs.is_floating_point() and str(inputs.dtype) != "torch.float32":
         raise DataError(f"data: {split} inputs are {inputs.dtype}", "give torch.float32, as the parameters are")
 
@@ -140,14 +210,18 @@ def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
         )
 
 
-def _channels(split: str, dataset: Dataset[Any]) -> int:
-    """C of the first example. Raises DataError for another form of data set or example."""
+def _require_examples(split: str, dataset: Dataset[Any]) -> None:
+    """Raise DataError unless a data set has a length, above 0, and an example for each number below it."""
     size = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else 0
     if not size:
         raise DataError(
             f"data: the {split} data set is a {type(dataset).__name__} without a length or without examples",
             "give a map-style torch Dataset",
         )
+
+
+def _channels(split: str, dataset: Dataset[Any]) -> int:
+    """C of the first example. Raises DataError for another form of example."""
     example = dataset[0]
     if not isinstance(example, tuple | list) or len(example) != 2 or not getattr(example[0], "shape", ()):
         form = f"a {type(example).__name__}"

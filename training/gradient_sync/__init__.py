@@ -8,8 +8,8 @@ from __future__ import annotations
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
-from scalestudy.training.losses import ShardLoss
 from scalestudy.training.registry import GRADIENT_SYNCS, call_with, resolve_field
+from scalestudy.training.task import ShardLoss
 
 __all__ = ["GradientSync", "StepPlan", "SyncOptions", "make_gradient_sync"]
 

@@ -4,8 +4,8 @@ In each step the loop
 1. calls `step_starts`;
 2. runs forward and backward of `module`, times `factor`, on the shard's micro-batches, all but the last inside
    `accumulating()`;
-3. calls `synchronise`. Now every `.grad` is the gradient of the mean loss over the global batch, with the same bits on
-   every rank (if the strategy is `exact`);
+3. calls `synchronise`, then `divide_by_weight`. Now every `.grad` is the gradient of the mean loss over the global
+   batch, with the same bits on every rank (if the strategy is `exact`);
 4. asks `agrees_finite`, clips and updates;
 5. calls `step_ends`.
 
@@ -30,7 +30,7 @@ from torch.nn.utils import get_total_norm
 
 from scalestudy.training.config import LOCAL_STEPS, POWERSGD_RANK
 from scalestudy.training.distributed import Worker
-from scalestudy.training.losses import ShardLoss
+from scalestudy.training.task import ShardLoss
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class GradientSync:
         self.module: nn.Module = shard_loss  # call this in place of the ShardLoss
         self.worker = worker
         self.options = options or SyncOptions()
-        self.parameters = shard_loss.trained_parameters()
+        self.parameters = shard_loss.summed_parameters()
+        self.weight = shard_loss.weight  # its gradient divides the others; None: `factor` has divided already
         self.bytes_sent = 0  # by this rank in all; an allreduce of n bytes counts as 2 (k - 1) / k · n
         self.measures_local = False  # set by a hook: whether the next step measures `local_sq_norm`
         self.local_sq_norm: torch.Tensor | None = None  # |g_i|² of this worker's gradient as its loss scaled it
@@ -86,6 +87,25 @@ class GradientSync:
 
     def synchronise(self) -> None:
         """Called right after the last backward: make every `.grad` the sum over the workers, if backward did not."""
+
+    def zero_weight(self) -> None:
+        """Called before a step: forget the gradient of the weight."""
+        if self.weight is not None:
+            self.weight.grad = None
+
+    def divide_by_weight(self) -> None:
+        """Called after `synchronise`, for a task whose weights no plan knows: make sums of losses' gradients means.
+
+        Without a wait for the device. Gradients become NaN where the weights of the batch sum to 0 or less, or where
+        one is not finite.
+        """
+        if self.weight is not None and self.weight.grad is not None:
+            weight, not_finite = self.weight.grad
+            self._divide(weight.where((weight > 0) & (not_finite == 0), torch.nan))
+
+    def _divide(self, weight: torch.Tensor) -> None:
+        gradients = [each.grad for each in self.parameters if each.grad is not None and each is not self.weight]
+        torch._foreach_div_(gradients, weight)
 
     def agrees_finite(self, norm: torch.Tensor) -> bool:
         """Whether all ranks may update; every rank gets the same answer. `norm`: L2 norm of this rank's gradients."""

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
-from scalestudy.training.losses import ShardLoss
+from scalestudy.training.task import ShardLoss
 
 FEWEST_EXACT_STEPS = 2  # of PowerSGD, which PyTorch asks for: buckets are reordered after the first step
 EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from scalestudy.training.distributed import Worker, broadcast_from_first, carried
 from scalestudy.training.gradient_sync.base import FlatBuffer, GradientSync, SyncOptions, by_dtype, size_in_bytes
-from scalestudy.training.losses import ShardLoss
+from scalestudy.training.task import ShardLoss
 
 
 class NaiveSync(GradientSync):

@@ -17,13 +17,14 @@ from scalestudy.training.gradient_sync.base import (
     by_dtype,
     size_in_bytes,
 )
-from scalestudy.training.losses import ShardLoss
+from scalestudy.training.task import ShardLoss
 
 
 class LocalSGDSync(GradientSync):
     """Every worker updates by its own shard's mean gradient; after H updates the parameters are averaged (Stich 2018).
 
-    A worker's weight in an average is the number of examples that it has seen since the one before, maybe 0. Momentum
+    A worker's weight in an average is the number of examples that it has seen since the one before, maybe 0, or the sum
+    of its batches' weights if the task has its own. Momentum
     stays local, and clipping acts on the local gradient. The last step of an epoch ends with an average, so that
     evaluations and checkpoints see one model. With H = 1, no momentum and no clipping, a step is that of the whole
     batch.
@@ -43,7 +44,8 @@ class LocalSGDSync(GradientSync):
         groups = [[self.parameters[position].detach() for position in group] for group in by_dtype(self.parameters)]
         self._flat = [(group, FlatBuffer(group)) for group in groups]
         self._steps = 0  # since the last average, the one in progress included
-        self._examples = 0  # of this worker, in those steps
+        self._seen: float | torch.Tensor = 0.0  # by this worker in those steps: examples, or the task's weights
+        self._shard = 0  # examples of the step in progress
         self._share = 0.0  # of this worker in the next average
         self._averages_now = False
         self._met_non_finite = False
@@ -56,18 +58,29 @@ class LocalSGDSync(GradientSync):
     def step_starts(self, plan: StepPlan) -> None:
         """Count the step, and decide whether it ends with an average."""
         self._steps += 1
-        self._examples += plan.shard
+        self._shard = plan.shard
+        if self.weight is None:
+            self._seen += plan.shard
         self._averages_now = plan.is_last or self._steps >= self.options.local_steps
+
+    def divide_by_weight(self) -> None:
+        """As in the base, by this worker's own weight; where that is 0, the gradients are zeros and stay so."""
+        if self.weight is not None and self.weight.grad is not None:
+            weight, not_finite = self.weight.grad
+            self._seen = self._seen + weight.detach().double() * self._shard
+            divisor = weight.where(weight != 0, 1)
+            self._divide(divisor.where((weight >= 0) & (not_finite == 0), torch.nan))
 
     def agrees_finite(self, norm: torch.Tensor) -> bool:
         """Ask all ranks in a step that ends with an average. Otherwise go on, with zeros for non-finite gradients."""
         self._met_non_finite |= not super().agrees_finite(norm)
         if self._averages_now:
-            facts = torch.tensor([self._met_non_finite, self._examples], dtype=torch.float64, device=self.worker.device)
+            mine = float(self._seen)
+            facts = torch.tensor([self._met_non_finite, mine], dtype=torch.float64, device=self.worker.device)
             dist.all_reduce(facts)
-            ranks_that_met, examples = facts.tolist()
-            self._share = self._examples / examples
-            return not ranks_that_met
+            ranks_that_met, all_seen = facts.tolist()
+            self._share = mine / all_seen if all_seen else 0.0
+            return not ranks_that_met and all_seen > 0
         if self._met_non_finite:
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -84,7 +97,7 @@ class LocalSGDSync(GradientSync):
                 dist.all_reduce(flat.memory)
                 flat.copy_out(parameters)
                 self.count_allreduce(size_in_bytes(parameters))
-            self._steps = self._examples = 0
+            self._steps, self._seen = 0, 0.0
             self._averages_now = False
             self._averages += 1
 

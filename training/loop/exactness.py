@@ -18,6 +18,8 @@ from scalestudy.training.data.loading import load_splits
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.models import seeded_model
 from scalestudy.training.seeding import generators_kept
+from scalestudy.training.task import ExamplesTask, Task, checked_loss, make_task
+from scalestudy.training.trees import Tree, count, split
 
 EXAMPLES = 8
 DRAWS = 4  # forward passes with different random numbers; a layer that is rarely skipped seldom shows in one of them
@@ -32,7 +34,7 @@ def why_inexact(config: TrainConfig) -> InputError | None:
     """
     with generators_kept(), torch.no_grad():
         splits = load_splits(config, torch.device("cpu"))
-        model = seeded_model(config, splits.num_classes, splits.in_channels).train()
+        model = seeded_model(config, splits.for_model).train()
         norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
         if norms and not config.sync_batch_norm:
             return InputError(
@@ -48,24 +50,36 @@ def why_inexact(config: TrainConfig) -> InputError | None:
         for module in norms.values():
             module.eval()  # synchronised, it depends on the global batch alone; we look at the other layers
 
-        inputs = splits.test_examples(min(EXAMPLES, splits.test_count))
-        outputs = [_outputs(model, inputs, seed) for seed in range(DRAWS)]
+        task = make_task(config.task, config.loss, config.metric, splits.num_classes)
+        batch = splits.test_examples(EXAMPLES)
+        outputs = [_outputs(task, model, batch, seed) for seed in range(DRAWS)]
         if any(_differ(outputs[0], other) for other in outputs[1:]):
             return InputError(
                 "draws random numbers in training (such as dropout), which differ with num_gpus", "remove their layers"
             )
-        halves = torch.cat([_outputs(model, half, 0) for half in inputs.chunk(2)])
-        if _differ(outputs[0], halves):
+        middle = (count(batch) + 1) // 2
+        halves = [_outputs(task, model, half, 0) for half in split(batch, [middle, count(batch) - middle])]
+        joined = torch.cat(halves) if config.task is None else torch.stack(halves).sum(dim=0)
+        if _differ(outputs[0], joined):
+            if config.task is not None:
+                return InputError(
+                    "the loss of a batch is not the sum of its parts' losses, or an example's output depends on the "
+                    "other examples of its batch",
+                    "return sums from the task's loss, and remove layers that mix examples",
+                )
             return InputError(
                 "an example's output depends on the other examples of its batch", "remove the layers that mix examples"
             )
         return None
 
 
-def _outputs(model: nn.Module, inputs: torch.Tensor, seed: int) -> torch.Tensor:
+def _outputs(task: Task, model: nn.Module, batch: Tree, seed: int) -> torch.Tensor:
+    """The outputs (N, …); of a user's task, whose outputs may have any form, its loss sum and weight."""
     torch.manual_seed(seed)
-    outputs: torch.Tensor = model(inputs)
-    return outputs.double()
+    outputs = task.forward(model, batch)
+    if isinstance(outputs, torch.Tensor) and isinstance(task, ExamplesTask):
+        return outputs.double()
+    return torch.stack([torch.as_tensor(number).double() for number in checked_loss(task, outputs, batch)])
 
 
 def _differ(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -7,13 +7,14 @@ AdaScale the sum of their gains. So a training that resumes at any step continue
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.training.batches import steps_per_epoch as count_steps
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.registry import SCHEDULES, resolve_field
 
 ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; like the next two, PyTorch's default
 ONE_CYCLE_START = 25.0  # peak / first rate
@@ -26,6 +27,16 @@ def scaled_rate(rule: str, learning_rate: float, scale: float) -> float:
     """The rule's rate for the nominal rate at S = `scale`. AdaScale's own factor, its gain, is applied later."""
     factors = {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale), "adascale": 1.0}
     return learning_rate * factors[rule]
+
+
+def constant_factor(progress: float, steps: float) -> float:
+    """1 throughout."""
+    return 1.0
+
+
+def linear_factor(progress: float, steps: float) -> float:
+    """A straight line: 1 at progress 0, 0 from `steps` on."""
+    return 1 - min(progress / steps, 1.0)
 
 
 def cosine_factor(progress: float, steps: float) -> float:
@@ -105,7 +116,7 @@ class RatePlan:
     peak: float  # rate after the warm-up, from which the schedule falls
     warm_up: int  # updates over which the rate rises; 0: none
     steps: int  # progress at the training's end
-    schedule: str  # constant | cosine | one_cycle
+    schedule: Callable[[float, float], float]  # (progress, steps) after the warm-up -> share of the peak
 
     def at(self, progress: float) -> float:
         """The rate of the update that follows `progress`."""
@@ -114,9 +125,7 @@ class RatePlan:
                 return self.peak * (progress + 1) / self.warm_up
             return self.first + (self.peak - self.first) * progress / self.warm_up
         since, steps = progress - self.warm_up, max(self.steps - self.warm_up, 1)
-        if self.schedule == "cosine":
-            return self.peak * cosine_factor(since, steps)
-        return self.peak * (one_cycle_factor(since, steps) if self.schedule == "one_cycle" else 1.0)
+        return self.peak * self.schedule(since, steps)
 
 
 class LearningRate:
@@ -166,9 +175,9 @@ def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> Learni
     plan = RatePlan(
         first=config.learning_rate if config.lr_rule == "linear" and scale > 1 else None,
         peak=peak,
-        warm_up=warm_up_updates(config.warmup_epochs, steps_per_epoch),
+        warm_up=config.warmup_steps or warm_up_updates(config.warmup_epochs, steps_per_epoch),
         steps=config.epochs * (base_steps if adascale else steps_per_epoch),
-        schedule=config.schedule,
+        schedule=resolve_field("schedule", config.schedule, SCHEDULES),
     )
     return LearningRate(plan, GainEstimator(config.base_batch_size, scale) if adascale and scale != 1 else None)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import gc
 import multiprocessing
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,15 @@ from scalestudy.training.exceptions import InputError, is_out_of_memory
 from scalestudy.training.gradient_sync.base import StepPlan, size_in_bytes
 from scalestudy.training.loop.measures import PhaseTimer
 from scalestudy.training.loop.train import forward_and_backward
-from scalestudy.training.loop.trial import Trial, start_trial
+from scalestudy.training.loop.trial import Trial, make_optimizer, start_trial
 from scalestudy.training.models import seeded_model
+from scalestudy.training.registry import OPTIMIZERS
+from scalestudy.training.trees import Tree, mapped, part, tensors
 
 ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
 RESOLUTION = 64  # the answer is exact to 1/64 of it
 LARGEST = 2**20  # examples; where a search ends
-Example = Sequence[torch.Tensor]  # one input and its target, each with a first dimension of 1
+Example = Tree  # a batch of one
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def inspect_config(config: TrainConfig, data: TrainingData) -> Inspection:
 
     data: the config's. Raises ValueError for a model that can't be built. A user's exceptions pass.
     """
-    return inspect_model(seeded_model(config, data.num_classes, data.in_channels), config.optimizer)
+    return inspect_model(seeded_model(config, data.for_model), config.optimizer)
 
 
 def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
@@ -116,18 +119,28 @@ def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
         memory=Memory(
             parameters=size_in_bytes(names),
             gradients=size_in_bytes(trained),
-            optimizer=optimizer_bytes(optimizer, trained),
+            optimizer=optimizer_bytes(optimizer, model),
             buffers=size_in_bytes(buffers),
         ),
     )
 
 
-def optimizer_bytes(config: OptimizerConfig, trained: Iterable[torch.Tensor]) -> int:
-    """Bytes that PyTorch's optimizer keeps between steps: momentum (SGD), or two moments and a count (Adam)."""
-    parameters = list(trained)
+def optimizer_bytes(config: OptimizerConfig, model: nn.Module) -> int:
+    """Bytes that the optimizer keeps between steps: momentum (SGD), or two or three moments and a count (Adam).
+
+    Of a user's optimizer: what it keeps after a step of a copy of the model.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.name == "sgd":
         return size_in_bytes(parameters) if config.momentum else 0
-    return 2 * size_in_bytes(parameters) + ADAM_STEP_BYTES * len(parameters)
+    if config.name in OPTIMIZERS:
+        return (3 if config.amsgrad else 2) * size_in_bytes(parameters) + ADAM_STEP_BYTES * len(parameters)
+    tried = copy.deepcopy(model)
+    optimizer = make_optimizer(config, 1.0, tried)
+    for parameter in tried.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return sum(tensor.nbytes for state in optimizer.state.values() for _, tensor in tensors(state))
 
 
 @dataclass(frozen=True)
@@ -222,7 +235,7 @@ def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes:
 
 def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int, attempt: Attempt) -> MaxBatch:
     trial = start_trial(dataclasses.replace(config, batch_size=2, shards="even"), worker)
-    example = tuple(tensor[:1] for tensor in next(iter(trial.shards(epoch=1))))
+    example = part(next(iter(trial.shards(epoch=1))), 0, 1)
     tries: list[Try] = []
 
     def fits(batch: int) -> bool:
@@ -269,9 +282,9 @@ def _send_try(pipe: Any, threads: int, trial: Trial, example: Example, batch: in
 def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
     """Whether a whole step over `batch` copies of the example fits into memory."""
     try:
-        inputs, targets = (tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in example)
+        repeated = mapped(lambda tensor: tensor.repeat(batch, *[1] * (tensor.dim() - 1)), example)
         trial.plan = StepPlan(shard=batch, batch=batch)
-        forward_and_backward(trial, (inputs, targets), PhaseTimer(trial.worker.device, (), 1), ())
+        forward_and_backward(trial, repeated, PhaseTimer(trial.worker.device, (), 1), ())
         trial.optimizer.step()
         synchronise_device(trial.worker.device)
     except Exception as error:

@@ -64,11 +64,12 @@ class Parts(NamedTuple):
 def parts_of(trial: Trial) -> Parts:
     """The parts by which this trial is measured; equal on every rank.
 
-    None if the strategy's sum is only approximate. Halves need a second example. They are not made for the measurement
+    None if the strategy's sum is only approximate, or if the task's loss is a mean over something else than examples.
+    Halves need a second example. They are not made for the measurement
     alone if batch normalisation would see them.
     """
     shards = shard_sizes(trial.config.batch_size, trial.choices.weights)
-    if not trial.sync.exact:
+    if not trial.sync.exact or trial.sync.weight is not None:
         return Parts()
     if sum(map(bool, shards)) > 1:
         return Parts(tuple((size, 0) for size in shards), halved=False)
@@ -218,6 +219,11 @@ class AdaScale(NoiseScale):
                 "lr_rule: adascale needs the gradient of the whole batch in each step, which "
                 f"{trial.config.gradient_sync} only approximates",
                 "choose another rule or strategy",
+            )
+        if trial.sync.weight is not None:
+            raise InputError(
+                "lr_rule: adascale needs a loss that is a mean over examples, and the task has weights of its own",
+                "choose another rule",
             )
         if trial.config.batch_size < 2:
             raise InputError(

@@ -15,8 +15,9 @@ import torch
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.loading import TrainingData
 from scalestudy.training.distributed import Worker, gather_rows, synchronise_device
-from scalestudy.training.losses import ShardLoss
 from scalestudy.training.seeding import epoch_order
+from scalestudy.training.task import ShardLoss
+from scalestudy.training.trees import Tree, count
 
 WARM_UP = 2  # steps before the timed ones
 REPEATS = 5  # timed steps; the median counts
@@ -43,29 +44,27 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
     measured: dict[str, Any] = {}
     if config.channels_last == "auto":
         shard = _even_shard(config, worker, data)
-        mine = [step_seconds(shard_loss, worker, *shard, channels_last=order) for order in (False, True)]
+        mine = [step_seconds(shard_loss, worker, shard, channels_last=order) for order in (False, True)]
         contiguous, last = (sum(column) for column in zip(*gather_rows(mine, worker), strict=True))
         measured["channels_last"] = channels_last = last < contiguous
     if config.shards == "speed" and worker.world_size > 1:
-        inputs, targets = _even_shard(config, worker, data)
+        shard = _even_shard(config, worker, data)
         gather_rows([0.0], worker)  # all ranks begin together
-        seconds = step_seconds(shard_loss, worker, inputs, targets, channels_last=channels_last)
-        speeds = [row[0] for row in gather_rows([len(inputs) / seconds], worker)]
+        seconds = step_seconds(shard_loss, worker, shard, channels_last=channels_last)
+        speeds = [row[0] for row in gather_rows([count(shard) / seconds], worker)]
         weights = tuple(round(speed / sum(speeds), 3) for speed in speeds)  # a fourth digit would be noise
         measured["shards"] = list(weights)
     return Choices(weights=weights, channels_last=channels_last, measured=measured)
 
 
-def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> tuple[torch.Tensor, torch.Tensor]:
+def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree:
     """The first batch's examples, as many as the largest even shard has; at least two, for batch normalisation."""
     order = epoch_order(data.samples, config.seed, epoch=1)
     size = min(max(math.ceil(config.batch_size / worker.world_size), 2), data.samples)
     return next(iter(data.shards(order, [(0, size)], 1)))
 
 
-def step_seconds(
-    shard_loss: ShardLoss, worker: Worker, inputs: torch.Tensor, targets: torch.Tensor, *, channels_last: bool
-) -> float:
+def step_seconds(shard_loss: ShardLoss, worker: Worker, batch: Tree, *, channels_last: bool) -> float:
     """Median seconds of forward and backward over the examples, on a copy of the model."""
     probed = copy.deepcopy(shard_loss).to(worker.device).train()
     probed.channels_last = channels_last
@@ -75,7 +74,7 @@ def step_seconds(
     for _ in range(WARM_UP + REPEATS):
         synchronise_device(worker.device)
         started = time.perf_counter()
-        probed(inputs, targets).backward()
+        probed(batch)[0].backward()
         probed.zero_grad(set_to_none=True)
         synchronise_device(worker.device)
         timings.append(time.perf_counter() - started)

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from scalestudy.training.batches import even_weights, micro_batch_sizes, shard_bounds
+from scalestudy.training.batches import micro_batch_sizes
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.data.loading import TrainingData
 from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import (
     Worker,
@@ -25,17 +24,18 @@ from scalestudy.training.distributed import (
     synchronise_device,
 )
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.evaluation import evaluate, metrics_of, summed
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import EpochStopwatch, PhaseTimer, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
-from scalestudy.training.losses import NamedMetric, ShardLoss
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
+from scalestudy.training.task import Number, wrong_weight
+from scalestudy.training.trees import Tree, split
 
-Batch = tuple[torch.Tensor, torch.Tensor]
 Status = Literal["finished", "stopped", "diverged", "left"]
 
 
@@ -153,30 +153,36 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
     return EpochSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
 
 
-def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
+def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
     """One optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update, record.
 
     If the loss is not finite on some rank, no rank updates, and the tally says `diverged`. This needs no collective of
     its own: that rank runs backward with NaN, so every rank finds NaN in the sum of the gradients. A sum whose L2 norm
-    overflows counts as not finite too. A rank whose `should_stop` is true ends the training in the same way.
+    overflows counts as not finite too. A rank whose `should_stop` is true ends the training in the same way, and so
+    does a wrong weight of a task, for which every rank then raises ValueError.
     """
     step, sync, optimizer = tally.steps, trial.sync, trial.optimizer
     optimizer.zero_grad(set_to_none=True)
+    sync.zero_weight()
     phases.mark("optimizer")
 
     batch = next(shards)
     phases.mark("data")
 
     sync.step_starts(trial.plan)
-    loss_sum = forward_and_backward(trial, batch, phases, hooks)
+    loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
 
     sync.synchronise()
+    sync.divide_by_weight()
     phases.mark("gradient_sync")
 
     trial.gradient_norm = get_total_norm([p.grad for p in trial.parameters if p.grad is not None])
     tally.diverged = not sync.agrees_finite(trial.gradient_norm)
     if tally.diverged:
+        known = sync.weight.grad if sync.weight is not None and sync.replicated else None
+        if known is not None and (error := wrong_weight(known)):
+            raise error
         return
     _call(hooks, "gradients_ready", trial, step)
 
@@ -184,8 +190,8 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
         clip_grads_with_norm_(trial.parameters, trial.config.gradient_clip, trial.gradient_norm)
 
     rate = trial.rate.rate()
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    for group, share in zip(optimizer.param_groups, trial.group_rates, strict=True):
+        group["lr"] = rate * share
     optimizer.step()
     trial.rate.advance()
     phases.mark("optimizer")
@@ -193,29 +199,38 @@ def run_step(trial: Trial, shards: Iterator[Batch], tally: Tally, phases: PhaseT
     phases.mark("gradient_sync")
 
     tally.loss_sum += loss_sum
+    tally.weight_sum += weight
     tally.samples += trial.plan.shard
+    tally.learning_rate = rate
     tally.steps += 1
     _call(hooks, "step_ends", trial, step)
 
 
-def forward_and_backward(trial: Trial, batch: Batch, phases: PhaseTimer, hooks: Sequence[Hook]) -> torch.Tensor:
-    """Accumulate the shard's gradients over its micro-batches, and return its loss sum. Only the last communicates."""
+def forward_and_backward(
+    trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]
+) -> tuple[torch.Tensor, Number]:
+    """Accumulate the shard's gradients over its micro-batches. Only the last communicates.
+
+    Returns the shard's loss sum and weight.
+    """
     sync, step = trial.sync, trial.progress.tally.steps
     parts = max(trial.config.accumulation, 2 if trial.halves_next else 1)
     trial.halves_next = False
     trial.micro_batches = micro_batch_sizes(trial.plan.shard, parts, keep_empty=trial.shard_loss.runs_empty)
-    factor, loss_sums, last = trial.factor(), [], len(trial.micro_batches) - 1
-    pieces = zip(*(tensor.split(trial.micro_batches) for tensor in batch), strict=True)
-    for index, (inputs, targets) in enumerate(pieces):
+    factor, last = trial.factor(), len(trial.micro_batches) - 1
+    loss_sums: list[torch.Tensor] = []
+    weights: list[Number] = []
+    for index, piece in enumerate(split(batch, trial.micro_batches)):
         with sync.accumulating() if index < last else nullcontext():
-            loss_sum = sync.module(inputs, targets)
+            loss_sum, weight = sync.module(piece)
             with phases.backward():
                 loss_sum.backward(loss_sum.detach() * 0 + factor)  # NaN for a loss that is not finite: 0 · inf is NaN
         loss_sums.append(loss_sum.detach())
+        weights.append(weight)
         if not trial.all_used and trial.plan.shard:
             _check_all_used(trial)
         _call(hooks, "backward_ends", trial, step, index)
-    return loss_sums[0] if not last else torch.stack(loss_sums).sum()
+    return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
 
 
 def _check_all_used(trial: Trial) -> None:
@@ -228,7 +243,7 @@ def _check_all_used(trial: Trial) -> None:
     if unused:
         raise InputError(
             f"model: {', '.join(unused)} took no part in the loss of the first batch",
-            "use them in forward, or set their requires_grad to False",
+            "use them in forward, set their requires_grad to False, or say train.unused_parameters: true",
         )
     trial.all_used = True
 
@@ -243,25 +258,24 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     for hook in hooks:
         measured.update(hook.epoch_measured(trial))
 
-    counts, eval_seconds = Counts(math.nan, math.nan, samples=0), math.nan
+    test_loss, tested, eval_seconds = math.nan, dict[str, float](), math.nan
     if trial.config.max_steps is None:
         started = time.perf_counter()
         broadcast_from_first(trial.model.buffers(), worker)  # all ranks evaluate with rank 0's
-        counts = evaluate(trial.shard_loss, trial.metric, trial.data, worker, trial.choices.weights, trial.pulse)
+        sums = evaluate(trial.shard_loss, trial.data, worker, trial.choices.weights, trial.pulse)
         synchronise_device(worker.device)
         eval_seconds = time.perf_counter() - started
+        test_loss, tested = metrics_of(trial.shard_loss.task, summed(sums, worker), trial.metric)
 
     usage = trial.usage.since_last()
     mine = RankMeasurements(
         train_loss_sum=done.tally.loss_sum.item(),
+        train_weight_sum=float(done.tally.weight_sum),
         samples=done.tally.samples,
         train_seconds=done.train_seconds,
         timed_samples=done.timed_samples,
         timed_seconds=done.timed_seconds,
         **{f"{phase}_seconds": done.phases[phase] for phase in PHASES},
-        test_loss_sum=counts.loss_sum,
-        test_metric_sum=counts.metric_sum,
-        test_samples=counts.samples,
         eval_seconds=eval_seconds,
         peak_memory_bytes=peak_memory_bytes(worker.device),
         replica_difference=largest_difference_from_first(trial.model.parameters(), worker),
@@ -274,52 +288,16 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
         epoch=progress.epoch,
         steps=done.tally.steps,
         enough_timed=enough_timed_steps(done.tally.steps, done.timed_steps),
-        metric=trial.metric.name,
-        learning_rate=trial.optimizer.param_groups[0]["lr"],
+        metric=trial.metric,
+        test_loss=test_loss,
+        tested=tested,
+        learning_rate=done.tally.learning_rate,
         measured=measured,
     )
     record = reduce_over_ranks(gather_rows(mine.to_row(), worker), facts)
     progress.records.append(record)
     progress.epoch, progress.tally = progress.epoch + 1, new_tally(worker)
     return record
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What one worker counted. The sum over the workers counts each example once."""
-
-    loss_sum: float
-    metric_sum: float
-    samples: int
-
-
-@torch.inference_mode()
-def evaluate(
-    shard_loss: ShardLoss,
-    metric: NamedMetric,
-    data: TrainingData,
-    worker: Worker,
-    weights: Sequence[float] | None = None,
-    pulse: Pulse | None = None,
-) -> Counts:
-    """Sum loss and metric over this worker's contiguous part of the test set; the part may be empty.
-
-    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
-    example's outputs are independent of the rest of its batch. It is in training mode afterwards.
-    """
-    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
-    losses, values = torch.zeros(2, dtype=torch.float64, device=worker.device)
-    pulse = pulse or Pulse()
-    pulse.turn_to("evaluating")
-    shard_loss.model.eval()
-    for inputs, targets in data.test_batches(start, stop):
-        with pulse.compiling("evaluating", inputs.shape):
-            outputs = shard_loss.predict(inputs)
-        losses += shard_loss.loss(outputs, targets).sum(dtype=torch.float64)
-        values += metric.function(outputs, targets).sum(dtype=torch.float64)
-        pulse.stage.count += 1
-    shard_loss.model.train()
-    return Counts(loss_sum=losses.item(), metric_sum=values.item(), samples=stop - start)
 
 
 def _call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:

@@ -23,12 +23,14 @@ from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncO
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import EpochStopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
-from scalestudy.training.losses import NamedMetric, ShardLoss, make_loss, make_metric
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
+from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
 from scalestudy.training.seeding import epoch_order, seed_steps
+from scalestudy.training.task import ShardLoss, make_task
+from scalestudy.training.trees import Tree
 
 
 @dataclass
@@ -36,8 +38,10 @@ class Tally:
     """What this rank has done so far in the steps of an epoch."""
 
     loss_sum: torch.Tensor  # scalar, float64, on the device
+    weight_sum: torch.Tensor | float = 0.0  # what divides it: examples, or as the task says; on the device
     samples: int = 0  # of this rank
     steps: int = 0  # updates made
+    learning_rate: float = math.nan  # of the last of them
     seconds_before: float = 0.0  # in steps of this epoch, before this process resumed it
     bytes_before: int = 0  # sent in those steps
     diverged: bool = False
@@ -68,12 +72,13 @@ class Trial:
     model: nn.Module
     parameters: list[nn.Parameter]  # those that are trained
     shard_loss: ShardLoss
-    metric: NamedMetric
+    metric: str  # name of the target metric, one of the task's
     sync: GradientSync
     optimizer: torch.optim.Optimizer
     rate: LearningRate
     choices: Choices
     progress: Progress
+    group_rates: list[float] = field(init=False)  # each parameter group's rate, as a share of the training's
     plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
     gradient_norm: torch.Tensor | None = None  # L2 norm of the step's gradient over all workers, before clipping
@@ -91,6 +96,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
+        self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
 
     @property
     def samples(self) -> int:
@@ -126,8 +132,8 @@ class Trial:
         plan = self.plans[step]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    def shards(self, epoch: int, first_step: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This worker's (inputs, targets), on its device, for each step of the epoch from `first_step` on."""
+    def shards(self, epoch: int, first_step: int = 0) -> Iterator[Tree]:
+        """This worker's batch, on its device, for each step of the epoch from `first_step` on."""
         order = epoch_order(self.samples, self.config.seed, epoch)
         bounds = [(plan.first, plan.first + plan.shard) for plan in self.plans[first_step:]]
         return self.data.shards(order, bounds, epoch)
@@ -177,13 +183,15 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         )
     steps = steps_per_epoch(data.samples, config.batch_size)
 
-    model = seeded_model(config, data.num_classes, data.in_channels)
-    loss = make_loss(config.loss, data.num_classes)
-    choices = choices or choose(config, worker, data, ShardLoss(model, loss, precision))
-    shard_loss = ShardLoss(model, loss, precision, channels_last=choices.channels_last)
+    model = seeded_model(config, data.for_model)
+    task = make_task(config.task, config.loss, config.metric, data.num_classes)
+    choices = choices or choose(config, worker, data, ShardLoss(model, task, precision))
+    shard_loss = ShardLoss(
+        model, task, precision, channels_last=choices.channels_last, fills_unused=config.unused_parameters
+    )
     if config.sync_batch_norm and worker.world_size > 1:
         shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
-    model.to(worker.device).train()
+    shard_loss.to(worker.device).train()
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
@@ -210,9 +218,9 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         model=model,
         parameters=parameters,
         shard_loss=shard_loss,
-        metric=make_metric(config.metric),
+        metric=config.metric.rpartition(":")[2],
         sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, options),
-        optimizer=make_optimizer(config.optimizer, config.learning_rate, parameters),
+        optimizer=make_optimizer(config.optimizer, config.learning_rate, model),
         rate=make_rate(config, data.samples, steps),
         choices=choices,
         progress=Progress(new_tally(worker)),
@@ -221,13 +229,38 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     return trial
 
 
-def make_optimizer(
-    config: OptimizerConfig, learning_rate: float, parameters: list[nn.Parameter]
-) -> torch.optim.Optimizer:
-    """PyTorch's optimizer of that name; it updates all parameters in one fused kernel where it can."""
-    fused = all(parameter.is_floating_point() for parameter in parameters)
-    decay = config.weight_decay
-    if config.name == "sgd":
-        return torch.optim.SGD(parameters, learning_rate, momentum=config.momentum, weight_decay=decay, fused=fused)
-    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
-    return adam(parameters, learning_rate, weight_decay=decay, fused=fused)
+def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Module) -> torch.optim.Optimizer:
+    """PyTorch's optimizer of that name, which updates all parameters in one fused kernel where it can, or the user's.
+
+    A user's is a subclass of torch.optim.Optimizer, made of the trained parameters, or a callable(model, learning_rate,
+    **args) that returns one; its groups may have rates of their own, which keep their ratio to the training's. Raises
+    ValueError for another result, and for one that leaves out a trained parameter.
+    """
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    parameters = list(trained.values())
+    builder = resolve_field("optimizer.name", config.name, OPTIMIZERS)
+    if config.name in OPTIMIZERS:
+        arguments: dict[str, Any] = {"weight_decay": config.weight_decay}
+        if config.name == "sgd":
+            arguments |= {"momentum": config.momentum, "dampening": config.dampening, "nesterov": config.nesterov}
+        else:
+            chosen = {"betas": config.betas, "eps": config.eps, "amsgrad": config.amsgrad or None}
+            arguments |= {key: value for key, value in chosen.items() if value is not None}
+        fused = all(parameter.is_floating_point() for parameter in parameters)
+        made: torch.optim.Optimizer = builder(parameters, lr=learning_rate, fused=fused, **arguments)
+        return made
+    what = f"optimizer.args: {config.name!r}"
+    if isinstance(builder, type) and issubclass(builder, torch.optim.Optimizer):
+        made = call_with(builder, what, parameters, lr=learning_rate, **config.args)
+    else:
+        made = call_with(builder, what, model, learning_rate, **config.args)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(f"optimizer.name: {config.name!r} gave a {type(made).__name__}", "return a torch optimizer")
+    updated = {id(each) for group in made.param_groups for each in group["params"]}
+    missing = [name for name, each in trained.items() if id(each) not in updated]
+    if missing:
+        raise InputError(
+            f"optimizer.name: {config.name!r} leaves out {', '.join(missing)}",
+            "put them into a group, or set their requires_grad to False",
+        )
+    return made

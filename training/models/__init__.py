@@ -18,26 +18,29 @@ from scalestudy.training.models.common import initialise
 from scalestudy.training.registry import MODELS, call_with, resolve_field
 from scalestudy.training.seeding import seed_parameters
 
+Facts = tuple[int, int] | Mapping[str, Any]
 
-def seeded_model(config: TrainConfig, num_classes: int, in_channels: int) -> nn.Module:
+
+def seeded_model(config: TrainConfig, facts: Facts) -> nn.Module:
     """The model that every rank of the trial starts from, at any world size.
 
-    It is drawn on the CPU, right after the generators were seeded. `num_classes` and `in_channels` are the data's.
-    Raises what `build_model` raises.
+    It is drawn on the CPU, right after the generators were seeded. `facts`: the data's. Raises what `build_model`
+    raises.
     """
     seed_parameters(config.seed)
-    return build_model(config.model, num_classes, in_channels, config.model_args)
+    return build_model(config.model, facts, config.model_args)
 
 
-def build_model(name: str, num_classes: int, in_channels: int, model_args: Mapping[str, Any]) -> nn.Module:
+def build_model(name: str, facts: Facts, model_args: Mapping[str, Any]) -> nn.Module:
     """Build the model of that name on the CPU, drawn from PyTorch's global generator.
 
-    Raises ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have
-    no shape yet.
+    `facts`: what the data tells it: (num_classes, in_channels), or named arguments, over which `model_args` go. Raises
+    ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have no shape
+    yet.
     """
-    model = call_with(
-        resolve_field("model", name, MODELS), f"model_args: {name!r}", num_classes, in_channels, **model_args
-    )
+    positional, named = (facts, {}) if isinstance(facts, tuple) else ((), facts)
+    builder = resolve_field("model", name, MODELS)
+    model = call_with(builder, f"model_args: {name!r}", *positional, **{**named, **model_args})
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {name!r} gave a {type(model).__name__}", "the callable must return an nn.Module")
     lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]

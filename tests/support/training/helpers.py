@@ -13,6 +13,8 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import TrainResult, train
 from scalestudy.training.loop.trial import Trial
+from scalestudy.training.losses import PerExample, cross_entropy, make_metric
+from scalestudy.training.task import ExamplesTask
 
 ALONE = Worker(0, 1, torch.device("cpu"), threads=1)
 
@@ -29,6 +31,11 @@ def make_config(**changes: Any) -> TrainConfig:
         "epochs": 1,
     }
     return TrainConfig(**(values | changes))
+
+
+def examples_task(loss: PerExample = cross_entropy, metric: str = "accuracy") -> ExamplesTask:
+    """The default task with this loss of an example."""
+    return ExamplesTask(loss, make_metric(metric))
 
 
 class FirstParameters(Hook):

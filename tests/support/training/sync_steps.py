@@ -15,9 +15,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from scalestudy.training.batches import even_weights, micro_batch_sizes, shard_bounds
 from scalestudy.training.distributed import Worker, largest_difference_from_first
 from scalestudy.training.gradient_sync import GradientSync, StepPlan, SyncOptions, make_gradient_sync
-from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.losses import cross_entropy
 from scalestudy.training.seeding import seed_parameters
-from tests.support.training.helpers import state_of
+from scalestudy.training.task import ShardLoss
+from tests.support.training.helpers import examples_task, state_of
 
 INPUTS, CLASSES = 24, 5
 EXACT = ("ddp", "naive", "flat", "ring")
@@ -58,7 +59,7 @@ class Run:
         self.local_sq_norms: list[float | None] = []
 
     def _make_sync(self) -> GradientSync:
-        shard_loss = ShardLoss(self.model, cross_entropy)
+        shard_loss = ShardLoss(self.model, examples_task())
         return make_gradient_sync(self.steps.strategy, shard_loss, self.worker, self.steps.options)
 
     def go_on(self, first: int, stop: int | None = None) -> None:
@@ -78,7 +79,7 @@ class Run:
         pieces = zip(inputs.split(parts), targets.split(parts), strict=True)
         for part, (some_inputs, some_targets) in enumerate(pieces):
             with sync.accumulating() if part < len(parts) - 1 else nullcontext():
-                sync.module(some_inputs, some_targets).mul(sync.factor(plan)).backward()
+                sync.module((some_inputs, some_targets))[0].mul(sync.factor(plan)).backward()
         return plan
 
     def step(self, index: int) -> None:

@@ -15,8 +15,8 @@ from scalestudy.training.data.builtin import load_synthetic
 from scalestudy.training.gradient_sync import StepPlan
 from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
 from scalestudy.training.gradient_sync.explicit import FlatSync, NaiveSync
-from scalestudy.training.losses import ShardLoss
 from scalestudy.training.models import LeNet
+from scalestudy.training.task import ShardLoss
 
 
 class DoubleLeNet(LeNet):

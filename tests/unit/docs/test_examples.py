@@ -47,7 +47,7 @@ def test_the_data_set_is_the_same_each_time_and_fits_its_classes() -> None:
     one, other = load("nowhere", train_samples=50, test_samples=20), load("nowhere", train_samples=50, test_samples=20)
     assert torch.equal(one.train_inputs, other.train_inputs)
     assert one.train_inputs.shape == (50, 1, 16, 16)
-    assert one.test_count == 20
+    assert len(one.test_inputs) == 20
     assert set(one.train_targets.tolist()) == {0, 1, 2, 3}
     assert 0 <= one.train_inputs.min() < one.train_inputs.max() <= 1
 
@@ -73,6 +73,34 @@ def test_model_data_loss_and_metric_train_alike_on_one_worker_and_two(ranks: Glo
     (alone,), replicas = ranks.run(1, run_training, config), ranks.run(2, run_training, config)
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5
     assert alone["curve"][-1][2] > 0.75  # two guesses of four are right in half of the cases
+
+
+@pytest.mark.parametrize(
+    ("module", "task", "metric", "learning_rate", "reached"),
+    [
+        ("tagger", "Tagging", "macro_f1", 0.2, 0.6),  # of 2/3: a word that is as high as the one before it is rare
+        ("two_inputs", "Prices", "r2", 0.1, 0.95),
+        ("detector", "Detection", "overlap", 0.1, 0.5),
+    ],
+)
+def test_the_tasks_learn_what_their_metric_says(
+    ranks: GlooPool, module: str, task: str, metric: str, learning_rate: float, reached: float
+) -> None:
+    """On two workers, float32, as the pages have them; that they train like one is held in float64 elsewhere."""
+    where = f"docs.examples.{module}"
+    config = make_config(
+        model=f"{where}:build",
+        model_args={},
+        data=f"{where}:load",
+        data_args={},
+        task=f"{where}:{task}",
+        metric=metric,
+        learning_rate=learning_rate,
+        epochs=6,
+    )
+    first, _ = ranks.run(2, run_training, config)
+    assert first["curve"][0][2] < first["curve"][-1][2]
+    assert first["curve"][-1][2] > reached
 
 
 @pytest.mark.parametrize("workers", [2, 4])

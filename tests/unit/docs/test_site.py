@@ -83,7 +83,7 @@ def test_the_reference_shows_what_a_user_imports(site):
         "scalestudy.experiments.analysis.laws.least_squares.fit",
         "scalestudy.experiments.analysis.answers.verdicts.phase_share",
         "scalestudy.training.models.common.initialise",
-        "scalestudy.training.losses.ShardLoss",
+        "scalestudy.training.task.ShardLoss",
         "scalestudy.training.records.EpochRecord",
         "scalestudy.orchestration.base.errors.RequestError",
     ):

@@ -12,7 +12,7 @@ from scalestudy.training.config import OptimizerConfig, TrainConfig
 LEAST = {"model": "lenet", "data": "digits", "batch_size": 64, "learning_rate": 0.1}
 OTHER = {
     "epochs": 3,
-    "optimizer": OptimizerConfig(name="sgd", momentum=0.9, weight_decay=1e-05),
+    "optimizer": OptimizerConfig(name="sgd", momentum=0.9, weight_decay=1e-05, nesterov=True),
     "lr_rule": "linear",
     "base_batch_size": 32,
     "warmup_epochs": 0.5,
@@ -22,6 +22,7 @@ OTHER = {
     "channels_last": "auto",
     "compile": True,
     "accumulation": 2,
+    "unused_parameters": True,
     "augment": "crop_flip",
     "gradient_sync": "my_module:build",
     "powersgd_rank": 4,
@@ -42,6 +43,9 @@ OTHER = {
     "max_steps": 60,
 }
 
+APART = {"warmup_steps": {"warmup_steps": 5}, "task": {"task": "my_task:Task", "metric": "f1"}}
+"""Keys that don't go with some of the others."""
+
 
 def read(arguments):
     return make_config(make_parser("").parse_args(arguments))
@@ -54,7 +58,7 @@ def test_of_the_defaults_nothing_is_told():
 
 def test_every_key_has_another_value_here():
     plain = TrainConfig(**LEAST).to_dict()
-    assert [key for key, value in TrainConfig(**OTHER).to_dict().items() if value == plain[key]] == []
+    assert [key for key, value in TrainConfig(**OTHER).to_dict().items() if value == plain[key]] == [*APART]
 
 
 @pytest.mark.parametrize("key", OTHER)
@@ -62,6 +66,19 @@ def test_a_value_of_any_key_comes_back(key):
     config = TrainConfig(**{**LEAST, key: OTHER[key]})
     assert read(make_arguments(config)) == config
     assert getattr(read(make_arguments(config)), key) == OTHER[key]
+
+
+OPTIMIZERS = (
+    OptimizerConfig(name="adamw", betas=(0.9, 0.95), eps=1e-07, amsgrad=True),
+    OptimizerConfig(momentum=0.5, dampening=0.25),
+    OptimizerConfig(name="my_optimizer:build", args={"layers": [1, 2]}),
+)
+
+
+@pytest.mark.parametrize("changes", [*APART.values(), *({"optimizer": each} for each in OPTIMIZERS)], ids=str)
+def test_what_goes_with_few_others_comes_back_too(changes):
+    config = TrainConfig(**LEAST, **changes)
+    assert read(make_arguments(config)) == config
 
 
 @pytest.mark.parametrize(("key", "value"), [("channels_last", True), ("shards", "speed"), ("shards", (1.0,))])

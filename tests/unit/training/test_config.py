@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scalestudy.training.config import CONTRADICTIONS, Contradiction, KnobError, OptimizerConfig, TrainConfig
+from scalestudy.training.config import CONTRADICTIONS, Contradiction, KnobError, OptimizerConfig, TrainConfig, identity
 from tests.support.training.helpers import make_config
 
 
@@ -66,7 +66,16 @@ def test_a_bad_value_is_refused_by_name(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", "rmsprop"), ("momentum", 1.0), ("momentum", -0.1), ("weight_decay", -1.0), ("weight_decay", math.nan)],
+    [
+        ("name", "rmsprop"),
+        ("betas", (0.9,)),
+        ("betas", (0.9, 1.0)),
+        ("eps", 0),
+        ("momentum", 1.0),
+        ("momentum", -0.1),
+        ("weight_decay", -1.0),
+        ("weight_decay", math.nan),
+    ],
 )
 def test_a_bad_optimizer_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^optimizer\.{field}: "):
@@ -81,23 +90,38 @@ def test_momentum_without_effect_is_refused() -> None:
 
 @pytest.mark.parametrize("pair", CONTRADICTIONS, ids=lambda pair: f"{pair.key}-{pair.other_key}")
 def test_every_contradiction_is_refused(pair: Contradiction) -> None:
-    """By values of which each is fine with the defaults of all other keys."""
-    values = {
-        "lr_rule": "adascale",
-        "warmup_epochs": 1.0,
-        "gradient_sync": "bf16",
-        "schedule": "one_cycle",
-        "optimizer.name": "adam",
-        "optimizer.momentum": 0.9,
+    """By values of which each is fine with the defaults of all other keys, or those that it needs."""
+    values: dict[str, tuple[Any, ...]] = {
+        "lr_rule": ("adascale",),
+        "warmup_epochs": (1.0,),
+        "warmup_steps": (5,),
+        "gradient_sync": ("bf16",),
+        "schedule": ("one_cycle",),
+        "loss": ("mse",),
+        "augment": ("crop_flip",),
+        "task": ("my_task:Task",),
+        "optimizer.name": ("sgd", "adam", "my_optimizer:build"),
+        "optimizer.momentum": (0.9, 0.0),
+        "optimizer.dampening": (0.5,),
+        "optimizer.nesterov": (True,),
+        "optimizer.betas": ([0.9, 0.95],),
+        "optimizer.eps": (1e-6,),
+        "optimizer.amsgrad": (True,),
+        "optimizer.weight_decay": (0.1,),
+        "optimizer.args": ({"a": 1},),
     }
     plain = make_config().to_dict()
-    for key in (pair.key, pair.other_key):
+    if pair.key == "optimizer.nesterov" and pair.other_key == "optimizer.dampening":
+        plain["optimizer"]["momentum"] = 0.5
+    sides = ((pair.key, pair.applies), (pair.other_key, pair.other_applies))
+    for key, applies in sides:
         section, _, name = key.rpartition(".")
-        (plain[section] if section else plain)[name] = values[key]
+        (plain[section] if section else plain)[name] = next(value for value in values[key] if applies(value))
     with pytest.raises(KnobError) as caught:
         TrainConfig.from_dict(plain)
-    assert [problem.field for problem in caught.value.problems] == [pair.key]
-    assert caught.value.remedy == pair.remedy
+    told = [(problem.field, problem.remedy) for problem in caught.value.problems]
+    both = pair.key == "optimizer.nesterov" and pair.other_key == "optimizer.name"  # no optimizer without momentum
+    assert told == [(pair.key, pair.remedy)] or (both and (pair.key, pair.remedy) in told)
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -139,7 +163,8 @@ def test_unknown_and_missing_keys_are_refused() -> None:
     ):
         TrainConfig.from_dict(plain | {"rate": 1})
     with pytest.raises(
-        ValueError, match=r"^optimizer\.beta: 1 stands under an unknown key; the keys here are momentum, name"
+        ValueError,
+        match=r"^optimizer\.beta: 1 stands under an unknown key; did you mean .betas.\? the keys here are amsgrad",
     ):
         TrainConfig.from_dict(plain | {"optimizer": {"beta": 1}})
     with pytest.raises(ValueError, match=r"^model: is missing; add `model: …`"):
@@ -164,3 +189,23 @@ def test_importing_config_registry_records_and_data_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_keys_that_came_later_leave_no_trace_at_their_defaults() -> None:
+    """So trials and checkpoints of versions without them keep their ids."""
+    plain = make_config().to_dict()
+    kept = identity(TrainConfig, plain)
+    assert {"task", "warmup_steps", "unused_parameters"}.isdisjoint(kept)
+    assert kept["optimizer"] == {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    changed = make_config(optimizer=OptimizerConfig(name="adam", betas=(0.9, 0.95)), warmup_steps=3).to_dict()
+    assert identity(TrainConfig, changed)["optimizer"]["betas"] == [0.9, 0.95]
+    assert identity(TrainConfig, changed)["warmup_steps"] == 3
+
+
+@pytest.mark.parametrize("metric", ["f 1", "loss", "my_metric:f1"])
+def test_a_task_names_its_metrics(metric: str) -> None:
+    assert make_config(task="my_task:Task", metric="macro_f1").metric == "macro_f1"
+    with pytest.raises(KnobError, match=r"^metric: .* is no name of a task's metric; name one of the metrics"):
+        make_config(task="my_task:Task", metric=metric)
+    with pytest.raises(KnobError, match=r"^metric: 'macro_f1' is not built in; choose accuracy, mse, or write"):
+        make_config(metric="macro_f1")

@@ -8,10 +8,8 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from scalestudy.training.losses import ShardLoss, cross_entropy, hits, make_loss, make_metric, squared_error
-from scalestudy.training.models import LeNet
+from scalestudy.training.losses import cross_entropy, hits, make_loss, make_metric, squared_error
 
 HERE = "tests.unit.training.test_losses"
 LOGITS = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
@@ -163,36 +161,3 @@ def test_a_metric_does_not_take_the_name_of_the_loss() -> None:
 def test_a_name_that_is_not_there(make: object, field: str, name: str, found: str) -> None:
     with pytest.raises(ValueError, match=f"^{field}: {re.escape(repr(name))}.*{found}"):
         make(name)
-
-
-class Returning(nn.Module):
-    """A model whose output is what it was given."""
-
-    def __init__(self, output: object) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, inputs: torch.Tensor) -> object:
-        return self.output
-
-
-@pytest.mark.parametrize(
-    ("output", "found"),
-    [
-        ((torch.zeros(2, 2),), "its output is a tuple; return one tensor"),
-        (torch.zeros(2, dtype=torch.int64), "its outputs are torch.int64; return floating-point numbers"),
-        (torch.zeros(3, 2), "for 2 examples; return one row for each example"),
-        (torch.zeros(()), "for 2 examples; return one row for each example"),
-    ],
-)
-def test_a_models_output_is_checked(output: object, found: str) -> None:
-    with pytest.raises(ValueError, match=f"^model: .*{found}"):
-        ShardLoss(Returning(output), make_loss("cross_entropy", 2))(torch.zeros(2, 4), torch.tensor([0, 1]))
-
-
-def test_an_empty_shard_gives_zero_loss_and_zero_gradients() -> None:
-    shard_loss = ShardLoss(LeNet(10, 1), cross_entropy)
-    loss = shard_loss(torch.empty(0, 1, 28, 28), torch.empty(0, dtype=torch.int64))
-    loss.backward()
-    assert loss.item() == 0.0
-    assert all(parameter.grad.count_nonzero() == 0 for parameter in shard_loss.trained_parameters())

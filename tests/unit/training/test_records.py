@@ -25,6 +25,7 @@ from scalestudy.training.records import (
 
 FAST = RankMeasurements(
     train_loss_sum=30.0,
+    train_weight_sum=20.0,
     samples=20,
     train_seconds=2.0,
     timed_samples=10,
@@ -33,9 +34,6 @@ FAST = RankMeasurements(
     forward_backward_seconds=1.0,
     gradient_sync_seconds=0.8,
     optimizer_seconds=0.1,
-    test_loss_sum=4.0,
-    test_metric_sum=3,
-    test_samples=4,
     eval_seconds=0.5,
     peak_memory_bytes=100,
     replica_difference=0.0,
@@ -44,20 +42,27 @@ FAST = RankMeasurements(
 SLOW = dataclasses.replace(
     FAST,
     train_loss_sum=10.0,
+    train_weight_sum=5.0,
     samples=5,
     timed_samples=2,
     timed_seconds=1.0,
     forward_backward_seconds=1.7,
     gradient_sync_seconds=0.1,
-    test_loss_sum=2.0,
-    test_metric_sum=1,
-    test_samples=2,
     eval_seconds=0.4,
     peak_memory_bytes=200,
     train_seconds=2.1,
 )
 
-FACTS = EpochFacts(epoch=3, steps=7, enough_timed=True, metric="accuracy", learning_rate=0.1, measured={})
+FACTS = EpochFacts(
+    epoch=3,
+    steps=7,
+    enough_timed=True,
+    metric="accuracy",
+    test_loss=1.0,
+    tested={"accuracy": 0.75},
+    learning_rate=0.1,
+    measured={},
+)
 
 
 def reduce(*ranks: RankMeasurements, enough_timed: bool = True) -> Any:
@@ -69,13 +74,30 @@ def test_reduction_by_the_tables_rules() -> None:
     record = reduce(FAST, SLOW)
     assert (record.epoch, record.steps, record.samples) == (3, 7, 25)
     assert record.train_loss == 1.6  # (30 + 10) / (20 + 5)
-    assert record.test_loss == 1.0  # (4 + 2) / (4 + 2)
-    assert record.test_metric == pytest.approx(4 / 6)  # (3 + 1) / (4 + 2)
+    assert (record.test_loss, record.test_metric, record.more) == (1.0, 0.75, {})
     assert (record.train_seconds, record.eval_seconds) == (2.1, 0.5)
     assert record.samples_per_second == 12.0  # (10 + 2) / max(0.9, 1.0)
     assert (record.peak_memory_bytes, record.sync_bytes, record.learning_rate) == (200, 40, 0.1)
     assert record.phases == {"data": 0.1, "forward_backward": 1.7, "gradient_sync": 0.1, "optimizer": 0.1}
     assert record.straggler_ratio == pytest.approx(1.9 / 1.55)  # data + compute 1.2 and 1.9, their median 1.55
+
+
+def test_the_train_loss_is_a_mean_over_weights() -> None:
+    """A task's weights, such as tokens, in place of examples: (30 + 10) / (60 + 20)."""
+    ranks = dataclasses.replace(FAST, train_weight_sum=60.0), dataclasses.replace(SLOW, train_weight_sum=20.0)
+    assert reduce(*ranks).train_loss == 0.5
+
+
+def test_all_metrics_of_a_task_are_in_its_record() -> None:
+    facts = dataclasses.replace(FACTS, metric="f1", tested={"recall": 0.5, "f1": 0.25, "precision": math.nan})
+    record = reduce_over_ranks([FAST.to_row()], facts)
+    assert (record.test_metric, record.more["recall"]) == (0.25, 0.5)
+    plain = json.loads(json.dumps(record.to_dict(), allow_nan=False))
+    assert (plain["test_f1"], plain["test_recall"], plain["test_precision"]) == (0.25, 0.5, None)
+    again = EpochRecord.from_dict(plain)
+    assert (again.metric, again.test_metric, again.more["recall"]) == ("f1", 0.25, 0.5)
+    assert math.isnan(again.more["precision"])
+    assert list(epoch_metrics(plain))[:2] == ["test_f1", "test_recall"]
 
 
 def test_the_slowest_rank_is_held_against_the_median() -> None:
@@ -102,7 +124,8 @@ def test_a_replica_with_nan_is_never_hidden(ranks: tuple[float, float]) -> None:
 
 
 def test_a_record_is_json_with_the_designs_keys() -> None:
-    record = reduce(dataclasses.replace(FAST, test_loss_sum=math.inf))
+    facts = dataclasses.replace(FACTS, test_loss=math.inf)
+    record = reduce_over_ranks([FAST.to_row()], facts)
     plain = json.loads(json.dumps(record.to_dict(), allow_nan=False))
     assert set(plain) == {
         "epoch",
@@ -182,7 +205,9 @@ def test_a_pattern_stands_for_any_metric_and_target() -> None:
 
 
 def test_a_record_comes_back_from_its_data() -> None:
-    facts = dataclasses.replace(FACTS, metric="mse", measured={"grad_sq_norm": 0.5, "grad_trace_cov": None})
+    facts = dataclasses.replace(
+        FACTS, metric="mse", tested={"mse": 0.75}, measured={"grad_sq_norm": 0.5, "grad_trace_cov": None}
+    )
     record = reduce_over_ranks([FAST.to_row()], facts)
     plain = json.loads(json.dumps(record.to_dict()))
     assert plain["test_mse"] == 0.75

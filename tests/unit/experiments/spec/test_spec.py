@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.plan.plan import make_plan, trial_id
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.study.trials import train_config
@@ -73,7 +73,12 @@ BAD = [
     ("train: {optimizer: {name: sdg}}", "train.optimizer.name", 2, 'did you mean "sgd"'),
     ("train: {optimizer: {momentum: 1}}", "train.optimizer.momentum", 2, "less than 1"),
     ("train: {lr_rule: adascal}", "train.lr_rule", 2, 'did you mean "adascale"'),
-    ("train: {schedule: step}", "train.schedule", 2, "is not constant, cosine or one_cycle"),
+    (
+        "train: {schedule: step}",
+        "train.schedule",
+        2,
+        "is not built in; choose constant, cosine, linear, one_cycle",
+    ),
     ("train: {warmup_epochs: -1}", "train.warmup_epochs", 2, "at least 0"),
     ("train: {warmup_epochs: .inf}", "train.warmup_epochs", 2, "not a finite number"),
     ("train: {base_batch_size: 0}", "train.base_batch_size", 2, "at least 1"),
@@ -108,7 +113,7 @@ BAD = [
     ("train: {shards: [1, 2]}", "train.shards", 2, "has 2 weights, but num_gpus is 1"),
     ("train: {shards: [0.9, 0.3]}", "train.shards", 2, "sum to 1.2, not 1; give shares that sum to 1, or whole"),
     ("train: {shards: []}", "train.shards", 2, "is not even, speed or a list of weights"),
-    ("train: {optimizer: {nam: sgd}}", "train.optimizer.nam", 2, 'did you mean "name"? the keys here are momentum'),
+    ("train: {optimizer: {nam: sgd}}", "train.optimizer.nam", 2, 'did you mean "name"? the keys here are amsgrad'),
     ("train: {gradient_sync: ''}", "train.gradient_sync", 2, "is empty"),
     ("train: {gradient_sync: 3}", "train.gradient_sync", 2, "is not text"),
     ("train: null", "train", 2, "not a mapping"),
@@ -444,7 +449,7 @@ NEW_KEY = """
 FIND_IT = """
 import contextlib, io, json
 from scalestudy.experiments.spec.reading import new_spec
-from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.plan.plan import make_plan, trial_id
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from infra.docs.spec_keys import table
 from scalestudy.orchestration.study.trials import train_config
@@ -504,3 +509,29 @@ def test_a_key_is_declared_once_and_found_everywhere(tmp_path):
     assert "share of every class in a target" in " ".join(found["help"].split())
     assert "  label_smoothing: 0.0      # share of every class in a target\n" in found["template"]
     assert "| `train.label_smoothing` | `0.0` | share of every class in a target |" in found["table"]
+
+
+def test_targets_may_be_written_under_the_metrics_name():
+    text = "name: x\nworkload: {task: my_task:Task, metric: r2}\ntargets: {r2: [0.9]}\n"
+    spec = spec_of(text)
+    assert spec.targets.accuracy == (0.9,)
+    assert spec.to_dict()["targets"]["r2"] == [0.9]
+    assert "accuracy" not in spec.to_dict()["targets"]
+    assert spec_of(spec.to_yaml()) == spec
+    both = problems_of(text.replace("[0.9]", "[0.9], accuracy: [0.8]"))
+    assert [problem.field for problem in both] == ["targets.r2"]
+    assert spec_of("name: x\ntargets: {accuracy: [0.9]}").to_dict()["targets"]["accuracy"] == [0.9]
+
+
+def test_a_trial_without_the_keys_of_a_task_has_the_id_that_it_had():
+    """Ids are kept where a later version's keys are at their defaults."""
+    plain = spec_of("name: x").to_dict()
+    assert "task" in plain["workload"]
+    point = {"num_gpus": 1, "batch_size": 64, "learning_rate": 0.1, "seed": 0}
+    earlier = {key: value for key, value in plain["workload"].items() if key != "task"}
+    train = {key: value for key, value in plain["train"].items() if key not in ("warmup_steps", "unused_parameters")}
+    train["optimizer"] = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    now = trial_id(point, plain["workload"], plain["train"], plain["resources"])
+    assert now == trial_id(point, earlier, train, plain["resources"])
+    with_task = {**plain["workload"], "task": "my_task:Task"}
+    assert now != trial_id(point, with_task, plain["train"], plain["resources"])

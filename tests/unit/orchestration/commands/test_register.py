@@ -53,7 +53,7 @@ class Study:
         torch.manual_seed(3)
         file = self.folder.model_file(trial.trial_id)
         file.parent.mkdir(parents=True)
-        save_state(build_model("mlp", 10, 1, {}), file)
+        save_state(build_model("mlp", (10, 1), {}), file)
         return str(file)
 
 

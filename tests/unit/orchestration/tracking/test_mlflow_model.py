@@ -49,7 +49,7 @@ def run_and_model(store, tmp_path, model):
 
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "model.pt"
-    save_state(build_model(model, 10, 1, {}), path)
+    save_state(build_model(model, (10, 1), {}), path)
     run = client.create_run(experiment).info.run_id
     return run, train_config(plan.trials[0], tmp_path), str(path)
 

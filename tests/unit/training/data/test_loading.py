@@ -25,7 +25,7 @@ from scalestudy.training.data.loading import (
     open_data,
     random_words,
 )
-from scalestudy.training.data.reading import Batch, HostReader, ResidentReader
+from scalestudy.training.data.reading import HostReader, ResidentReader
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS
 from scalestudy.training.seeding import augmentation_key, epoch_order
@@ -58,11 +58,10 @@ def one_way(kind: str) -> TrainingData:
         return data
     splits = load_splits(make_config(data=f"{HERE}:image_tensors", data_args={}), CPU)
     assert isinstance(splits, Splits)
-    train = HostReader(splits.train_inputs, splits.train_targets, CPU)
-    return TrainingData(train, HostReader(splits.test_inputs, splits.test_targets, CPU), 3, 1, CPU)
+    return TrainingData(HostReader(splits.train, CPU), HostReader(splits.test, CPU), (3, 1), 3, CPU)
 
 
-def same(one: list[Batch], other: list[Batch]) -> bool:
+def same(one: list[Any], other: list[Any]) -> bool:
     """To the bit, types included."""
     pairs = zip(itertools.chain.from_iterable(one), itertools.chain.from_iterable(other), strict=True)
     return all(a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
@@ -71,7 +70,7 @@ def same(one: list[Batch], other: list[Batch]) -> bool:
 @pytest.mark.parametrize("kind", ["resident", "host", "dataset"])
 def test_every_way_gives_the_same_batches(kind: str) -> None:
     data = one_way(kind)
-    assert (data.samples, data.test_samples, data.num_classes, data.in_channels) == (20, 7, 3, 1)
+    assert (data.samples, data.test_samples, data.num_classes, data.for_model) == (20, 7, 3, (3, 1))
     order = epoch_order(20, 0, 1)
     images = torch.arange(480, dtype=torch.float32).view(20, 1, 4, 6) / 480
     expected = [(images[order[first:stop]], order[first:stop] % 3) for first, stop in BOUNDS]
@@ -169,11 +168,9 @@ def test_batches_reach_a_gpu_either_way() -> None:
     gpu = Worker(0, 1, torch.device("cuda", 0))
     order = epoch_order(20, 0, 1)
     resident, dataset = open_named("image_tensors", gpu), open_named("images", gpu)
-    assert resident.train.inputs.is_cuda
+    assert resident.train.empty[0].is_cuda
     splits = load_splits(make_config(data=f"{HERE}:image_tensors", data_args={}), CPU)
-    host = TrainingData(
-        HostReader(splits.train_inputs, splits.train_targets, gpu.device), resident.test, 3, 1, gpu.device
-    )
+    host = TrainingData(HostReader(splits.train, gpu.device), resident.test, (3, 1), 3, gpu.device)
     expected = list(resident.shards(order, BOUNDS, 1))
     for data in (dataset, host):
         batches = list(data.shards(order, BOUNDS, 1))

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from scalestudy.training.data import DataError, reading
-from scalestudy.training.data.reading import MOST_LOADER_PROCESSES, Batch, DatasetReader, loader_processes, read_ahead
+from scalestudy.training.data.reading import MOST_LOADER_PROCESSES, DatasetReader, loader_processes, read_ahead
 from scalestudy.training.distributed import Worker
 from tests.support.gloo import GlooPool
 from tests.support.training.datasets import FailingAt, Images, Noisy, Remembering, Returning, WithLambda
@@ -48,7 +48,7 @@ def two_loaders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert loaders() == []
 
 
-def bits(batches: list[Batch]) -> list[bytes]:
+def bits(batches: list[Any]) -> list[bytes]:
     """All that batches hold."""
     return [tensor.numpy().tobytes() for batch in batches for tensor in batch]
 
@@ -180,7 +180,7 @@ def test_targets_become_what_losses_want(target: object, num_classes: int, expec
     [
         ((torch.zeros(3), "a cat"), r"not pairs of tensors or numbers; return \(input, target\)"),
         ((torch.zeros(3), 1, 2), "not pairs"),
-        ((torch.zeros(3, dtype=torch.uint8), 1), r"train inputs are torch\.uint8; give floating-point"),
+        ((torch.zeros(3, dtype=torch.float64), 1), r"train inputs are torch\.float64; give torch\.float32"),
         ((torch.zeros(3), 7), "train targets are 7 to 7, and 3 classes are numbered 0 to 2"),
         ((torch.zeros(3), torch.zeros(2)), "are not 3 numbers an example"),
     ],

@@ -43,9 +43,8 @@ def test_targets_that_do_not_fit_are_refused(targets: torch.Tensor, num_classes:
         splits(targets=targets, num_classes=num_classes)
 
 
-def test_bytes_are_refused_with_the_remedy() -> None:
-    with pytest.raises(DataError, match=r"train inputs are torch\.uint8; give floating-point .* inputs / 255"):
-        splits(inputs=IMAGES.byte())
+def test_bytes_are_taken() -> None:
+    assert splits(inputs=IMAGES.byte()).train_inputs.dtype == torch.uint8
 
 
 def test_numbers_to_predict_are_taken() -> None:
@@ -58,16 +57,34 @@ def test_size_and_examples() -> None:
     """4 images of 4 float32 and 4 labels of int64, twice: 2 · (64 + 32) bytes."""
     tensors = splits()
     assert tensors.size_bytes == 192
-    examples = tensors.test_examples(2)
-    assert examples.shape == (2, 1, 2, 2)
+    examples, labels = tensors.test_examples(2)
+    assert (examples.shape, labels.shape) == ((2, 1, 2, 2), (2,))
     assert examples.untyped_storage().data_ptr() != tensors.test_inputs.untyped_storage().data_ptr()
 
 
 def test_datasets_tell_their_channels() -> None:
     found = Splits.from_datasets(Images(6), Images(3), num_classes=3)
-    assert (found.num_classes, found.in_channels) == (3, 1)
-    assert torch.equal(found.test_examples(2), Images(3).images[:2])
-    assert Splits.from_datasets(Images(6), Images(3), num_classes=3, in_channels=4).in_channels == 4
+    assert (found.num_classes, found.for_model) == (3, (3, 1))
+    assert torch.equal(found.test_examples(2)[0], Images(3).images[:2])
+    assert Splits.from_datasets(Images(6), Images(3), num_classes=3, in_channels=4).for_model == (3, 4)
+
+
+def test_data_sets_of_any_form_name_what_the_model_is_told() -> None:
+    found = Splits.from_datasets(Images(6), Images(3), for_model={"side": 2}, collate=len)
+    assert (found.num_classes, found.for_model, found.test_examples(5)) == (None, {"side": 2}, 3)
+    with pytest.raises(DataError, match="for_model and num_classes are both given"):
+        Splits.from_datasets(Images(6), Images(3), for_model={}, num_classes=3)
+
+
+def test_tensors_of_any_form_need_a_row_an_example() -> None:
+    batch = {"ids": torch.zeros(4, 3), "mask": (torch.ones(4), 7)}
+    found = Splits.from_tensors(batch, batch, for_model={"size": 3})
+    assert (found.for_model, found.size_bytes) == ({"size": 3}, 2 * (4 * 3 + 4) * 4)
+    assert found.test_examples(2)["mask"][0].shape == (2,)
+    with pytest.raises(ValueError, match=r"data: batch\['mask'\] of the test set has shape \(3,\) for 4 examples"):
+        Splits.from_tensors(batch, {**batch, "mask": torch.ones(3)})
+    with pytest.raises(DataError, match="the train set has no examples"):
+        Splits.from_tensors({"ids": torch.zeros(0, 3)}, batch)
 
 
 class Endless(IterableDataset[int]):

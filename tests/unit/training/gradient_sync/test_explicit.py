@@ -9,8 +9,9 @@ import torch
 from torch.profiler import profile
 
 from scalestudy.training.distributed import Worker
-from scalestudy.training.losses import ShardLoss, cross_entropy
+from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
+from tests.support.training.helpers import examples_task
 from tests.support.training.sync_steps import CLASSES, ELEMENTS, INPUTS, Run, Steps, shard_of
 
 
@@ -61,10 +62,10 @@ def gradients_of_own_words(worker: Worker, strategy: str) -> list[Any]:
 
     torch.manual_seed(0)
     model = OwnWords()
-    sync = make_gradient_sync(strategy, ShardLoss(model, cross_entropy), worker)
+    sync = make_gradient_sync(strategy, ShardLoss(model, examples_task()), worker)
     inputs, targets, plan = shard_of(Steps(), 0, worker)
     sync.step_starts(plan)
-    sync.module(inputs, targets).mul(sync.factor(plan)).backward()
+    sync.module((inputs, targets))[0].mul(sync.factor(plan)).backward()
     sync.synchronise()
     return [None if each.grad is None else each.grad.numpy().copy() for each in model.parameters()]
 

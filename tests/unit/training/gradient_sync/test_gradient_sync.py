@@ -198,7 +198,7 @@ def test_one_worker_equals_plain_pytorch() -> None:
     order = epoch_order(640, config.seed, 1)
     bounds = [(start, start + 32) for start in range(0, 640, 32)]
     seed_parameters(config.seed)
-    model = build_model(config.model, 10, 1, dict(config.model_args))
+    model = build_model(config.model, (10, 1), dict(config.model_args))
     optimizer = torch.optim.SGD(model.parameters(), config.learning_rate)
     for inputs, targets in data.shards(order, bounds, 1):
         optimizer.zero_grad()

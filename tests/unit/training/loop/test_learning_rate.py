@@ -45,6 +45,21 @@ def _advanced(rate: LearningRate) -> float:
     return value
 
 
+def halves(progress: float, steps: float) -> float:
+    """A user's schedule: a half of the peak in the second half."""
+    return 1.0 if progress < steps / 2 else 0.5
+
+
+def test_a_line_and_a_schedule_of_ones_own() -> None:
+    """16 updates, of which 4 are the warm-up, said in steps or in epochs; then 12 along the schedule."""
+    warm = [0.025, 0.05, 0.075, 0.1]
+    line = [0.1 * (1 - step / 12) for step in range(12)]
+    assert rates(16, warmup_steps=4, schedule="linear") == pytest.approx(warm + line)
+    assert rates(16, warmup_epochs=1, schedule="linear") == rates(16, warmup_steps=4, schedule="linear")
+    own = rates(16, warmup_steps=4, schedule="tests.unit.training.loop.test_learning_rate:halves")
+    assert own == pytest.approx(warm + 6 * [0.1] + 6 * [0.05])
+
+
 @pytest.mark.parametrize(
     ("rule", "batch", "expected"),
     [

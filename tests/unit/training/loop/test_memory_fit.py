@@ -69,17 +69,23 @@ def test_an_empty_parameter_has_no_moments() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [SGD, OptimizerConfig(momentum=0.9), OptimizerConfig(name="adam"), OptimizerConfig(name="adamw", weight_decay=0.1)],
-    ids=lambda config: f"{config.name} {config.momentum}",
+    [
+        SGD,
+        OptimizerConfig(momentum=0.9),
+        OptimizerConfig(name="adam"),
+        OptimizerConfig(name="adamw", weight_decay=0.1),
+        OptimizerConfig(name="adam", amsgrad=True),
+        OptimizerConfig(name="torch.optim:RMSprop"),
+    ],
+    ids=lambda config: f"{config.name} {config.momentum}{' amsgrad' * config.amsgrad}",
 )
 def test_the_optimizers_memory_is_what_it_keeps_after_a_step(config: OptimizerConfig) -> None:
     model = MLP(3, 1, hidden=[5], image_size=4, batch_norm=True)
-    parameters = list(model.parameters())
-    optimizer = make_optimizer(config, 0.1, parameters)
+    optimizer = make_optimizer(config, 0.1, model)
     model(torch.rand(4, 1, 4, 4)).sum().backward()
     optimizer.step()
     kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
-    assert optimizer_bytes(config, parameters) == sum(value.numel() * value.element_size() for value in kept)
+    assert optimizer_bytes(config, model) == sum(value.numel() * value.element_size() for value in kept)
 
 
 def test_what_is_shown_is_what_is_trained() -> None:

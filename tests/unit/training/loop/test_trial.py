@@ -11,7 +11,7 @@ from torch import nn
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
-from scalestudy.training.loop.trial import Trial
+from scalestudy.training.loop.trial import Trial, start_trial
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
 
 HERE = "tests.unit.training.loop.test_trial"
@@ -91,8 +91,18 @@ def test_accumulation_makes_micro_batches_and_the_same_update() -> None:
         (OptimizerConfig(momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01)),
         (OptimizerConfig(name="adam", weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
         (OptimizerConfig(name="adamw", weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
+        (OptimizerConfig(momentum=0.9, nesterov=True), lambda p: torch.optim.SGD(p, 0.05, 0.9, nesterov=True)),
+        (OptimizerConfig(momentum=0.9, dampening=0.5), lambda p: torch.optim.SGD(p, 0.05, 0.9, 0.5)),
+        (
+            OptimizerConfig(name="adamw", betas=(0.8, 0.95), eps=1e-3, amsgrad=True),
+            lambda p: torch.optim.AdamW(p, 0.05, (0.8, 0.95), 1e-3, weight_decay=0, amsgrad=True),
+        ),
+        (
+            OptimizerConfig(name="torch.optim:RMSprop", args={"alpha": 0.5}),
+            lambda p: torch.optim.RMSprop(p, 0.05, alpha=0.5),
+        ),
     ],
-    ids=["sgd", "adam", "adamw"],
+    ids=["sgd", "adam", "adamw", "nesterov", "dampening", "betas", "class"],
 )
 def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> None:
     """Ours, fused, against PyTorch's plain ones on the same three gradients."""
@@ -101,12 +111,66 @@ def test_optimizers_are_pytorchs(config: OptimizerConfig, reference: Any) -> Non
     torch.manual_seed(0)
     ours = torch.nn.Parameter(torch.randn(7))
     theirs = torch.nn.Parameter(ours.detach().clone())
-    optimizers = (make_optimizer(config, 0.05, [ours]), reference([theirs]))
+    optimizers = (make_optimizer(config, 0.05, torch.nn.ParameterList([ours])), reference([theirs]))
     for gradient in torch.randn(3, 7):
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
         for optimizer in optimizers:
             optimizer.step()
     assert (ours - theirs).abs().max() < 1e-6
+
+
+HERE = "tests.unit.training.loop.test_trial"
+
+
+def slow_biases(model: torch.nn.Module, learning_rate: float, share: float = 0.1) -> torch.optim.Optimizer:
+    """A user's: a group of its own for the biases, with a share of the rate."""
+    named = dict(model.named_parameters())
+    biases = [each for name, each in named.items() if name.endswith("bias")]
+    weights = [each for name, each in named.items() if not name.endswith("bias")]
+    return torch.optim.SGD([{"params": weights}, {"params": biases, "lr": share * learning_rate}], lr=learning_rate)
+
+
+def forgetful(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Leaves out all but the first parameter."""
+    return torch.optim.SGD([next(model.parameters())], lr=learning_rate)
+
+
+def no_optimizer(model: torch.nn.Module, learning_rate: float) -> None:
+    """Returns nothing."""
+
+
+class Rates(Hook):
+    """Every step's rate, group by group."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.seen.append([group["lr"] for group in trial.optimizer.param_groups])
+
+
+def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates() -> None:
+    """Four updates from 0.08 to 0 by a straight line; the record has the training's own rate."""
+    rates = Rates()
+    chosen = OptimizerConfig(name=f"{HERE}:slow_biases", args={"share": 0.25})
+    config = make_config(optimizer=chosen, learning_rate=0.08, batch_size=64, schedule="linear")
+    result = train(config, ALONE, hooks=[rates])
+    assert rates.seen == [pytest.approx([rate, rate / 4]) for rate in (0.08, 0.06, 0.04, 0.02)]
+    assert result.records[0].learning_rate == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("forgetful", {}, "leaves out .*bias.*; put them into a group"),
+        ("no_optimizer", {}, "gave a NoneType; return a torch optimizer"),
+        ("slow_biases", {"shares": 1}, "optimizer.args: .*unexpected keyword argument 'shares'; it takes model"),
+        ("missing", {}, "optimizer.name: .*has no callable 'missing'"),
+    ],
+)
+def test_a_users_optimizer_is_checked(name: str, args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        start_trial(make_config(optimizer=OptimizerConfig(name=f"{HERE}:{name}", args=args)), ALONE)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_default_is_pytorchs() -> None:
 def test_every_model_takes_every_initialisation(name: str) -> None:
     def first_and_last(init: str) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        model = build_model(name, 10, 1, {"init": init})
+        model = build_model(name, (10, 1), {"init": init})
         layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
         return [layers[0].weight.detach(), layers[-1].weight.detach()]
 
@@ -69,7 +69,7 @@ def test_a_users_function_is_called_on_every_module() -> None:
 def start_of(worker: Worker, model: str, model_args: dict[str, Any]) -> dict[str, Any]:
     """What this rank's model starts from; ranks have drawn other numbers before."""
     torch.rand(worker.rank + worker.world_size)
-    return state_of(seeded_model(make_config(model=model, model_args=model_args, seed=3), 10, 1))
+    return state_of(seeded_model(make_config(model=model, model_args=model_args, seed=3), (10, 1)))
 
 
 STARTS: list[tuple[str, dict[str, Any]]] = [

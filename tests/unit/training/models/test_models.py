@@ -162,7 +162,7 @@ def test_batch_norm_looks_at_the_batch_in_training_alone() -> None:
 )
 def test_bad_arguments_are_value_errors(name: str, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_model(name, 10, 1, arguments)
+        build_model(name, (10, 1), arguments)
 
 
 @pytest.mark.parametrize(
@@ -181,18 +181,18 @@ def test_bad_arguments_are_value_errors(name: str, arguments: dict[str, object],
 )
 def test_examples_of_another_shape_are_value_errors(name: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_model(name, 10, 1, {})(torch.rand(shape))
+        build_model(name, (10, 1), {})(torch.rand(shape))
 
 
 @pytest.mark.parametrize("name", [*MODELS, "torchvision:squeezenet1_1"])
 def test_the_seed_alone_says_what_a_model_starts_from(name: str) -> None:
     config = make_config(model=name, model_args={}, seed=5)
-    one = seeded_model(config, 10, 1).state_dict()
+    one = seeded_model(config, (10, 1)).state_dict()
     torch.rand(3)
-    other = seeded_model(config, 10, 1).state_dict()
+    other = seeded_model(config, (10, 1)).state_dict()
     assert all(torch.equal(one[key], other[key]) for key in one)
-    another_seed = seeded_model(make_config(model=name, model_args={}, seed=6), 10, 1).state_dict()
+    another_seed = seeded_model(make_config(model=name, model_args={}, seed=6), (10, 1)).state_dict()
     assert any(not torch.equal(one[key], another_seed[key]) for key in one)
     seed_parameters(5)
-    built = build_model(name, 10, 1, {}).state_dict()
+    built = build_model(name, (10, 1), {}).state_dict()
     assert all(torch.equal(one[key], built[key]) for key in one)

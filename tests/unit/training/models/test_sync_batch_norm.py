@@ -11,11 +11,18 @@ from torch import nn
 
 from scalestudy.training.distributed import Worker
 from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
-from scalestudy.training.losses import ShardLoss, cross_entropy
 from scalestudy.training.models import ResNet18
 from scalestudy.training.models.sync_batch_norm import SynchronisedBatchNorm, convert_sync_batch_norm
+from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import largest_difference, make_config, run_training, same_bits, smallest_movement
+from tests.support.training.helpers import (
+    examples_task,
+    largest_difference,
+    make_config,
+    run_training,
+    same_bits,
+    smallest_movement,
+)
 
 LAYERS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {  # name: class, shape of an example
     "1d": (nn.BatchNorm1d, (3,)),
@@ -128,13 +135,13 @@ def step_of_a_network(worker: Worker, strategy: str, sizes: list[int]) -> dict[s
         nn.Linear(4, 3),
     ).double()
     inputs, targets = torch.rand(sum(sizes), 1, 12, 12, dtype=torch.float64), torch.randint(3, (sum(sizes),))
-    shard_loss = ShardLoss(model, cross_entropy, runs_empty=convert_sync_batch_norm(model, worker))
+    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
     sync = make_gradient_sync(strategy, shard_loss, worker)
     start = sum(sizes[: worker.rank])
     mine = slice(start, start + sizes[worker.rank])
     plan = StepPlan(shard=sizes[worker.rank], batch=sum(sizes))
     sync.step_starts(plan)
-    (sync.module(inputs[mine], targets[mine]) * sync.factor(plan)).backward()
+    (sync.module((inputs[mine], targets[mine]))[0] * sync.factor(plan)).backward()
     sync.synchronise()
     gradients = [parameter.grad.clone() for parameter in shard_loss.trained_parameters()]
     return {"gradients": gradients, "buffers": [buffer.double() for buffer in model.buffers()]}
@@ -158,8 +165,8 @@ def resnet_step(worker: Worker, sizes: list[int]) -> tuple[float, int]:
     torch.manual_seed(0)
     model = ResNet18(10, 1)
     inputs, targets = torch.rand(sum(sizes), 1, 8, 8), torch.randint(10, (sum(sizes),))
-    shard_loss = ShardLoss(model, cross_entropy, runs_empty=convert_sync_batch_norm(model, worker))
-    loss = shard_loss(inputs.split(sizes)[worker.rank], targets.split(sizes)[worker.rank])
+    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
+    loss, _ = shard_loss((inputs.split(sizes)[worker.rank], targets.split(sizes)[worker.rank]))
     loss.backward()
     return loss.item(), sum(parameter.grad is None for parameter in model.parameters())
 

@@ -15,7 +15,7 @@ from scalestudy.training.registry import DATASETS, MODELS, resolve
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small", "googlenet"])
 def test_a_classifier_gives_one_tensor_of_logits_for_any_channels(name: str) -> None:
-    model = build_model(f"torchvision:{name}", 7, 1, {})
+    model = build_model(f"torchvision:{name}", (7, 1), {})
     assert model.training
     with torch.no_grad():
         outputs = model(torch.rand(2, 1, 32, 32))
@@ -24,7 +24,7 @@ def test_a_classifier_gives_one_tensor_of_logits_for_any_channels(name: str) -> 
 
 def test_three_channels_leave_torchvisions_model_as_it_is() -> None:
     torch.manual_seed(0)
-    ours = build_model("torchvision:squeezenet1_1", 7, 3, {}).state_dict()
+    ours = build_model("torchvision:squeezenet1_1", (7, 3), {}).state_dict()
     torch.manual_seed(0)
     theirs = resolve("torchvision.models:squeezenet1_1", MODELS)(num_classes=7).state_dict()
     assert ours.keys() == theirs.keys()
@@ -32,24 +32,24 @@ def test_three_channels_leave_torchvisions_model_as_it_is() -> None:
 
 
 def test_the_first_convolution_takes_the_channels_and_keeps_all_else() -> None:
-    first = build_model("torchvision:resnet18", 10, 5, {}).conv1
+    first = build_model("torchvision:resnet18", (10, 5), {}).conv1
     assert isinstance(first, nn.Conv2d)
     assert first.weight.shape == (64, 5, 7, 7)
     assert (first.stride, first.padding, first.bias) == ((2, 2), (3, 3), None)
-    nested = build_model("torchvision:squeezenet1_1", 10, 1, {}).features[0]
+    nested = build_model("torchvision:squeezenet1_1", (10, 1), {}).features[0]
     assert nested.weight.shape == (64, 1, 3, 3)
     assert nested.bias is not None
 
 
 def test_arguments_reach_torchvisions_class() -> None:
-    assert build_model("torchvision:squeezenet1_1", 10, 1, {"dropout": 0.125}).classifier[0].p == 0.125
-    model = build_model("torchvision:vit_b_16", 10, 3, {"image_size": 32, "weights": None})
+    assert build_model("torchvision:squeezenet1_1", (10, 1), {"dropout": 0.125}).classifier[0].p == 0.125
+    model = build_model("torchvision:vit_b_16", (10, 3), {"image_size": 32, "weights": None})
     with torch.no_grad():
         assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
 def test_a_checked_model_can_be_copied_and_exported() -> None:
-    model = copy.deepcopy(build_model("torchvision:squeezenet1_1", 10, 1, {})).eval()
+    model = copy.deepcopy(build_model("torchvision:squeezenet1_1", (10, 1), {})).eval()
     exported = torch.export.export(
         model, (torch.rand(2, 1, 28, 28),), dynamic_shapes=[{0: torch.export.Dim.AUTO}]
     ).module()
@@ -81,7 +81,7 @@ def test_a_checked_model_can_be_copied_and_exported() -> None:
 )
 def test_what_can_not_be_built_is_a_value_error(name: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        build_model(f"torchvision:{name}", 10, 1, arguments)
+        build_model(f"torchvision:{name}", (10, 1), arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -102,12 +102,12 @@ def test_images_that_do_not_fit_are_a_value_error(
     name: str, arguments: dict[str, Any], side: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        build_model(f"torchvision:{name}", 10, 1, arguments)(torch.rand(2, 1, side, side))
+        build_model(f"torchvision:{name}", (10, 1), arguments)(torch.rand(2, 1, side, side))
 
 
 def test_what_is_no_image_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"examples of shape \[5\] are not images"):
-        build_model("torchvision:squeezenet1_1", 10, 1, {})(torch.rand(2, 5))
+        build_model("torchvision:squeezenet1_1", (10, 1), {})(torch.rand(2, 5))
 
 
 def test_a_data_set_is_no_classifier() -> None:

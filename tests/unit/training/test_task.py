@@ -1,0 +1,258 @@
+"""A task and a worker's share of its loss: every split gives one worker's training, and mistakes are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import start_trial
+from scalestudy.training.models import LeNet
+from scalestudy.training.registry import GRADIENT_SYNCS
+from scalestudy.training.task import ShardLoss, checked_loss, make_task
+from tests.support.gloo import GlooPool
+from tests.support.training.helpers import (
+    ALONE,
+    examples_task,
+    largest_difference,
+    run_training,
+    smallest_movement,
+    state_of,
+)
+from tests.support.training.tasks import HERE, TASKS, task_config
+
+TOLERANCE = 1e-11  # float64
+EXACT = sorted(set(GRADIENT_SYNCS) - {"bf16", "powersgd", "local_sgd"})
+
+
+class Returning(nn.Module):
+    """A model whose output is what it was given."""
+
+    def __init__(self, output: object) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, inputs: torch.Tensor) -> object:
+        return self.output
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ((torch.zeros(2, 2),), "its output is a tuple; return one tensor"),
+        (torch.zeros(2, dtype=torch.int64), "its outputs are torch.int64; return floating-point numbers"),
+        (torch.zeros(3, 2), "for 2 examples; return one row for each example"),
+        (torch.zeros(()), "for 2 examples; return one row for each example"),
+    ],
+)
+def test_a_models_output_is_checked(output: object, found: str) -> None:
+    with pytest.raises(ValueError, match=f"^model: .*{found}"):
+        ShardLoss(Returning(output), examples_task())((torch.zeros(2, 4), torch.tensor([0, 1])))
+
+
+def test_an_empty_shard_gives_zero_loss_and_zero_gradients() -> None:
+    shard_loss = ShardLoss(LeNet(10, 1), examples_task())
+    loss, weight = shard_loss((torch.empty(0, 1, 28, 28), torch.empty(0, dtype=torch.int64)))
+    loss.backward()
+    assert (loss.item(), weight) == (0.0, 0)
+    assert all(parameter.grad.count_nonzero() == 0 for parameter in shard_loss.trained_parameters())
+
+
+# --- every split of a batch is the same training ----------------------------------------------------------------------
+
+
+def by_hand(name: str, **changes: Any) -> dict[str, Any]:
+    """The parameters after plain steps on whole batches: loss sum / weight, backward, update."""
+    config = task_config(name, **changes)
+    trial = start_trial(config, ALONE)
+    task = make_task(config.task, config.loss, config.metric, None)
+    optimizer = torch.optim.SGD(trial.model.parameters(), config.learning_rate)
+    for epoch in range(1, config.epochs + 1):
+        for batch in trial.shards(epoch):
+            optimizer.zero_grad()
+            total, weight = task.loss(task.forward(trial.model, batch), batch)
+            (total / weight).backward()
+            optimizer.step()
+    return state_of(trial.model)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_one_worker_trains_as_a_plain_loop(name: str) -> None:
+    result = run_training(ALONE, task_config(name))
+    assert largest_difference(result["state"], by_hand(name)) < TOLERANCE
+    assert smallest_movement(result["state"], result["first_state"]) > 1e-4
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"accumulation": 3}, {"shards": (5.0, 1.0)}, {"shards": (1.0, 0.0)}],
+    ids=["even", "accumulated", "uneven", "one empty"],
+)
+def test_two_workers_train_as_one(ranks: GlooPool, name: str, changes: dict[str, Any]) -> None:
+    """With a parameters' clip and momentum, which see the mean's gradient, and metrics over all workers' sums."""
+    common = {"gradient_clip": 0.5, "optimizer": OptimizerConfig(momentum=0.9)}
+    alone = run_training(ALONE, task_config(name, **common))
+    for each in ranks.run(2, run_training, task_config(name, **common, **changes)):
+        assert largest_difference(each["state"], alone["state"]) < TOLERANCE
+        assert each["replica_max_diff"] == [0.0, 0.0]
+        for mine, expected in zip(each["curve"], alone["curve"], strict=True):
+            assert mine == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+@pytest.mark.parametrize("name", ["tagger", "two_inputs"])
+def test_four_workers_train_as_one_by_every_exact_strategy(ranks: GlooPool, name: str, strategy: str) -> None:
+    alone = run_training(ALONE, task_config(name))
+    config = task_config(name, gradient_sync=strategy, shards=(4.0, 1.0, 2.0, 1.0), accumulation=2)
+    for each in ranks.run(4, run_training, config):
+        assert largest_difference(each["state"], alone["state"]) < TOLERANCE
+        assert each["curve"][-1] == pytest.approx(alone["curve"][-1], rel=1e-9)
+
+
+def test_these_proofs_fail_for_a_mean_of_means(ranks: GlooPool) -> None:
+    """Of parts with different numbers of words."""
+    wrong = {"task": f"{HERE}:MeanOfAPart"}
+    alone, (first, _) = (
+        run_training(ALONE, task_config("tagger")),
+        ranks.run(2, run_training, task_config("tagger", **wrong)),
+    )
+    assert largest_difference(first["state"], alone["state"]) > 1e-5
+
+
+def test_local_sgd_weighs_workers_by_their_words(ranks: GlooPool) -> None:
+    """With one local step, no momentum and no clipping, an average of parameters is the step of the whole batch."""
+    alone = run_training(ALONE, task_config("tagger"))
+    config = task_config("tagger", gradient_sync="local_sgd", local_steps=1, shards=(5.0, 1.0))
+    for each in ranks.run(2, run_training, config):
+        assert largest_difference(each["state"], alone["state"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("strategy", ["bf16", "powersgd", "local_sgd"])
+def test_lossy_strategies_learn_a_task(ranks: GlooPool, strategy: str) -> None:
+    float32 = {"data": "docs.examples.two_inputs:load", "model": "docs.examples.two_inputs:build"}  # as bf16 needs it
+    config = task_config("two_inputs", gradient_sync=strategy, epochs=6, learning_rate=0.05, **float32)
+    first, second = ranks.run(2, run_training, config)
+    assert first["curve"] == second["curve"]
+    assert first["curve"][-1][1] < 0.5 * first["curve"][0][1]
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("Weightless", "the weights of a batch sum to 0"),
+        ("NegativelyWeighing", "the weights of a batch sum to less than 0"),
+        ("NanWeighing", "loss gave a weight that is not finite"),
+        ("InfinitelyWeighing", "loss gave a weight that is not finite"),
+    ],
+)
+def test_a_wrong_weight_is_an_error_on_every_rank(ranks: GlooPool, task: str, found: str, world_size: int) -> None:
+    said = ranks.run(world_size, refusal, task_config("examples", task=f"{HERE}:{task}"))
+    assert all(f"task: {found}" in each for each in said), said
+
+
+def refusal(worker: Worker, config: Any) -> str:
+    """What a training is refused with."""
+    try:
+        train(config, worker)
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_part_may_weigh_nothing(ranks: GlooPool) -> None:
+    """Rank 1 alone has words: rank 0's are all hidden, or it has no text."""
+    batch = {"words": torch.ones(4, 3, dtype=torch.int64), "tags": torch.full((4, 3), -1)}
+    task = make_task("docs.examples.tagger:Tagging", "cross_entropy", "macro_f1", None)
+    from docs.examples.tagger import build
+
+    shard_loss = ShardLoss(build(5, 3), task)
+    total, weight = shard_loss(batch)
+    total.backward()
+    assert (total.item(), float(weight)) == (0.0, 0.0)
+    assert shard_loss.weight.grad.tolist() == [0.0, 0.0]
+
+
+class Telling:
+    """A task whose loss is as told."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (torch.tensor(1.0), "loss gave a Tensor; return \\(sum, weight\\)"),
+        (0.5, "loss gave a float; return"),
+        ((0.5, 3), "loss gave a float as its sum"),
+        ((torch.ones(3), 3), r"loss gave a tensor \(3,\) as its sum"),
+        ((torch.tensor(1.0), torch.ones(3)), r"loss gave a tensor \(3,\) as its weight"),
+        ((torch.tensor(1.0), None), "loss gave a NoneType as its weight"),
+    ],
+)
+def test_what_a_loss_returns_is_checked(value: object, found: str) -> None:
+    with pytest.raises(ValueError, match=f"^task: {found}"):
+        checked_loss(Telling(value), None, None)  # type: ignore[arg-type]
+
+
+class WithoutFinish:
+    """Lacks a method."""
+
+    forward = loss = evaluate = print
+
+
+class WithParameters(nn.Linear):
+    """Keeps what belongs in the model."""
+
+    loss = evaluate = finish = print
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("WithoutFinish", "has no method finish; give the class the methods forward, loss, evaluate, finish"),
+        ("WithParameters", "has parameters, which nothing would train"),
+        ("Missing", "has no callable 'Missing'"),
+    ],
+)
+def test_what_is_no_task_is_refused(task: str, found: str) -> None:
+    with pytest.raises(ValueError, match=f"task: .*{found}"):
+        make_task(f"tests.unit.training.test_task:{task}", "cross_entropy", "accuracy", None)
+
+
+# --- parameters that a batch does not use -----------------------------------------------------------------------------
+
+
+def test_unused_parameters_that_are_allowed_have_zero_gradients_at_any_world_size(ranks: GlooPool) -> None:
+    """So momentum and decay act alike, whichever rank used them."""
+    config = task_config(
+        "examples",
+        model=f"{HERE}:HidingNet",
+        unused_parameters=True,
+        batch_size=2,
+        accumulation=1,
+        shards="even",
+        optimizer=OptimizerConfig(momentum=0.9, weight_decay=0.01),
+    )
+    for strategy in ("ddp", "flat"):
+        first, second = ranks.run(2, run_training, replace(config, gradient_sync=strategy))
+        assert first["curve"] == second["curve"]
+        assert first["replica_max_diff"] == [0.0, 0.0]
+    assert run_training(ALONE, config)["status"] == "finished"

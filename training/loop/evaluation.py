@@ -1,0 +1,147 @@
+"""The test set's metrics: sums over batches and workers, then the task's own arithmetic.
+
+Shapes: m test examples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from scalestudy.training.batches import even_weights, shard_bounds
+from scalestudy.training.data.loading import TrainingData
+from scalestudy.training.distributed import Worker, gather_rows, gather_texts
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.pulse import Pulse
+from scalestudy.training.task import Number, ShardLoss, Task, checked_loss
+from scalestudy.training.trees import tensors
+
+LOSS, WEIGHT = "loss", "weight"
+
+
+@dataclass
+class Sums:
+    """What one worker, or all together, summed over the test set."""
+
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)  # LOSS and WEIGHT; empty without examples
+    named: dict[str, torch.Tensor] = field(default_factory=dict)  # of the task, by its names
+
+    def add(self, loss: Mapping[str, Number], named: Mapping[str, Number], device: torch.device) -> None:
+        """Add a batch's sums."""
+        for sums, values in ((self.loss, loss), (self.named, named)):
+            for name, value in values.items():
+                term = torch.as_tensor(value, dtype=torch.float64, device=device)
+                sums[name] = sums[name] + term if name in sums else term
+
+
+@torch.inference_mode()
+def evaluate(
+    shard_loss: ShardLoss,
+    data: TrainingData,
+    worker: Worker,
+    weights: Sequence[float] | None = None,
+    pulse: Pulse | None = None,
+) -> Sums:
+    """Sum over this worker's contiguous part of the test set; the part may be empty.
+
+    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
+    example's outputs are independent of the rest of its batch. It is in training mode afterwards. Raises ValueError for
+    what a task may not return.
+    """
+    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
+    sums, task = Sums(), shard_loss.task
+    pulse = pulse or Pulse()
+    pulse.turn_to("evaluating")
+    shard_loss.model.eval()
+    for batch in data.test_batches(start, stop):
+        with pulse.compiling("evaluating", *(tensor.shape for _, tensor in tensors(batch))):
+            outputs = shard_loss.predict(batch)
+        loss, weight = checked_loss(task, outputs, batch)
+        sums.add({LOSS: loss, WEIGHT: weight}, _checked_sums(task.evaluate(outputs, batch)), worker.device)
+        pulse.stage.count += 1
+    shard_loss.model.train()
+    return sums
+
+
+def summed(sums: Sums, worker: Worker) -> Sums:
+    """Every worker's sums together, equal to the bit on every worker.
+
+    Raises ValueError if a name's shape differs between workers.
+    """
+    mine = {**{f" {name}": value for name, value in sums.loss.items()}, **sums.named}  # no task's name has a space
+    shapes: dict[str, list[int]] = {}
+    for told in gather_texts(json.dumps({name: list(value.shape) for name, value in mine.items()}), worker):
+        for name, shape in json.loads(told).items():
+            if shapes.setdefault(name, shape) != shape:
+                raise InputError(
+                    f"task: evaluate gave {name!r} the shapes {tuple(shapes[name])} and {tuple(shape)}",
+                    "give it the same shape for every batch",
+                )
+    row = [number for name in sorted(shapes) for number in _numbers(mine.get(name), shapes[name])]
+    totals = iter([_sum(column) for column in zip(*gather_rows(row, worker), strict=True)])
+    whole = Sums()
+    for name in sorted(shapes):
+        values = [next(totals) for _ in range(math.prod(shapes[name]))]
+        part = whole.loss if name.startswith(" ") else whole.named
+        part[name.strip()] = torch.tensor(values, dtype=torch.float64).reshape(shapes[name])
+    return whole
+
+
+def metrics_of(task: Task, sums: Sums, metric: str) -> tuple[float, dict[str, float]]:
+    """The mean loss, and the task's metrics by name, `metric` among them, from the sums of all workers.
+
+    Raises ValueError for what `finish` may not return.
+    """
+    given = {name: value.item() if value.dim() == 0 else value for name, value in sums.named.items()}
+    found = task.finish(given)
+    if not isinstance(found, Mapping):
+        raise InputError(f"task: finish gave a {type(found).__name__}", "return a dict of metrics by name")
+    metrics: dict[str, float] = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InputError(f"task: finish gave a metric the name {name!r}", "use letters, digits and '_'")
+        if name == LOSS:
+            raise InputError("task: finish gave a metric named 'loss', which test_loss is already", "rename it")
+        try:
+            metrics[name] = float(value)
+        except (TypeError, ValueError):
+            form = type(value).__name__
+            raise InputError(f"task: finish gave {name!r} as a {form}", "return one number a metric") from None
+    if metric not in metrics:
+        listed = ", ".join(metrics) or "nothing"
+        raise InputError(f"workload.metric: {metric!r} is not what finish returns: {listed}", "name one of these")
+    return _mean(sums.loss), metrics
+
+
+def _mean(loss: Mapping[str, torch.Tensor]) -> float:
+    weight = loss[WEIGHT].item() if loss else 0.0
+    return loss[LOSS].item() / weight if weight else math.nan
+
+
+def _checked_sums(given: Any) -> Mapping[str, Number]:
+    remedy = 'return a dict of sums by name, such as {"hits": hits.sum(), "examples": len(hits)}'
+    if not isinstance(given, Mapping):
+        raise InputError(f"task: evaluate gave a {type(given).__name__}", remedy)
+    for name, value in given.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InputError(f"task: evaluate gave a sum the name {name!r}", "use letters, digits and '_'")
+        if not isinstance(value, torch.Tensor | int | float):
+            raise InputError(f"task: evaluate gave {name!r} as a {type(value).__name__}", remedy)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise InputError(f"task: evaluate gave {name!r} as a tensor with gradients", "detach it")
+    return given
+
+
+def _numbers(value: torch.Tensor | None, shape: Sequence[int]) -> list[float]:
+    """A worker's numbers of one name; zeros from a worker that has none."""
+    return [0.0] * math.prod(shape) if value is None else value.flatten().tolist()
+
+
+def _sum(values: Sequence[float]) -> float:
+    """Exactly, apart from the last rounding; `fsum` alone refuses infinities of both signs."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

@@ -48,7 +48,10 @@ ALLOWED = {
     "orchestration/study/ahead.py": {"importlib.import_module"},  # of a table, what a run will need
     "training/chapter/__init__.py": {"importlib.import_module"},  # the name of an experiment, from a table
 }
-IMPORT_PATHS = {"workload.model", "workload.data", "workload.loss", "workload.metric", "train.gradient_sync"}
+IMPORT_PATHS = {
+    *("workload.model", "workload.data", "workload.loss", "workload.metric", "workload.task"),
+    *("train.gradient_sync", "train.optimizer.name", "train.schedule"),
+}
 
 
 def findings(tree):

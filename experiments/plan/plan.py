@@ -9,10 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
-from scalestudy.experiments.spec.sections import OUTSIDE_RESULT, OUTSIDE_STEP, Resources, Train, is_argument
+from scalestudy.experiments.spec.sections import (
+    LATER,
+    OUTSIDE_RESULT,
+    OUTSIDE_STEP,
+    Resources,
+    is_argument,
+    result_keys,
+)
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
-from scalestudy.training.config import identity
 
 PLAN_VERSION = 1
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
@@ -242,8 +248,8 @@ def trial_id(
         "batch_size": params["batch_size"],
         "learning_rate": params["learning_rate"],
         "seed": params["seed"],
-        "workload": {key: value for key, value in workload.items() if key != "task" or value is not None},
-        "train": without(identity(Train, train), OUTSIDE_RESULT),
+        "workload": {key: value for key, value in workload.items() if key not in LATER or value is not None},
+        "train": result_keys(train),
         "resources": {key: resources[key] for key in RESULT_RESOURCES},
     }
     canonical = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)

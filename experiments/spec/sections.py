@@ -24,7 +24,16 @@ from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.addresses import is_uri, uri_problem
 from scalestudy.experiments.spec.errors import alternatives, wrong
-from scalestudy.training.config import LARGEST, CheckpointKnobs, KnobError, Knobs, TrainKnobs, did_you_mean, keys
+from scalestudy.training.config import (
+    LARGEST,
+    CheckpointKnobs,
+    KnobError,
+    Knobs,
+    TrainKnobs,
+    did_you_mean,
+    identity,
+    keys,
+)
 from scalestudy.training.registry import LOSSES, TASKS, has_path_form
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -165,6 +174,13 @@ OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes
 """Keys of `train` that can change neither the time nor the memory of a step."""
 OUTSIDE_RESULT = frozenset(key.name for key in keys(Train) if not key.knob.changes_result)
 """Keys of `train` that can't change a trial's result."""
+LATER = ("task",)
+"""Keys of `workload` that earlier versions had not; null, the default, is what they did."""
+
+
+def result_keys(train: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `train`, as plain data, a trial's id depends on; versions that lack a key at its default agree."""
+    return {key: value for key, value in identity(Train, train).items() if key not in OUTSIDE_RESULT}
 
 
 def _read_train(raw: Any) -> Train:

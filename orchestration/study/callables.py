@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from scalestudy.experiments.spec.errors import Problem, SpecError
-from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS
+from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS, SCHEDULES, TASKS
 
 SOURCE = "spec"
 """What errors call a spec that is no file."""
@@ -17,7 +17,9 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "data": DATASETS,
     "loss": LOSSES,
     "metric": METRICS,
+    "task": TASKS,
     "gradient_sync": GRADIENT_SYNCS,
+    "schedule": SCHEDULES,
 }
 """The built-in names by the last part of a field."""
 

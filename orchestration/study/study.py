@@ -40,7 +40,7 @@ def run_study(
 
     Args:
         source: a spec file, or the name of a study of the catalogue; or the spec itself, as a dict of what a file
-            would have, or as a `StudySpec`. In a dict, model, data, loss and metric may be importable callables.
+            would have, or as a `StudySpec`. In a dict, model, data, loss, metric and task may be importable callables.
         overrides: `key.path=value`, each put in place of what the file says.
         address: of the Ray cluster; see `cluster.connect`.
         out: the study's folder, or its URI; by default a new one in the spec's `storage`.

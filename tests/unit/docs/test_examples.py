@@ -40,7 +40,15 @@ def shown() -> dict[str, set[str]]:
 
 def test_pages_show_the_examples_as_they_are() -> None:
     files = {file.name: {file.read_text("utf-8")} for file in EXAMPLES.glob("*.py")}
-    assert {name: texts for name, texts in shown().items() if name in files} == files
+    found = {name: texts for name, texts in shown().items() if name in files}
+    assert found == {name: files[name] for name in found}
+    linked = {
+        name
+        for page in (REPOSITORY / "docs").glob("*.md")
+        for name in files
+        if f"(examples/{name})" in page.read_text("utf-8")
+    }
+    assert {*found, *linked} == {*files}
 
 
 def test_the_data_set_is_the_same_each_time_and_fits_its_classes() -> None:

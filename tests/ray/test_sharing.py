@@ -65,6 +65,6 @@ def test_a_cluster_whose_head_drains_is_not_joined(cluster, monkeypatch):
 
 
 def test_a_cluster_of_this_machine_does_not_grow(cluster):
-    assert ray_private.most_resources() is None
+    assert ray_private.cluster_limits() is None
     assert not ray_private.is_autoscaled()
     assert cluster.growth is None

@@ -91,7 +91,7 @@ class GroupHost:
 
     def __post_init__(self) -> None:
         self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say)
-        self._room: list[Node] = []
+        self.room: list[Node] = []  # as the pool has it
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
@@ -161,9 +161,9 @@ class GroupHost:
                 self.pool.close.remote()  # answers every trial that waits, so that the sweep can end
             reservations = sharing.reservations()
             room = room_beside_others(nodes, self.resources, self._used, reservations, self._is_ours)
-            if room != self._room:
+            if room != self.room:
                 ray.get(self.pool.set_nodes.remote(room))
-                self._room = room
+                self.room = room
             demand = sharing.demand_of_others(
                 reservations, ray_private.job_number(ray.get_runtime_context().get_job_id())
             )

@@ -98,6 +98,11 @@ class Search:
         self._hits[trial_id] = self._hits.get(trial_id, 0) + 1
 
     @property
+    def running(self) -> int:
+        """How many trials run, see `runs`."""
+        return len(self._running)
+
+    @property
     def is_over(self) -> bool:
         """Whether no trial comes any more, after `next` has given none."""
         return not self._running

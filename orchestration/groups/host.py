@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ class Starting:
 class GroupHost:
     """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
 
-    say: is told what trials wait for, every minute.
+    say: is told what trials wait for, every minute. most: workers that the cluster may have with all that its
+    autoscaler may add; infinity: it is not known.
 
     `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
     being an actor of its own.
@@ -86,11 +88,12 @@ class GroupHost:
     pool_lost: bool = False  # whether the pool's actor has died
     cluster_ends: str | None = None  # why there will be no cluster soon
     say: Callable[[str], None] = logger.info
+    most: float = math.inf
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
     _tags: dict[float, str] = field(default_factory=dict)  # tag → group
 
     def __post_init__(self) -> None:
-        self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say)
+        self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say, self.most)
         self.room: list[Node] = []  # as the pool has it
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
@@ -167,7 +170,8 @@ class GroupHost:
             demand = sharing.demand_of_others(
                 reservations, ray_private.job_number(ray.get_runtime_context().get_job_id())
             )
-            self._wish.show(ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations))))
+            wanted = ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations)))
+            self._wish.show(wanted)
         except Exception as error:  # the cluster or the pool is gone: others notice that
             logger.info("the pool can't be told the cluster's room: %s", error)
 
@@ -267,8 +271,8 @@ class _Wish:
     It holds no room for long: once it has room, so does the pool, whose group takes its place.
     """
 
-    def __init__(self, resources: GroupResources, say: Callable[[str], None]) -> None:
-        self._resources, self._say = resources, say
+    def __init__(self, resources: GroupResources, say: Callable[[str], None], most: float) -> None:
+        self._resources, self._say, self._most = resources, say, most
         self._placement_group: Any = None
         self._wanted: Wanted | None = None
         self._since, self._said = 0.0, 0
@@ -281,7 +285,7 @@ class _Wish:
         return None if group is None else group.id.hex()
 
     def show(self, wanted: Wanted | None) -> None:
-        """Shows what is wanted now, and says so every minute."""
+        """Shows what is wanted now, if others or an autoscaler can help, and says every minute what is waited for."""
         if wanted is None:
             self.drop()
             self._wanted = None
@@ -291,10 +295,13 @@ class _Wish:
             self.drop()
             self._since, self._said = now, 0
         self._wanted = wanted
-        self._place(wanted)
+        if wanted.why in ("others", "growth"):
+            self._place(wanted)
+        else:
+            self.drop()
         if now - self._since >= UNPLACED_SECONDS + self._said * SAY_SECONDS:
             self._said += 1
-            self._say(waits_for(wanted, now - self._since))
+            self._say(waits_for(wanted, now - self._since, self._most))
 
     def drop(self) -> None:
         """Gives back its room, or its place in the queue."""
@@ -315,11 +322,20 @@ class _Wish:
                 self._placement_group = ray.util.placement_group(bundles, strategy, name=WANTED)
 
 
-def waits_for(wanted: Wanted, seconds: float) -> str:
-    """What the study waits for, in words."""
+def waits_for(wanted: Wanted, seconds: float, most: float = math.inf) -> str:
+    """What the study waits for, in words. most: as in `GroupHost`."""
     waited = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
-    if wanted.num_workers > wanted.room:
-        why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, whose limit is its own"
-    else:
-        why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
-    return f"waiting for room for {plural(wanted.num_workers, 'worker')} ({waited}): {why}"
+    workers = plural(wanted.num_workers, "worker")
+    match wanted.why:
+        case "others":
+            why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
+        case "growth":
+            limit = "whose limit is not known" if math.isinf(most) else f"up to {most:g}"
+            why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, {limit}"
+        case "shrunken":
+            why = f"nodes were lost or are draining, and the cluster has room for {wanted.room}"
+        case "unplaced":
+            named = ", ".join(wanted.machines[:3]) + (" …" if len(wanted.machines) > 3 else "")
+            free = f"although {wanted.num_workers} look free on {named}"
+            why = f"Ray has found no place for a group of {workers}, {free}"
+    return f"waiting for room for {workers} ({waited}): {why}"

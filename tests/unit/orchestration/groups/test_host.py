@@ -1,5 +1,6 @@
 """What the driver says while trials wait for room, and which groups it takes for unplaced. The rest needs Ray."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from scalestudy.orchestration.groups.host import SAY_SECONDS, UNPLACED_SECONDS, 
 from scalestudy.orchestration.groups.model import Wanted
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
-WANTED = Wanted(num_workers=4, one_node=True, room=4, taken=3)
+WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, taken=3)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def clock(monkeypatch):
 def wish(monkeypatch):
     """A wish whose placement groups are notes of what was asked."""
     said, placed = [], []
-    wish = host._Wish(RESOURCES, said.append)
+    wish = host._Wish(RESOURCES, said.append, math.inf)
     monkeypatch.setattr(wish, "_place", lambda wanted: placed.append(wanted.num_workers))
     monkeypatch.setattr(wish, "drop", lambda: placed.append(None))
     return SimpleNamespace(show=wish.show, said=said, placed=placed)
@@ -36,10 +37,19 @@ def test_what_is_waited_for_in_words():
         "waiting for room for 4 workers (10 s): other work on the cluster holds the room of 3 of 4"
     )
     assert waits_for(replace(WANTED, num_workers=1), 120).startswith("waiting for room for 1 worker (2 min): ")
-    assert waits_for(replace(WANTED, num_workers=8), 70) == (
-        "waiting for room for 8 workers (1 min): the cluster has room for 4 until its autoscaler adds nodes, whose "
-        "limit is its own"
+    large = replace(WANTED, why="growth", num_workers=8)
+    grows = "waiting for room for 8 workers (1 min): the cluster has room for 4 until its autoscaler adds nodes, "
+    assert waits_for(large, 70) == grows + "whose limit is not known"
+    assert waits_for(large, 70, 16) == grows + "up to 16"
+    assert waits_for(replace(large, why="shrunken"), 10) == (
+        "waiting for room for 8 workers (10 s): nodes were lost or are draining, and the cluster has room for 4"
     )
+    unplaced = replace(WANTED, why="unplaced", machines=("a", "b"))
+    assert waits_for(unplaced, 10) == (
+        "waiting for room for 4 workers (10 s): Ray has found no place for a group of 4 workers, although 4 look free "
+        "on a, b"
+    )
+    assert waits_for(replace(unplaced, machines=tuple("abcd")), 10).endswith("4 look free on a, b, c …")
 
 
 def test_it_is_said_after_ten_seconds_and_then_every_minute(clock, wish):
@@ -49,6 +59,16 @@ def test_it_is_said_after_ten_seconds_and_then_every_minute(clock, wish):
     assert [text.partition("(")[2].partition(")")[0] for text in wish.said] == ["10 s", "1 min", "2 min"]
     assert set(wish.placed) == {None, 4}
     assert wish.placed.count(None) == 1, "what is there already stays"
+
+
+@pytest.mark.parametrize("why", ["shrunken", "unplaced"])
+def test_what_nobody_can_help_with_is_said_and_not_shown(clock, wish, why):
+    wish.show(WANTED)
+    for _ in range(2):
+        wish.show(replace(WANTED, why=why))
+        clock.now += UNPLACED_SECONDS
+    assert len(wish.said) == 1
+    assert wish.placed == [None, 4, None, None]
 
 
 def test_another_wait_is_counted_from_its_own_beginning(clock, wish):

@@ -34,6 +34,12 @@ UNPLACED_SECONDS = 10.0
 """How long a group may wait for room that seemed to be there."""
 SAY_SECONDS = 60.0
 """Between two words on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
+USELESS_LOOKS = 3
+"""Looks at a wish that has room, before it is taken for one whose room is of no use."""
+AGAIN_SECONDS = 10.0
+"""How long such a wish is not shown again, by the oldest study on the cluster."""
+AGE_SECONDS = 4.0
+"""How much longer it is for each older study. So there are moments in which none of them holds room by a wish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +173,10 @@ class GroupHost:
             if room != self.room:
                 ray.get(self.pool.set_nodes.remote(room))
                 self.room = room
-            demand = sharing.demand_of_others(
-                reservations, ray_private.job_number(ray.get_runtime_context().get_job_id())
-            )
+            job = ray_private.job_number(ray.get_runtime_context().get_job_id())
+            demand = sharing.demand_of_others(reservations, job)
             wanted = ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations)))
-            self._wish.show(wanted)
+            self._wish.show(wanted, reservations, sharing.older_studies(reservations, job))
         except Exception as error:  # the cluster or the pool is gone: others notice that
             logger.info("the pool can't be told the cluster's room: %s", error)
 
@@ -268,7 +273,10 @@ def room_beside_others(
 class _Wish:
     """A placement group of what the study waits for, so that other studies and the autoscaler see it.
 
-    It holds no room for long: once it has room, so does the pool, whose group takes its place.
+    It holds no room for long: once it has room, so does the pool, whose group takes its place. But it can't say all
+    that the pool asks of a place. A `PACK` group may come to lie on more nodes than a trial may span, or on a machine
+    on which a trial has to be alone. Such a wish is of no use, and would keep others from room that is: it is dropped,
+    and shown again some seconds later.
     """
 
     def __init__(self, resources: GroupResources, say: Callable[[str], None], most: float) -> None:
@@ -276,6 +284,8 @@ class _Wish:
         self._placement_group: Any = None
         self._wanted: Wanted | None = None
         self._since, self._said = 0.0, 0
+        self._looks = 0  # at the wish since it has room
+        self._not_before = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -284,21 +294,28 @@ class _Wish:
         group = self._placement_group
         return None if group is None else group.id.hex()
 
-    def show(self, wanted: Wanted | None) -> None:
-        """Shows what is wanted now, if others or an autoscaler can help, and says every minute what is waited for."""
+    def show(self, wanted: Wanted | None, reservations: Sequence[Reservation] = (), older: int = 0) -> None:
+        """Shows what is wanted now, if others or an autoscaler can help, and says every minute what is waited for.
+
+        reservations: of the cluster. older: studies on it that began before this one.
+        """
         if wanted is None:
             self.drop()
-            self._wanted = None
+            self._wanted, self._looks = None, 0
             return
         now = time.monotonic()
         if self._wanted is None or self._wanted.num_workers != wanted.num_workers:
             self.drop()
             self._since, self._said = now, 0
         self._wanted = wanted
-        if wanted.why in ("others", "growth"):
-            self._place(wanted)
-        else:
+        has_room = any(each.key == self.key and not each.waits for each in reservations)
+        self._looks = self._looks + 1 if has_room else 0
+        if self._looks > USELESS_LOOKS:
+            self._not_before = now + AGAIN_SECONDS + AGE_SECONDS * older
+        if now < self._not_before or wanted.why not in ("others", "growth"):
             self.drop()
+        else:
+            self._place(wanted)
         if now - self._since >= UNPLACED_SECONDS + self._said * SAY_SECONDS:
             self._said += 1
             self._say(waits_for(wanted, now - self._since, self._most))

@@ -167,13 +167,16 @@ class GroupPool:
     def stop(self, trial_id: str, epoch: int) -> None:
         """A scheduler stops a trial after an epoch: whatever it has done since does not count.
 
-        A trial that has recorded its last epoch is left to finish, and one that ended with this epoch is left alone.
+        A trial that has recorded its last epoch is left to finish, unless it has no workers, which would bring its end.
+        One that ended with this epoch is left alone.
         """
         request = self.requests[trial_id]
         ended = request.ended is not None and request.ended.status in (*WITH_MODEL, "stopped")
-        if epoch >= request.order.config.epochs or (ended and request.last_epoch <= epoch):
+        finishes = epoch >= request.order.config.epochs and request.group_id is not None
+        if finishes or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)
+        request.put_off = False
         request.stop_after(epoch, self.clock.wall())
         self._stop_training(request)
 

@@ -66,6 +66,12 @@ def test_a_worker_s_share_lies_on_one_gpu(gpus, share, workers):
     assert fit(node(cpus=99, gpus=gpus), device="cuda", gpus=share) == [workers]
 
 
+@given(st.integers(1, 16), st.integers(1, 100))
+def test_a_gpu_holds_as_many_shares_as_come_to_a_whole_one_at_most(gpus, hundredths):
+    on_one = max(count for count in range(101) if count * hundredths <= 100)
+    assert fit(node(cpus=2_000, gpus=gpus), device="cuda", gpus=hundredths / 100) == [gpus * on_one]
+
+
 def test_what_others_leave_of_a_gpu_can_be_used():
     def taken(used, share, gpus=2):
         use = {"a": {"GPU": used}}

@@ -14,9 +14,9 @@ from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.cluster.nodes import HEAD_DRAINS, ClusterNode, Growth, alive_nodes, head_drains
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
 from scalestudy.orchestration.cluster.ray_private import (
+    cluster_limits,
     is_autoscaled,
     is_without_nodes,
-    most_resources,
     noted_cluster_address,
     read_loopback_variable,
 )
@@ -199,5 +199,5 @@ def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), conne
 
 
 def _growth() -> Growth | None:
-    most = most_resources()
-    return Growth(most=most) if most or is_autoscaled() else None
+    limits = cluster_limits()
+    return Growth(limits=limits) if limits or is_autoscaled() else None

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.cluster.ray_private import draining_node_ids
+from scalestudy.orchestration.cluster.ray_private import ClusterLimits, draining_node_ids
+
+ROUNDING = 1e-6
+"""By so much a quotient is rounded up: 1 // 0.2 is 4."""
+NO_LIMIT = float(2**53)
+"""Of a resource, in sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,24 +119,49 @@ def slots(
 
 
 def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int, gpus_per_worker: float) -> int:
-    """How many workers of a device these CPUs and GPUs are enough for."""
+    """How many workers of a device these CPUs and GPUs of one node are enough for.
+
+    A share of a GPU lies on one GPU. What others leave of GPUs that they share counts as one piece: Ray fills a GPU
+    that is in use before it begins another.
+    """
     by_cpu = int(cpus // cpus_per_worker)
-    # 1 // 0.2 is 4, so the quotient is rounded up a little
-    return min(by_cpu, int(gpus / gpus_per_worker + 1e-6)) if device == "cuda" else by_cpu
+    if device != "cuda":
+        return by_cpu
+    if gpus_per_worker >= 1:
+        return min(by_cpu, int(gpus // gpus_per_worker))
+    whole = math.floor(gpus + ROUNDING)
+    on_each, on_piece = int(1 / gpus_per_worker + ROUNDING), int((gpus - whole) / gpus_per_worker + ROUNDING)
+    return min(by_cpu, whole * on_each + on_piece)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """How far an autoscaler may let the cluster grow. most: its limit by resource; None: it is not known."""
+    """How far an autoscaler may let the cluster grow. limits: None: they are not known."""
 
-    most: Mapping[str, float] | None = None
+    limits: ClusterLimits | None = None
 
-    def slots(self, *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> float:
-        """The most workers that the grown cluster can have; infinity where the limit is not known."""
-        if self.most is None:
-            return math.inf
-        cpus, gpus = self.most.get("CPU", 0.0), self.most.get("GPU", 0.0)
-        return workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
+    def most(self, *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> Grown:
+        """What the cluster can have at the most."""
+        if self.limits is None:
+            return Grown(machines=math.inf, slots=math.inf)
+
+        def fit(resources: Mapping[str, float], default: float) -> int:
+            cpus, gpus = resources.get("CPU", default), resources.get("GPU", default)
+            return workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
+
+        fitting = [(group.most, count) for group in self.limits.groups if (count := fit(group.resources, 0.0))]
+        limited = self.limits.total.keys() & ({"CPU", "GPU"} if device == "cuda" else {"CPU"})
+        in_all = fit(self.limits.total, NO_LIMIT) if limited else math.inf
+        by_node = sum(nodes * count for nodes, count in fitting)
+        return Grown(machines=sum(nodes for nodes, _ in fitting), slots=min(in_all, by_node))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown:
+    """The most that a cluster can have: machines with room for a worker, and workers. Infinity: it is not known."""
+
+    machines: float
+    slots: float
 
 
 def place(
@@ -146,8 +176,8 @@ def place(
     device = choose_device(resources.device, nodes)
     cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
     room = slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)
-    most = growth.slots(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus) if growth else 0
-    check_capacity(sizes, room, device=device, grown=most)
+    grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus).slots if growth else 0
+    check_capacity(sizes, room, device=device, grown=grown)
     return device, room
 
 

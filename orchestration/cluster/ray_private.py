@@ -7,6 +7,9 @@ cluster.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -35,12 +38,34 @@ def job_number(job_id: str) -> int:
     return int.from_bytes(bytes.fromhex(job_id), "little")
 
 
-def most_resources() -> dict[str, float] | None:
-    """What the cluster's autoscaler may bring it to, by resource; None: it has not told, as most don't."""
+@dataclass(frozen=True, kw_only=True)
+class NodeGroup:
+    """Nodes of one kind that an autoscaler may start. most: how many at a time; infinity: any number."""
+
+    resources: Mapping[str, float]
+    most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterLimits:
+    """How far an autoscaler may bring the cluster. total: of a resource over all nodes, where that is limited too."""
+
+    groups: tuple[NodeGroup, ...]
+    total: Mapping[str, float] = field(default_factory=dict)
+
+
+def cluster_limits() -> ClusterLimits | None:
+    """The limits of the cluster's autoscaler; None: it has not told them, as most don't."""
     from ray._private.state import state
 
-    most: dict[str, float] | None = state.get_max_resources_from_cluster_config()
-    return most
+    config = state.get_cluster_config()
+    if config is None or not config.node_group_configs:
+        return None
+    groups = [
+        NodeGroup(resources=dict(each.resources), most=math.inf if each.max_count == -1 else each.max_count)
+        for each in config.node_group_configs
+    ]
+    return ClusterLimits(groups=tuple(groups), total=dict(config.max_resources))
 
 
 def is_without_nodes(address: str) -> bool:

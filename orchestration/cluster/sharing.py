@@ -109,6 +109,11 @@ def demand_of_others(reservations: Sequence[Reservation], job: int) -> Demand:
     return "younger study" if all(each.is_study and each.job > job for each in waiting) else "other"
 
 
+def older_studies(reservations: Sequence[Reservation], job: int) -> int:
+    """How many studies on the cluster began before this process's, whose Ray job has that number."""
+    return len({each.job for each in reservations if each.is_study and each.job < job})
+
+
 class LeastUsed:
     """The least that was used in the last samples, by node.
 

@@ -90,16 +90,16 @@ class GroupPoolActor:
     async def stop(self, trial_id: str, epoch: int) -> Ended | None:
         """Stops a trial after an epoch; returns its end, with no later epoch. None: the trial was released.
 
-        The workers leave it within a step. A trial that has recorded its last epoch is left to finish.
+        The workers leave it within a step. See `GroupPool.stop`.
         """
         request = self._pool.requests.get(trial_id)
-        if request is None:
-            return None
-        self._pool.stop(trial_id, epoch)
-        await self._settle()
-        while (ended := request.ended) is None:
-            await self._wait(lambda: request.ended is not None)
-        return ended
+        while request is not None and trial_id in self._pool.requests:
+            self._pool.stop(trial_id, epoch)
+            await self._settle()
+            await self._wait(lambda: request.ended is not None or request.group_id is None)
+            if request.ended is not None:
+                return request.ended
+        return None
 
     async def release(self, trial_id: str) -> None:
         """The study has done with a trial, and has its end. Its workers leave it within a step."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalestudy.orchestration.base.environment import without_secrets
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
 from scalestudy.training.exceptions import StoreError, is_lost_peer, is_out_of_memory
 
@@ -73,7 +74,7 @@ def classify(error: BaseException) -> FaultKind:
     """Sorts an exception met in a trial."""
     if is_out_of_memory(error):
         return "out_of_memory"
-    if isinstance(error, StoreError):
+    if isinstance(error, StoreError | UnreachableError):  # the latter is what `open_byte_store` raises
         return "storage"
     if is_lost_peer(error):
         return "collective"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,12 @@ UNPLACED_SECONDS = 10.0
 """How long a group may wait for room that seemed to be there."""
 SAY_SECONDS = 60.0
 """Between two words on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
+USELESS_LOOKS = 3
+"""Looks at a wish that has room, before it is taken for one whose room is of no use."""
+AGAIN_SECONDS = 10.0
+"""How long such a wish is not shown again, by the oldest study on the cluster."""
+AGE_SECONDS = 4.0
+"""How much longer it is for each older study. So there are moments in which none of them holds room by a wish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,8 @@ class Starting:
 class GroupHost:
     """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
 
-    say: is told what trials wait for, every minute.
+    say: is told what trials wait for, every minute. most: workers that the cluster may have with all that its
+    autoscaler may add; infinity: it is not known.
 
     `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
     being an actor of its own.
@@ -86,12 +94,13 @@ class GroupHost:
     pool_lost: bool = False  # whether the pool's actor has died
     cluster_ends: str | None = None  # why there will be no cluster soon
     say: Callable[[str], None] = logger.info
+    most: float = math.inf
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
     _tags: dict[float, str] = field(default_factory=dict)  # tag → group
 
     def __post_init__(self) -> None:
-        self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say)
-        self._room: list[Node] = []
+        self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say, self.most)
+        self.room: list[Node] = []  # as the pool has it
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
@@ -161,13 +170,13 @@ class GroupHost:
                 self.pool.close.remote()  # answers every trial that waits, so that the sweep can end
             reservations = sharing.reservations()
             room = room_beside_others(nodes, self.resources, self._used, reservations, self._is_ours)
-            if room != self._room:
+            if room != self.room:
                 ray.get(self.pool.set_nodes.remote(room))
-                self._room = room
-            demand = sharing.demand_of_others(
-                reservations, ray_private.job_number(ray.get_runtime_context().get_job_id())
-            )
-            self._wish.show(ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations))))
+                self.room = room
+            job = ray_private.job_number(ray.get_runtime_context().get_job_id())
+            demand = sharing.demand_of_others(reservations, job)
+            wanted = ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations)))
+            self._wish.show(wanted, reservations, sharing.older_studies(reservations, job))
         except Exception as error:  # the cluster or the pool is gone: others notice that
             logger.info("the pool can't be told the cluster's room: %s", error)
 
@@ -264,14 +273,19 @@ def room_beside_others(
 class _Wish:
     """A placement group of what the study waits for, so that other studies and the autoscaler see it.
 
-    It holds no room for long: once it has room, so does the pool, whose group takes its place.
+    It holds no room for long: once it has room, so does the pool, whose group takes its place. But it can't say all
+    that the pool asks of a place. A `PACK` group may come to lie on more nodes than a trial may span, or on a machine
+    on which a trial has to be alone. Such a wish is of no use, and would keep others from room that is: it is dropped,
+    and shown again some seconds later.
     """
 
-    def __init__(self, resources: GroupResources, say: Callable[[str], None]) -> None:
-        self._resources, self._say = resources, say
+    def __init__(self, resources: GroupResources, say: Callable[[str], None], most: float) -> None:
+        self._resources, self._say, self._most = resources, say, most
         self._placement_group: Any = None
         self._wanted: Wanted | None = None
         self._since, self._said = 0.0, 0
+        self._looks = 0  # at the wish since it has room
+        self._not_before = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -280,21 +294,31 @@ class _Wish:
         group = self._placement_group
         return None if group is None else group.id.hex()
 
-    def show(self, wanted: Wanted | None) -> None:
-        """Shows what is wanted now, and says so every minute."""
+    def show(self, wanted: Wanted | None, reservations: Sequence[Reservation] = (), older: int = 0) -> None:
+        """Shows what is wanted now, if others or an autoscaler can help, and says every minute what is waited for.
+
+        reservations: of the cluster. older: studies on it that began before this one.
+        """
         if wanted is None:
             self.drop()
-            self._wanted = None
+            self._wanted, self._looks = None, 0
             return
         now = time.monotonic()
         if self._wanted is None or self._wanted.num_workers != wanted.num_workers:
             self.drop()
             self._since, self._said = now, 0
         self._wanted = wanted
-        self._place(wanted)
+        has_room = any(each.key == self.key and not each.waits for each in reservations)
+        self._looks = self._looks + 1 if has_room else 0
+        if self._looks > USELESS_LOOKS:
+            self._not_before = now + AGAIN_SECONDS + AGE_SECONDS * older
+        if now < self._not_before or wanted.why not in ("others", "growth"):
+            self.drop()
+        else:
+            self._place(wanted)
         if now - self._since >= UNPLACED_SECONDS + self._said * SAY_SECONDS:
             self._said += 1
-            self._say(waits_for(wanted, now - self._since))
+            self._say(waits_for(wanted, now - self._since, self._most))
 
     def drop(self) -> None:
         """Gives back its room, or its place in the queue."""
@@ -315,11 +339,20 @@ class _Wish:
                 self._placement_group = ray.util.placement_group(bundles, strategy, name=WANTED)
 
 
-def waits_for(wanted: Wanted, seconds: float) -> str:
-    """What the study waits for, in words."""
+def waits_for(wanted: Wanted, seconds: float, most: float = math.inf) -> str:
+    """What the study waits for, in words. most: as in `GroupHost`."""
     waited = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
-    if wanted.num_workers > wanted.room:
-        why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, whose limit is its own"
-    else:
-        why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
-    return f"waiting for room for {plural(wanted.num_workers, 'worker')} ({waited}): {why}"
+    workers = plural(wanted.num_workers, "worker")
+    match wanted.why:
+        case "others":
+            why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
+        case "growth":
+            limit = "whose limit is not known" if math.isinf(most) else f"up to {most:g}"
+            why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, {limit}"
+        case "shrunken":
+            why = f"nodes were lost or are draining, and the cluster has room for {wanted.room}"
+        case "unplaced":
+            named = ", ".join(wanted.machines[:3]) + (" …" if len(wanted.machines) > 3 else "")
+            free = f"although {wanted.num_workers} look free on {named}"
+            why = f"Ray has found no place for a group of {workers}, {free}"
+    return f"waiting for room for {workers} ({waited}): {why}"

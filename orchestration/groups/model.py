@@ -283,18 +283,38 @@ class GroupStart:
     tag: int
 
 
+@dataclass
+class Withdrawn:
+    """Starts of one size of groups for which Ray found no place, since one of that size last had its workers.
+
+    nodes: where the last ones were to be. until: they are avoided up to then; None: no more.
+    """
+
+    times: int
+    nodes: set[str]
+    until: float | None
+
+
+Hindrance = Literal["others", "growth", "shrunken", "unplaced"]
+"""Why a group waits that no trial of its own study is in the way of: other work holds its room; the cluster is too
+small until its autoscaler adds nodes; the cluster is too small, and does not grow; Ray finds no place for it, although
+there seems to be room."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """A group that waits for room on the cluster.
 
     one_node: whether it must not span nodes. room: workers that the cluster has room for when it is empty. taken: of
-    these, what other work holds.
+    these, what other work holds. machines: where there seems to be room, of a group that is unplaced.
     """
 
+    why: Hindrance
     num_workers: int
     one_node: bool
     room: int
     taken: int
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

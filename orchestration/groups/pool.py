@@ -49,12 +49,14 @@ from scalestudy.orchestration.groups.model import (
     GroupLimits,
     GroupSnapshot,
     GroupStart,
+    Hindrance,
     PoolSnapshot,
     RequestSnapshot,
     TrialOrder,
     TrialRequest,
     Turn,
     Wanted,
+    Withdrawn,
 )
 from scalestudy.orchestration.groups.placement import Action, Grant, GroupView, Placement, Request, Start, ahead, decide
 from scalestudy.orchestration.groups.trial_record import worker_flags
@@ -64,6 +66,9 @@ STARTS_WITHOUT_SERVICE = 3
 CLOSING_SECONDS = 5.0
 YIELD_SECONDS = 5.0
 """How long others wait for room before an idle group is given back."""
+AVOID_SECONDS = 5.0
+"""How long the nodes are avoided on which Ray found no place for a group. It doubles each time."""
+MOST_AVOID_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +122,7 @@ class GroupPool:
         self._given_up: dict[str, int] = {}  # groups whose `fit()` has not returned → tag
         self._over: set[str] = set()  # trials that the study has done with
         self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group had served
+        self._withdrawn: dict[int, Withdrawn] = {}  # by size
 
     # --- a trial ------------------------------------------------------------------------------------------------
 
@@ -161,13 +167,16 @@ class GroupPool:
     def stop(self, trial_id: str, epoch: int) -> None:
         """A scheduler stops a trial after an epoch: whatever it has done since does not count.
 
-        A trial that has recorded its last epoch is left to finish, and one that ended with this epoch is left alone.
+        A trial that has recorded its last epoch is left to finish, unless it has no workers, which would bring its end.
+        One that ended with this epoch is left alone.
         """
         request = self.requests[trial_id]
         ended = request.ended is not None and request.ended.status in (*WITH_MODEL, "stopped")
-        if epoch >= request.order.config.epochs or (ended and request.last_epoch <= epoch):
+        finishes = epoch >= request.order.config.epochs and request.group_id is not None
+        if finishes or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)
+        request.put_off = False
         request.stop_after(epoch, self.clock.wall())
         self._stop_training(request)
 
@@ -205,6 +214,7 @@ class GroupPool:
         if len(group.members) == group.num_workers and group.state == "starting":
             nodes = [member.node for member in group.members.values()]
             group.slots = {node: nodes.count(node) for node in nodes}
+            self._withdrawn.pop(group.num_workers, None)
             group.rest(self.clock())
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
@@ -309,8 +319,9 @@ class GroupPool:
     def share(self, demand: Demand, unplaced: Collection[str]) -> Wanted | None:
         """Takes who else waits for room, and which groups got none; returns what waits for room here.
 
-        unplaced: groups without room on the cluster although there seemed to be some. They are withdrawn; no trial is
-        to blame. None: every trial that waits can have its turn without others' work ending.
+        unplaced: groups without room on the cluster although there seemed to be some. They are withdrawn, and their
+        nodes avoided for a while; no trial is to blame. None: every trial that waits can have its turn once others of
+        this study have had theirs.
         """
         if demand == "none":
             self._demanded_since = None
@@ -319,6 +330,7 @@ class GroupPool:
         self.demand = demand
         for group in [group for group in self.groups.values() if group.group_id in unplaced]:
             if group.state == "starting":
+                self._note_withdrawn(group)
                 self._give_up(group)
         return None if self.closing else self._wanted()
 
@@ -344,7 +356,10 @@ class GroupPool:
         for request in hopeless:
             request.no_room_since = None
             self._put_off(request, TrialError(kind="no_room", message=no_room(self.room, request.num_workers)))
-        return bool(overrun or hopeless) or self._yield(now)
+        again = [each for each in self._withdrawn.values() if each.until is not None and now >= each.until]
+        for withdrawn in again:
+            withdrawn.until = None
+        return bool(overrun or hopeless or again) or self._yield(now)
 
     def close(self) -> None:
         """Ends every trial, and tells every group to end as soon as it has left its own."""
@@ -372,7 +387,8 @@ class GroupPool:
         if self.closing:
             return
         self._drain()
-        for action in self._decide(self.nodes, self._asking()):
+        nodes = self._not_avoided()
+        for action in self._decide(nodes, self._asking()):
             if isinstance(action, Grant):
                 self._grant(self.requests[action.trial_id], self.groups[action.group_id])
             elif isinstance(action, Start):
@@ -383,7 +399,7 @@ class GroupPool:
                 group.stop(self.clock())
         if self.waiting or not self.sizes_ahead or self.demand != "none":
             return
-        start = ahead(self.nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive, placement=self.placement)
+        start = ahead(nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive, placement=self.placement)
         if start:
             self._order_start(start)
 
@@ -446,21 +462,47 @@ class GroupPool:
         return decide(nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement)
 
     def _wanted(self) -> Wanted | None:
-        """The first group that waits for others' work to end, or for the cluster to grow."""
-        first = self._asking()[:1]
-        if not first:
-            return self._wants(self.requests[self.waiting[0]].num_workers) if self.waiting and self.grows else None
-        alone = [replace(node, taken=0) for node in self.nodes]
-        held_up = self._decide(alone, first) and not self._decide(self.nodes, first)
-        return self._wants(first[0].num_workers) if held_up else None
+        """The first trial that waits for others' work to end, for Ray to find its place, or for a larger cluster."""
+        if first := self._asking()[:1]:
+            size, withdrawn = first[0].num_workers, self._withdrawn.get(first[0].num_workers)
+            possible = self._decide(self.nodes, first)
+            if not possible and self._decide([replace(node, taken=0) for node in self.nodes], first):
+                return self._wants(size, "others")
+            starts = any(group.state == "starting" and group.num_workers == size for group in self.groups.values())
+            if withdrawn and (possible or starts):
+                return self._wants(size, "unplaced", withdrawn.nodes)
+        waiting = (self.requests[trial_id].num_workers for trial_id in self.waiting)
+        too_large = next((size for size in waiting if size > self.room), None)
+        return None if too_large is None else self._wants(too_large, "growth" if self.grows else "shrunken")
 
-    def _wants(self, size: int) -> Wanted:
+    def _wants(self, size: int, why: Hindrance, nodes: Collection[str] = ()) -> Wanted:
         return Wanted(
+            why=why,
             num_workers=size,
             one_node=self.placement == "pack" and any(node.slots >= size for node in self.nodes),
             room=self.room,
             taken=sum(node.taken for node in self.nodes),
+            machines=tuple(sorted({node.machine for node in self.nodes if node.node_id in nodes})),
         )
+
+    def _note_withdrawn(self, group: Group) -> None:
+        """Ray has found no place for a group: for a while its nodes are avoided."""
+        before = self._withdrawn.get(group.num_workers, Withdrawn(times=0, nodes=set(), until=None))
+        seconds = min(AVOID_SECONDS * 2**before.times, MOST_AVOID_SECONDS)
+        nodes = {*group.slots, *(before.nodes if before.until is not None else ())}
+        self._withdrawn[group.num_workers] = Withdrawn(
+            times=before.times + 1, nodes=nodes, until=self.clock() + seconds
+        )
+
+    def _not_avoided(self) -> list[Node]:
+        """The nodes, those that are avoided with no room but what this study's groups hold there."""
+        avoided = {node for each in self._withdrawn.values() if each.until is not None for node in each.nodes}
+
+        def room(node: Node) -> Node:
+            held = sum(group.slots.get(node.node_id, 0) for group in self.groups.values())
+            return replace(node, taken=max(node.taken, node.slots - held)) if node.node_id in avoided else node
+
+        return [room(node) for node in self.nodes]
 
     def _request_of(self, group: Group) -> TrialRequest | None:
         """The request whose attempt the group makes. None: it was released, or has another group by now."""

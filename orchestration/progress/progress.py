@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Retried, Running, TrialEvent
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Reopened, Retried, Running, TrialEvent
 from scalestudy.orchestration.groups.failures import OUTSIDE
 from scalestudy.training.records import EpochRecord
 
@@ -91,6 +91,8 @@ class StudyProgress:
             case Ended():
                 self.running.pop(trial_id, None)
                 (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event.status
+            case Reopened():
+                (self.timings if trial.kind == "timing" else self.statuses).pop(trial_id, None)
 
     @property
     def total(self) -> int:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from scalestudy.experiments.spec.addresses import is_uri, parent_and_name
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore, open_byte_store
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class StoredStates:
         self._clear(trial_id)
 
     def _store(self, trial_id: str) -> ArrowByteStore:
-        return ArrowByteStore(self._folder.place_of(self._folder.checkpoints(trial_id)))
+        with _silence_as_oserror():
+            return ArrowByteStore(self._folder.place_of(self._folder.checkpoints(trial_id)))
 
     def _clear(self, trial_id: str, keep: str | None = None) -> None:
         try:
@@ -91,7 +93,7 @@ class StoredStates:
 def written_to(where: str) -> Iterator[Path]:
     """A file to be written that comes to lie there, at a path or a URI; nothing does where the block raises.
 
-    Raises OSError where the storage fails.
+    Raises OSError where the storage fails or does not answer.
     """
     if not is_uri(where):
         Path(where).parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,8 @@ def written_to(where: str) -> Iterator[Path]:
     place, name = parent_and_name(where)
     with tempfile.TemporaryDirectory(prefix="scalestudy-") as aside:
         yield Path(aside, name)
-        open_byte_store(place).write(name, Path(aside, name).read_bytes())
+        with _silence_as_oserror():
+            open_byte_store(place).write(name, Path(aside, name).read_bytes())
 
 
 @contextmanager
@@ -111,5 +114,15 @@ def read_from(where: str) -> Iterator[Path]:
         return
     place, name = parent_and_name(where)
     with tempfile.TemporaryDirectory(prefix="scalestudy-") as aside:
-        Path(aside, name).write_bytes(open_byte_store(place).read(name))
+        with _silence_as_oserror():
+            Path(aside, name).write_bytes(open_byte_store(place).read(name))
         yield Path(aside, name)
+
+
+@contextmanager
+def _silence_as_oserror() -> Iterator[None]:
+    """A storage that can't even be opened fails as one that is open does: by an OSError."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise OSError(error.problem) from error

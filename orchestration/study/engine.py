@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.sections import Limits
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.orchestration.cluster.nodes import alive_nodes
+from scalestudy.orchestration.cluster.nodes import Growth, alive_nodes
 from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room_beside_others
@@ -61,12 +62,12 @@ class Engine:
         placed: schedule.Placed,
         folder: StudyFolder,
         *,
-        grows: bool,
+        growth: Growth | None,
         say: Callable[[str], None],
     ) -> None:
         """The engine that a spec asks for, for trials of these sizes.
 
-        grows: whether an autoscaler adds nodes. say: is told what trials wait for, from another thread.
+        growth: of the cluster's autoscaler; None: it has none. say: is told what trials wait for, from another thread.
         """
         wanted, device, nodes = spec.resources, placed.device, placed.nodes
         resources = GroupResources(
@@ -86,13 +87,20 @@ class Engine:
         placement = cast(Placement, wanted.placement)
         self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
         self._sizes, self._logs, self._started = sizes, folder.logs, False
+        cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
+        self._grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus) if growth else None
         settings = PoolSettings(
-            limits=limits, exclusive=exclusive, placement=placement, logs=str(folder.driver_log), grows=grows
+            limits=limits,
+            exclusive=exclusive,
+            placement=placement,
+            logs=str(folder.driver_log),
+            grows=growth is not None,
         )
         free = room_beside_others(alive_nodes(), resources, LeastUsed(), reservations())
         self.pool = pool_actor().remote(free, settings)
-        shared = folder.place_of(folder.logs) if len(nodes) > 1 else str(folder.logs)
-        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say)
+        shared = folder.place_of(folder.logs) if len(nodes) > 1 or growth else str(folder.logs)
+        most = math.inf if self._grown is None else self._grown.slots
+        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say, most=most)
 
     def run(
         self,
@@ -122,10 +130,22 @@ class Engine:
             self.host.start()
         self.pool.prepare.remote(*sizes)
         Sweep(search, pool=self.pool, order_of=order_of, record=record).run(
-            concurrency=schedule.concurrency(self._sizes, self._room),
+            concurrency=schedule.concurrency(self._sizes, self._room, self._grown),
+            at_a_time=self._at_a_time,
             folder=self._logs,
             should_stop=lambda: should_stop() or self.is_lost or self.cluster_ends is not None,
         )
+
+    def _at_a_time(self) -> float:
+        """Trials that the cluster as it is now has use for: where it may grow, one waits beyond those with room.
+
+        An autoscaler adds nodes for that one. More of them would come too early for a search that learns from its
+        trials.
+        """
+        if self._grown is None:
+            return math.inf
+        nodes = self.host.room or self._room.nodes
+        return schedule.concurrency(self._sizes, replace(self._room, nodes=tuple(nodes))) + 1
 
     @property
     def cluster_ends(self) -> str | None:

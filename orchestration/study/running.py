@@ -256,7 +256,7 @@ class RunningStudy:
             self.plan.sizes,
             self.ready.placed,
             self.folder,
-            grows=self.ready.cluster.growth is not None,
+            growth=self.ready.cluster.growth,
             say=lambda text: self.view.stage(text),  # there is a view by then
         )
 

@@ -9,12 +9,13 @@ each other down when they start together.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.sections import Resources
-from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.nodes import Grown, Node
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, Stop, ahead, decide
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
@@ -151,12 +152,24 @@ class Schedule:
         }
 
 
-def concurrency(sizes: Sequence[int], room: Room) -> int:
-    """Trials at a time: one a machine if they have it to themselves, else as many of the smallest as fit."""
-    usable = [node for node in room.nodes if node.slots]
-    if room.exclusive:
-        return max(1, len({node.machine for node in usable}))
-    return max(1, room.slots // min(sizes))
+GROWING_CONCURRENCY = 1_000
+"""Trials at a time where nobody knows how far the cluster may grow: the head takes no more of Tune's processes."""
+
+
+def concurrency(sizes: Sequence[int], room: Room, grown: Grown | None = None) -> int:
+    """Trials at a time: one a machine if they have it to themselves, else as many of the smallest as fit.
+
+    grown: what an autoscaler may make of the room; None: there is none.
+    """
+
+    def fitting(machines: float, slots: float) -> float:
+        return machines if room.exclusive else slots // min(sizes)
+
+    now = fitting(len({node.machine for node in room.nodes if node.slots}), room.slots)
+    later = now
+    if grown is not None:
+        later = GROWING_CONCURRENCY if math.isinf(grown.slots) else fitting(grown.machines, grown.slots)
+    return max(1, int(now), int(later))
 
 
 def lower_bound(works: Sequence[Work], room: Room) -> float:

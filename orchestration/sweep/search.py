@@ -16,7 +16,15 @@ from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Cell, Space
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Retried, Suggested, TrialError
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    JournalEvent,
+    Reopened,
+    Retried,
+    Suggested,
+    TrialError,
+)
 from scalestudy.orchestration.sweep.asha import Asha
 
 logger = logging.getLogger(__name__)
@@ -49,6 +57,10 @@ class TrialSource(Protocol):
 
     def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
         """A trial has ended, in this run or an earlier one. record: as in trials.jsonl, without the plan's keys."""
+        ...
+
+    def reopened(self, trial_id: str) -> None:
+        """A trial that has ended runs again."""
         ...
 
 
@@ -98,6 +110,11 @@ class Search:
         self._hits[trial_id] = self._hits.get(trial_id, 0) + 1
 
     @property
+    def running(self) -> int:
+        """How many trials run, see `runs`."""
+        return len(self._running)
+
+    @property
     def is_over(self) -> bool:
         """Whether no trial comes any more, after `next` has given none."""
         return not self._running
@@ -129,6 +146,8 @@ class Search:
             self._source.ended(trial_id, event.to_facts())
         elif isinstance(event, EpochDone) and self._asha:
             self._open.add(trial_id)
+        elif isinstance(event, Reopened):
+            self._source.reopened(trial_id)
         elif isinstance(event, Suggested):
             self._trials[trial_id] = event.trial
         elif isinstance(event, Retried):
@@ -161,7 +180,8 @@ class PlannedTrials:
     """The trials of a plan, in its order."""
 
     def __init__(self, trials: Iterable[TrialPlan]) -> None:
-        self._left = {trial.trial_id: trial for trial in trials}
+        self._trials = {trial.trial_id: trial for trial in trials}
+        self._left = dict(self._trials)
 
     def next(self) -> Suggestion | None:
         """The first trial that was not given and has not ended."""
@@ -175,12 +195,19 @@ class PlannedTrials:
         """The trial is not given again."""
         self._left.pop(trial_id, None)
 
+    def reopened(self, trial_id: str) -> None:
+        """The trial is given again, at its place in the order."""
+        self._left = {each: trial for each, trial in self._trials.items() if each in self._left or each == trial_id}
+
 
 # --- points that TPE suggests -------------------------------------------------------------------------------------
 @dataclass
 class _Point:
-    """A point that runs or has run. asks: numbers under which it was suggested and not yet scored. adopted: an earlier
-    run of the study had it, though this search has not suggested it."""
+    """A point that runs or has run.
+
+    asks: numbers under which it was suggested and not yet scored. adopted: its score is no suggestion's: an earlier run
+    of the study had the point though this search has not suggested it, or it was scored before a trial was reopened.
+    """
 
     trials: dict[str, TrialPlan]
     asks: list[int] = field(default_factory=list)
@@ -229,6 +256,16 @@ class TpeTrials:
         if len(point.records) == len(point.trials):
             point.score = self._objective.score(point.records.values())
             self._tell(point)
+
+    def reopened(self, trial_id: str) -> None:
+        """Hands a trial out again. The score that its point had so far stays where it came; the new one comes too."""
+        point = self._point_of.get(trial_id)
+        if point is None:
+            return
+        point.records.pop(trial_id, None)
+        if point.score is not None:
+            point.score, point.adopted = None, True
+        self._left[trial_id] = Suggestion(point.trials[trial_id])
 
     def _ask(self) -> None:
         number = len(self._asked) + 1

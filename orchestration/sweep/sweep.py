@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -110,11 +111,19 @@ class Sweep:
         self._end_after(trial_id, written.record.epoch)
         return True
 
-    def run(self, *, concurrency: int, folder: Path, should_stop: Callable[[], bool]) -> None:
+    def run(
+        self,
+        *,
+        concurrency: int,
+        folder: Path,
+        should_stop: Callable[[], bool],
+        at_a_time: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         """Runs every trial; returns when all have ended or the study is stopped.
 
         Args:
-            concurrency: trials at a time.
+            concurrency: trials at a time, at the most.
+            at_a_time: asked before each trial: so many may run now.
             folder: where Tune keeps its own files.
             should_stop: asked between steps of the sweep; True ends it.
         """
@@ -124,7 +133,7 @@ class Sweep:
         tuner = tune.Tuner(
             tune.with_resources(tune.with_parameters(follow_trial, pool=self._pool), HEAD_SHARE),
             tune_config=tune.TuneConfig(
-                search_alg=_searcher(self),
+                search_alg=_searcher(self, at_a_time),
                 scheduler=_scheduler(self),
                 num_samples=sys.maxsize,  # the search says when there are no more
                 max_concurrent_trials=concurrency,
@@ -171,6 +180,11 @@ class Sweep:
         self.release(trial_id)
 
     @property
+    def running(self) -> int:
+        """Trials that run."""
+        return self._search.running
+
+    @property
     def is_over(self) -> bool:
         """Whether no trial comes any more, after `next_order` has given none."""
         return self._search.is_over
@@ -203,7 +217,7 @@ class Sweep:
 
 # --- the sweep as Tune asks for it --------------------------------------------------------------------------------
 # Tune saves what it is given. What lives in this process stays out of that: each class says what to save instead.
-def _searcher(sweep: Sweep) -> Any:
+def _searcher(sweep: Sweep, at_a_time: Callable[[], float]) -> Any:
     from ray.tune.search import Searcher
 
     class StudySearcher(Searcher):
@@ -211,6 +225,8 @@ def _searcher(sweep: Sweep) -> Any:
             return Searcher, ()
 
         def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+            if sweep.running >= at_a_time():
+                return None
             order = sweep.next_order()
             if order is None:
                 return Searcher.FINISHED if sweep.is_over else None

@@ -51,7 +51,8 @@ SHARE_SECONDS = 10.0
 
 @dataclass
 class History:
-    """A study's journal, folded. A trial that was reopened counts as begun: of before it only its attempts do.
+    """A study's journal, folded. A trial that was reopened counts as begun: of before it only its attempts do, and in
+    `past` its end.
 
     ended: the line of trials.jsonl of each ended trial. open: those begun and not ended. suggested: the trials that a
     search has made, in order. past: every trial's events, in order. reopened: trials that were. unjournalled: lines of
@@ -140,7 +141,8 @@ class History:
         if line is not None:
             self.open[trial_id] = TrialRecord.reopened(Ended.from_facts(line))
         self.reopened.add(trial_id)
-        self.past = [(each, event) for each, event in self.past if each != trial_id or isinstance(event, Suggested)]
+        kept = (Suggested, Ended, Reopened)  # a search has acted on the end
+        self.past = [(each, event) for each, event in self.past if each != trial_id or isinstance(event, kept)]
 
     def _take_study_event(self, event: StudyEvent, at: float) -> None:
         match event:

@@ -1,11 +1,16 @@
 """What Ray tells of free room, placement groups and jobs, by the names that are private to it."""
 
+import math
+
 import pytest
 import ray
+from ray.core.generated import autoscaler_pb2
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.cluster import connection, nodes, ray_private
 from scalestudy.orchestration.cluster.nodes import alive_nodes
+from scalestudy.orchestration.cluster.ray_private import ClusterLimits, NodeGroup
 from scalestudy.orchestration.cluster.sharing import WANTED, demand_of_others, reservations, used_by_others
 from tests.support.groups import wait_until
 
@@ -65,6 +70,30 @@ def test_a_cluster_whose_head_drains_is_not_joined(cluster, monkeypatch):
 
 
 def test_a_cluster_of_this_machine_does_not_grow(cluster):
-    assert ray_private.most_resources() is None
+    assert ray_private.cluster_limits() is None
     assert not ray_private.is_autoscaled()
     assert cluster.growth is None
+
+
+def test_an_autoscaler_s_limits_are_read_where_it_tells_them(cluster):
+    config = autoscaler_pb2.ClusterConfig()
+    for name, cpus, gpus, most in (("head", 8, 0, 1), ("gpu", 16, 4, -1)):
+        kind = config.node_group_configs.add(name=name, max_count=most)
+        kind.resources["CPU"] = cpus
+        if gpus:
+            kind.resources["GPU"] = gpus
+    config.max_resources["CPU"] = 100
+    key, space = ray._raylet.GCS_AUTOSCALER_CLUSTER_CONFIG_KEY, ray._raylet.GCS_AUTOSCALER_STATE_NAMESPACE
+    _internal_kv_put(key, config.SerializeToString(), namespace=space)
+    try:
+        limits = ray_private.cluster_limits()
+    finally:
+        _internal_kv_del(key, namespace=space)
+    assert limits == ClusterLimits(
+        groups=(
+            NodeGroup(resources={"CPU": 8}, most=1),
+            NodeGroup(resources={"CPU": 16, "GPU": 4}, most=math.inf),
+        ),
+        total={"CPU": 100},
+    )
+    assert ray_private.cluster_limits() is None

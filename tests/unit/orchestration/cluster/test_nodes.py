@@ -11,6 +11,7 @@ from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.cluster.nodes import (
     ClusterNode,
+    Grown,
     Growth,
     check_capacity,
     choose_device,
@@ -18,6 +19,7 @@ from scalestudy.orchestration.cluster.nodes import (
     place,
     slots,
 )
+from scalestudy.orchestration.cluster.ray_private import ClusterLimits, NodeGroup
 
 
 def node(name="a", cpus=4.0, gpus=0.0, draining=False):
@@ -59,6 +61,29 @@ def test_shares_written_in_decimals_are_exact():
     assert fit(node(cpus=99, gpus=1), device="cuda", gpus=0.3) == [3]
 
 
+@pytest.mark.parametrize(("gpus", "share", "workers"), [(2, 0.4, 4), (8, 0.75, 8), (3, 0.5, 6), (4, 0.6, 4)])
+def test_a_worker_s_share_lies_on_one_gpu(gpus, share, workers):
+    assert fit(node(cpus=99, gpus=gpus), device="cuda", gpus=share) == [workers]
+
+
+@given(st.integers(1, 16), st.integers(1, 100))
+def test_a_gpu_holds_as_many_shares_as_come_to_a_whole_one_at_most(gpus, hundredths):
+    on_one = max(count for count in range(101) if count * hundredths <= 100)
+    assert fit(node(cpus=2_000, gpus=gpus), device="cuda", gpus=hundredths / 100) == [gpus * on_one]
+
+
+def test_what_others_leave_of_a_gpu_can_be_used():
+    def taken(used, share, gpus=2):
+        use = {"a": {"GPU": used}}
+        (found,) = slots([node(cpus=99, gpus=gpus)], device="cuda", cpus_per_worker=1, gpus_per_worker=share, used=use)
+        return found.slots, found.taken
+
+    assert taken(0.5, 0.5) == (4, 1)
+    assert taken(0.3, 0.4) == (4, 1), "0.7 and 1 are left: one worker and two"
+    assert taken(0.5, 1) == (2, 1)
+    assert taken(2.5, 0.5) == (4, 4), "more than there is: the node's report is older than others' work"
+
+
 def test_more_workers_than_the_cluster_has_room_for():
     room = slots([node(cpus=1), node(cpus=1)], device="cpu", cpus_per_worker=1, gpus_per_worker=1)
     check_capacity([1, 2], room, device="cpu")
@@ -75,17 +100,35 @@ def test_a_node_that_drains_is_there_but_has_no_room():
         check_capacity([5], room, device="cpu")
 
 
+CPU = {"device": "cpu", "cpus_per_worker": 2, "gpus_per_worker": 1.0}
+GPU = {**CPU, "device": "cuda"}
+
+
+def growth(*groups, **total):
+    """Growth up to these groups of nodes, each with the CPUs and GPUs of a node and the number of nodes."""
+    kinds = [NodeGroup(resources={"CPU": cpus, "GPU": gpus}, most=most) for cpus, gpus, most in groups]
+    return Growth(limits=ClusterLimits(groups=tuple(kinds), total=total))
+
+
+def test_a_grown_cluster_holds_what_its_nodes_hold_each_by_itself():
+    assert growth((3, 0, 3)).most(**CPU) == Grown(machines=3, slots=3), "not 9 // 2"
+    assert growth((4, 0, 2), (1, 0, 9)).most(**CPU) == Grown(machines=2, slots=4), "a core is too little for a worker"
+    assert growth((16, 4, 2), (16, 0, 8)).most(**GPU) == Grown(machines=2, slots=8)
+    assert growth((9, 2, 2)).most(**{**GPU, "cpus_per_worker": 1, "gpus_per_worker": 0.4}).slots == 8, "as on a node"
+
+
+def test_a_grown_cluster_s_limits_may_be_of_all_nodes_or_unknown():
+    assert Growth().most(**CPU) == Grown(machines=math.inf, slots=math.inf)
+    assert growth((4, 0, math.inf)).most(**CPU).slots == math.inf
+    assert growth((4, 0, math.inf), CPU=17.0).most(**CPU).slots == 8
+    assert growth((4, 1, 10), GPU=3).most(**GPU).slots == 3
+    assert growth((4, 0, math.inf)).most(**GPU) == Grown(machines=0, slots=0)
+
+
 def test_a_cluster_that_may_grow_takes_larger_trials_up_to_its_limit():
-    cpu = {"device": "cpu", "cpus_per_worker": 2, "gpus_per_worker": 1.0}
-    assert Growth().slots(**cpu) == math.inf
-    assert Growth(most={"CPU": 17.0}).slots(**cpu) == 8
-    assert Growth(most={"CPU": 17.0, "GPU": 4.0}).slots(**{**cpu, "device": "cuda"}) == 4
-    assert Growth(most={"CPU": 17.0}).slots(**{**cpu, "device": "cuda"}) == 0
-    shared = {"device": "cuda", "cpus_per_worker": 1, "gpus_per_worker": 0.2}
-    assert Growth(most={"CPU": 99.0, "GPU": 1.0}).slots(**shared) == 5, "as on a node"
     resources = Resources(cpus_per_worker=2)
     assert place(resources, [4000], [node()], Growth())[0] == "cpu"
-    assert place(resources, [8], [node()], Growth(most={"CPU": 16.0}))[0] == "cpu"
+    assert place(resources, [8], [node()], growth((4, 0, 4)))[0] == "cpu"
     with pytest.raises(RequestError, match=r"9: the cluster has room for 2 CPU workers, and for 8 with all") as caught:
-        place(resources, [9], [node()], Growth(most={"CPU": 16.0}))
+        place(resources, [9], [node()], growth((4, 0, 4)))
     assert "up to 8" in caught.value.remedy

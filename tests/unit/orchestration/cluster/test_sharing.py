@@ -11,6 +11,7 @@ from scalestudy.orchestration.cluster.sharing import (
     LeastUsed,
     Reservation,
     demand_of_others,
+    older_studies,
     used_by_others,
 )
 
@@ -75,6 +76,12 @@ def test_who_else_waits():
     assert demand_of_others([group(waits=True, job=1), group(waits=True, job=3)], job=2) == "other", "an older one"
     assert demand_of_others([group(waits=True, job=3, memory=None)], job=2) == "other", "no study"
     assert demand_of_others([group(waits=True, job=3, memory=TAGS + 1.0)], job=2) == "other", "no study's tag"
+
+
+def test_studies_that_began_before():
+    found = [group(job=1, a=1), group(job=1, waits=True), group(job=2, name=WANTED, memory=None), group(job=4)]
+    assert [older_studies(found, job) for job in (1, 2, 3)] == [0, 1, 2]
+    assert older_studies([group(job=1, memory=None)], 2) == 0, "no study"
 
 
 def test_the_least_of_three_samples_counts():

@@ -66,6 +66,39 @@ def test_stopping_twice_gives_the_same_end():
     study_run(story, slots={"a": 1})
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_trial_that_was_put_off_is_stopped_at_once_even_after_its_last_epoch(epoch):
+    """No workers have it, so none would bring its end."""
+
+    async def story(study):
+        await study.request("t0", epochs=2)
+        await until_epoch(study, "t0", 2)
+        await study.ray.lose_node("a")
+        assert study.pool.requests["t0"].put_off
+        ended = await asyncio.wait_for(study.actor.stop("t0", epoch), 5)
+        assert (ended.status, [record.epoch for record in ended.epochs]) == ("stopped", list(range(1, epoch + 1)))
+        await study.follow_anew("t0")
+        assert study.pool.waiting == [], "it has ended"
+        study.open.remove("t0")
+
+    study_run(story, slots={"a": 1})
+
+
+def test_a_trial_that_loses_its_workers_while_it_is_left_to_finish_is_stopped():
+    async def story(study):
+        await study.request("t0", epochs=2)
+        await until_epoch(study, "t0", 2)
+        stopping = asyncio.ensure_future(study.actor.stop("t0", 2))
+        await study.tick()
+        assert not stopping.done(), "its workers have it"
+        await study.ray.lose_node("a")
+        ended = await asyncio.wait_for(stopping, 5)
+        assert (ended.status, ended.attempts) == ("stopped", 2)
+        study.open.remove("t0")
+
+    study_run(story, slots={"a": 1})
+
+
 def test_a_rank_of_an_unknown_group_is_told_to_stop():
     async def story(study):
         assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()

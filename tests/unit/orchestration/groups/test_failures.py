@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.groups import failures
 from scalestudy.orchestration.groups.events import Failure, KillCount, TrialError
 from scalestudy.orchestration.groups.failures import (
@@ -37,6 +38,8 @@ class DistBackendError(RuntimeError):
     [
         (ValueError("bad shape"), "exception"),
         (StoreError("checkpoints: s3://bucket: no answer"), "storage"),
+        (UnreachableError("storage: s3://bucket: no answer", "check the network"), "storage"),
+        (RequestError("storage: s4://bucket: is no address", "give a folder"), "exception"),
         (InputError("checkpoints: of another training"), "exception"),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "exception"),
         (OutOfMemoryError("whatever"), "out_of_memory"),

@@ -1,17 +1,21 @@
-"""What the driver says while trials wait for room, and which groups it takes for unplaced. The rest needs Ray."""
+"""What the driver says while trials wait for room, and which groups it takes for unplaced; and how it shows what it
+waits for, on a model of a cluster. The rest needs Ray."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from scalestudy.orchestration.cluster.sharing import WANTED as WISH
 from scalestudy.orchestration.cluster.sharing import Reservation
 from scalestudy.orchestration.groups import host
 from scalestudy.orchestration.groups.host import SAY_SECONDS, UNPLACED_SECONDS, GroupHost, GroupResources, waits_for
 from scalestudy.orchestration.groups.model import Wanted
+from tests.support.model_cluster import SharedCluster
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
-WANTED = Wanted(num_workers=4, one_node=True, room=4, taken=3)
+WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, taken=3)
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ def clock(monkeypatch):
 def wish(monkeypatch):
     """A wish whose placement groups are notes of what was asked."""
     said, placed = [], []
-    wish = host._Wish(RESOURCES, said.append)
+    wish = host._Wish(RESOURCES, said.append, math.inf)
     monkeypatch.setattr(wish, "_place", lambda wanted: placed.append(wanted.num_workers))
     monkeypatch.setattr(wish, "drop", lambda: placed.append(None))
     return SimpleNamespace(show=wish.show, said=said, placed=placed)
@@ -36,10 +40,19 @@ def test_what_is_waited_for_in_words():
         "waiting for room for 4 workers (10 s): other work on the cluster holds the room of 3 of 4"
     )
     assert waits_for(replace(WANTED, num_workers=1), 120).startswith("waiting for room for 1 worker (2 min): ")
-    assert waits_for(replace(WANTED, num_workers=8), 70) == (
-        "waiting for room for 8 workers (1 min): the cluster has room for 4 until its autoscaler adds nodes, whose "
-        "limit is its own"
+    large = replace(WANTED, why="growth", num_workers=8)
+    grows = "waiting for room for 8 workers (1 min): the cluster has room for 4 until its autoscaler adds nodes, "
+    assert waits_for(large, 70) == grows + "whose limit is not known"
+    assert waits_for(large, 70, 16) == grows + "up to 16"
+    assert waits_for(replace(large, why="shrunken"), 10) == (
+        "waiting for room for 8 workers (10 s): nodes were lost or are draining, and the cluster has room for 4"
     )
+    unplaced = replace(WANTED, why="unplaced", machines=("a", "b"))
+    assert waits_for(unplaced, 10) == (
+        "waiting for room for 4 workers (10 s): Ray has found no place for a group of 4 workers, although 4 look free "
+        "on a, b"
+    )
+    assert waits_for(replace(unplaced, machines=tuple("abcd")), 10).endswith("4 look free on a, b, c …")
 
 
 def test_it_is_said_after_ten_seconds_and_then_every_minute(clock, wish):
@@ -49,6 +62,16 @@ def test_it_is_said_after_ten_seconds_and_then_every_minute(clock, wish):
     assert [text.partition("(")[2].partition(")")[0] for text in wish.said] == ["10 s", "1 min", "2 min"]
     assert set(wish.placed) == {None, 4}
     assert wish.placed.count(None) == 1, "what is there already stays"
+
+
+@pytest.mark.parametrize("why", ["shrunken", "unplaced"])
+def test_what_nobody_can_help_with_is_said_and_not_shown(clock, wish, why):
+    wish.show(WANTED)
+    for _ in range(2):
+        wish.show(replace(WANTED, why=why))
+        clock.now += UNPLACED_SECONDS
+    assert len(wish.said) == 1
+    assert wish.placed == [None, 4, None, None]
 
 
 def test_another_wait_is_counted_from_its_own_beginning(clock, wish):
@@ -82,3 +105,68 @@ def test_what_a_worker_asks_for():
     assert RESOURCES.per_worker(5) == {"CPU": 2, "memory": 5}
     assert RESOURCES.per_worker() == {"CPU": 2}
     assert replace(RESOURCES, device="cuda", gpus_per_worker=0.5).per_worker() == {"CPU": 2, "GPU": 0.5}
+
+
+# --- several studies on a model of a cluster, each with its wish for room -----------------------------------------
+
+
+def wishes(cluster):
+    """The jobs whose wish has room."""
+    return [group.job for group in cluster.model.groups.values() if group.name == WISH and group.held]
+
+
+def test_two_studies_whose_wishes_lie_on_too_many_nodes_both_go_on(monkeypatch):
+    cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)
+    job = cluster.other(a=1, b=1, c=1)
+    studies = [cluster.study(3), cluster.study(3)]
+    cluster.beats(30)
+    cluster.model.remove(job)
+    cluster.beats(120)
+    assert [study.ended for study in studies] == [["t0"], ["t0"]]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_many_trials_of_several_studies_all_end(monkeypatch, number):
+    cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)
+    job = cluster.other(a=1, b=1, c=1)
+    studies = [cluster.study(3, 1, 3, 2, 3) for _ in range(number)]
+    cluster.beats(30)
+    cluster.model.remove(job)
+    cluster.beats(100 * number)
+    assert [len(study.ended) for study in studies] == [5] * number
+
+
+def test_a_wish_that_is_of_no_use_leaves_its_room_to_others(monkeypatch):
+    """The first study may not train beside its own trial, where Ray gives its wish room; the other one may."""
+    cluster = SharedCluster(monkeypatch, a=4, b=2)
+    cluster.other(b=2)
+    first = cluster.study(2, 2, exclusive=True, train_beats=1000)
+    cluster.beats(20)
+    second = cluster.study(2)
+    cluster.beats(60)
+    assert (first.ended, second.ended) == ([], ["t0"])
+
+
+def test_a_wish_of_no_use_is_shown_again_and_again(monkeypatch):
+    cluster = SharedCluster(monkeypatch, a=4, b=2)
+    cluster.other(b=2)
+    cluster.study(2, 2, exclusive=True, train_beats=1000)
+    holds = []
+    for _ in range(120):
+        cluster.beats(1)
+        holds.append(bool(wishes(cluster)))
+    assert 0.1 < sum(holds) / 120 < 0.4, holds
+
+
+def test_a_wish_that_waits_stays_and_one_whose_room_is_used_is_dropped(monkeypatch):
+    cluster = SharedCluster(monkeypatch, a=4)
+    job = cluster.other(a=2)
+    study = cluster.study(3)
+    cluster.beats(60)
+    waiting = [group for group in cluster.model.groups.values() if group.name == WISH]
+    assert [group.held for group in waiting] == [{}]
+    cluster.model.remove(job)
+    cluster.beats(40)
+    assert study.ended == ["t0"]
+    assert study.said[0].startswith("waiting for room for 3 workers (10 s): other work on the cluster holds")
+    assert not any(group.name == WISH for group in cluster.model.groups.values())

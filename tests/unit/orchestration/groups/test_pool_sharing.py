@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scalestudy.orchestration.groups.model import Wanted
-from scalestudy.orchestration.groups.pool import YIELD_SECONDS
+from scalestudy.orchestration.groups.pool import AVOID_SECONDS, MOST_AVOID_SECONDS, YIELD_SECONDS
 from tests.support.pool_study import STALLED, everybody_acts, no_waiting, study_run, until_training
 
 __all__ = ["no_waiting"]
@@ -24,7 +24,7 @@ def test_a_trial_waits_as_long_as_others_hold_its_room():
         await study.settle(rounds=int(8 * STALLED))
         assert study.kinds("t0") == [], "it is not put off"
         wanted = await study.actor.share("none", [])
-        assert (wanted.num_workers, wanted.one_node, wanted.room, wanted.taken) == (2, True, 2, 1)
+        assert wanted == Wanted(why="others", num_workers=2, one_node=True, room=2, taken=1)
         await study.actor.set_nodes(held(study))
         assert await study.actor.share("none", []) is None
 
@@ -51,7 +51,8 @@ def test_a_cluster_that_grows_is_waited_for_and_told_what_is_wanted():
         await study.settle(rounds=int(8 * STALLED))
         assert study.ended("t1").status == "finished"
         assert study.kinds("t0") == []
-        assert await study.actor.share("none", []) == Wanted(num_workers=3, one_node=False, room=2, taken=0)
+        wanted = Wanted(why="growth", num_workers=3, one_node=False, room=2, taken=0)
+        assert await study.actor.share("none", []) == wanted
         study.ray.slots["b"] = study.slots["b"] = 2
         study.ray.hosts["b"] = study.hosts["b"] = "b"
         await study.actor.set_nodes(held(study))
@@ -76,6 +77,102 @@ def test_a_group_that_gets_no_room_is_withdrawn_and_its_trial_blamed_for_nothing
 
     ended = study_run(story, slots={"a": 2}).ended("t0")
     assert (ended.status, ended.attempts, ended.failures) == ("finished", 1, ())
+
+
+def grown(why):
+    return Wanted(why=why, num_workers=3, one_node=False, room=2, taken=0)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_trial_too_large_for_now_is_told_of_while_smaller_ones_have_their_turn(grows):
+    async def story(study):
+        await study.request("t0", 2, "hangs")
+        await until_training(study, "t0")
+        await study.request("t1", 1)
+        await study.request("t2", 3)
+        assert await study.actor.share("none", []) == grown("growth" if grows else "shrunken")
+        await study.actor.set_nodes(held(study, a=2))
+        await study.release("t0")
+        await everybody_acts(study)
+        assert (await study.actor.share("none", [])).num_workers == 1, "the first one is held up, and comes first"
+        await study.actor.set_nodes(held(study))
+        await study.release("t2")
+
+    study_run(story, slots={"a": 2}, grows=grows)
+
+
+def test_a_trial_that_a_shrunken_cluster_can_t_hold_is_told_of_before_it_is_put_off():
+    async def story(study):
+        await study.ray.lose_node("b")
+        await study.request("t0", 3)
+        assert await study.actor.share("none", []) == grown("shrunken")
+        await study.settle(rounds=int(8 * STALLED))
+        assert study.given_up == ["t0"]
+        assert await study.actor.share("none", []) is None, "it does not wait any more"
+
+    study_run(story, slots={"a": 2, "b": 2})
+
+
+# --- starts for which Ray finds no place ------------------------------------------------------------------------------
+
+
+async def withdrawn(study):
+    """The only group that starts got no place."""
+    await study.ray.driver()
+    (fit,) = study.ray.fits.values()
+    wanted = await study.actor.share("none", [fit.group_id])
+    await study.ray.give_up(fit, "ActorDiedError", "controller_lost")
+    return wanted
+
+
+async def passes(study, seconds):
+    study.clock.now += seconds
+    await study.tick()
+    return [dict(group.slots) for group in study.pool.groups.values()]
+
+
+def test_a_withdrawn_start_is_not_repeated_at_once_and_its_trial_says_why_it_waits():
+    async def story(study):
+        unplaced = Wanted(why="unplaced", num_workers=2, one_node=True, room=2, taken=0, machines=("m",))
+        await study.request("t0", 2)
+        for seconds in (AVOID_SECONDS, 2 * AVOID_SECONDS, 4 * AVOID_SECONDS):
+            assert await withdrawn(study) == unplaced
+            assert await passes(study, seconds - 0.5) == []
+            assert await study.actor.share("none", []) == unplaced
+            assert await passes(study, 1.0) == [{"a": 2}]
+            assert await study.actor.share("none", []) == unplaced, "it is not there yet"
+        for _ in range(20):
+            assert await withdrawn(study) == unplaced
+            await passes(study, MOST_AVOID_SECONDS + 1)
+        await until_training(study, "t0")
+        assert await study.actor.share("none", []) is None
+        await study.request("t1", 2)
+        assert await study.actor.share("none", []) is None, "it waits for its own study"
+
+    ended = study_run(story, slots={"a": 2}, hosts={"a": "m"}).ended("t0")
+    assert (ended.status, ended.attempts, ended.failures) == ("finished", 1, ())
+
+
+def test_a_withdrawn_start_is_repeated_elsewhere_if_there_is_room():
+    async def story(study):
+        await study.request("t0", 2)
+        await withdrawn(study)
+        assert await passes(study, 0) == [{"b": 2}]
+
+    assert study_run(story, slots={"a": 2, "b": 2}).ended("t0").status == "finished"
+
+
+def test_a_trial_whose_start_ray_refused_gets_the_room_of_an_idle_group():
+    async def story(study):
+        await study.request("t0", 2)
+        await study.settle()
+        await study.request("t1", 1)
+        await study.ray.driver()
+        (start,) = [group for group in study.ray.fits if group.endswith("of-1")]
+        await study.actor.share("none", [start])
+        assert [(group.num_workers, group.state) for group in study.pool.groups.values()] == [(2, "stopping")]
+
+    assert study_run(story, slots={"a": 3}).ended("t1").status == "finished"
 
 
 def test_a_group_whose_workers_are_there_is_not_withdrawn():

@@ -9,19 +9,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups import worker
 from scalestudy.orchestration.groups.events import TrainingEnded
-from scalestudy.orchestration.groups.model import NextTrial
+from scalestudy.orchestration.groups.model import CheckpointPlace, NextTrial
 from scalestudy.orchestration.groups.worker import (
     LONGEST_TRACEBACK,
     failed_post,
     last_post,
     save_if_best,
     target_hook,
+    train_trial,
 )
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import TrainResult
+from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from tests.support.synthetic_studies import study_of
 
@@ -219,3 +222,24 @@ def test_what_is_no_number_has_no_score_and_is_never_the_best(tmp_path, values):
 def test_only_a_better_model_is_saved(tmp_path, mode, best, value, saved):
     save_if_best(told(tmp_path, mode, best), trained(value))
     assert (tmp_path / "t" / "model.pt").exists() == saved
+
+
+AWAY = "hdfs://localhost:1/runs"
+
+
+def test_a_trained_trial_does_not_fail_because_its_model_can_t_be_stored(tmp_path, caplog):
+    given = told(tmp_path, "max")
+    given = replace(given, order=replace(given.order, model_path=f"{AWAY}/model.pt"))
+    save_if_best(given, trained(0.5))
+    assert f"the model of {given.order.trial_id} is not kept: storage: {AWAY}" in caplog.text
+
+
+def test_checkpoints_out_of_reach_are_the_storage_s_fault(tmp_path):
+    sent = []
+    client = SimpleNamespace(send=lambda sequence, post: sent.append(post), wait_for=lambda _sent: None)
+    given = told(tmp_path, "max")
+    given = replace(given, order=replace(given.order, checkpoints=CheckpointPlace(store=AWAY, every_epochs=1)))
+    with pytest.raises(UnreachableError):
+        train_trial(client, SimpleNamespace(rank=0), given, tmp_path / "logs", Pulse())
+    (post,) = sent
+    assert (post.kind, post.message.startswith("UnreachableError: storage: ")) == ("storage", True)

@@ -4,7 +4,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.timing_runs import timing_trials
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Retried, Running, TrialError
+from scalestudy.orchestration.groups.events import Ended, EpochDone, Reopened, Retried, Running, TrialError
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, sparkline
 from tests.support.epochs import epoch_of
 from tests.support.synthetic_studies import study_of
@@ -157,3 +157,8 @@ def test_a_trial_that_is_put_off_rests_until_its_turn_comes(progress, first):
     assert (list(progress.running), list(progress.resting)) == ([first], [])
     take(progress, first, Retried(attempt=2, error=TrialError(kind="stalled", message="m")))
     assert list(progress.running) == [first], "it comes next"
+
+
+def test_a_trial_that_is_reopened_has_not_ended(progress, first):
+    progress.catch_up([(first, ended("failed")), (first, Reopened())])
+    assert (progress.statuses, progress.ended_before) == ({}, 0)

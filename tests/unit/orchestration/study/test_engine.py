@@ -1,9 +1,14 @@
 """What an engine takes from a spec."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 
 from scalestudy.experiments.spec.sections import Limits
-from scalestudy.orchestration.study.engine import DAY, collective_seconds
+from scalestudy.orchestration.cluster.nodes import Grown, Node
+from scalestudy.orchestration.study import schedule
+from scalestudy.orchestration.study.engine import DAY, Engine, collective_seconds
 
 
 @pytest.mark.parametrize(
@@ -11,3 +16,15 @@ from scalestudy.orchestration.study.engine import DAY, collective_seconds
 )
 def test_a_rank_waits_for_another_as_long_as_that_may_load_or_write(minutes, stalled, seconds):
     assert collective_seconds(Limits(trial_minutes=minutes, stalled_seconds=stalled)) == seconds
+
+
+def test_while_a_cluster_grows_one_trial_waits_beyond_those_with_room():
+    def at_a_time(grown, *slots):
+        nodes = [Node(node_id=str(number), slots=count) for number, count in enumerate(slots)]
+        room = schedule.Room(nodes=(), exclusive=False, trials_per_group=9)
+        engine = SimpleNamespace(_grown=grown, _sizes=[2, 4], _room=room, host=SimpleNamespace(room=nodes))
+        return Engine._at_a_time(engine)
+
+    grown = Grown(machines=9, slots=18)
+    assert [at_a_time(grown), at_a_time(grown, 2), at_a_time(grown, 2, 2, 2)] == [2, 2, 4]
+    assert at_a_time(None, 2) == math.inf, "without an autoscaler the room at the start decides"

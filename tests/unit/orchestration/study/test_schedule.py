@@ -1,5 +1,6 @@
 """Trials in the room that there is: which run side by side, when each begins, and the bound."""
 
+import math
 import random
 from itertools import pairwise
 
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalestudy.experiments.spec.sections import Resources
-from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.nodes import Grown, Node
 from scalestudy.orchestration.study.schedule import (
+    GROWING_CONCURRENCY,
     Costs,
     Room,
     Work,
@@ -93,6 +95,24 @@ def test_nothing_to_do():
 )
 def test_trials_at_a_time(slots, exclusive, sizes, expected):
     assert concurrency(sizes, room(*slots, exclusive=exclusive)) == expected
+
+
+UNKNOWN = Grown(machines=math.inf, slots=math.inf)
+
+
+@pytest.mark.parametrize(
+    ("slots", "exclusive", "grown", "expected"),
+    [
+        ((), False, Grown(machines=4, slots=8), 4),
+        ((), True, Grown(machines=4, slots=8), 4),
+        ((2,), True, Grown(machines=3, slots=6), 3),
+        ((9,), False, Grown(machines=1, slots=2), 4),  # it is larger than its autoscaler says
+        ((), False, UNKNOWN, GROWING_CONCURRENCY),
+        ((2,), True, UNKNOWN, GROWING_CONCURRENCY),
+    ],
+)
+def test_trials_at_a_time_on_a_cluster_that_may_grow(slots, exclusive, grown, expected):
+    assert concurrency([2, 3], room(*slots, exclusive=exclusive), grown) == expected
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 30.0)), min_size=1, max_size=25)

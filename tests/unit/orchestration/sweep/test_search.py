@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.groups.events import (
     Ended,
+    Reopened,
     Retried,
     Running,
     Suggested,
@@ -17,6 +19,7 @@ from scalestudy.orchestration.groups.events import (
     to_plain,
 )
 from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.tracking.recorder import History
 from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
 from tests.support.synthetic_studies import spec_of
 
@@ -129,6 +132,43 @@ def test_points_of_an_earlier_run_that_the_search_would_not_suggest_are_taken_in
     ended = [trial_id for trial_id, event in [*past, *rest] if isinstance(event, Ended)]
     assert len(ended) == len(set(ended)) == 2 * 14
     assert set(suggested(past)) < set(ended)
+
+
+def folded(journal):
+    """A journal's past as a later run of the study has it."""
+    plain = [(trial_id, to_plain(event)) for trial_id, event in journal]
+    entries = [Entry(number=n, at=100.0 + n, trial_id=each, event=event) for n, (each, event) in enumerate(plain, 1)]
+    return History.of(entries).past
+
+
+def test_failed_trials_run_again_and_the_search_goes_on_as_it_would_have(caplog):
+    """The failed score counts where it came: else every later point would seem to be another search's."""
+    spec = spec_of(TPE, "search.samples=20")
+    before = at_once(spec, status_of=lambda trial: "failed" if trial.learning_rate > 0.3 else "finished")
+    cut = [n for n, (_, event) in enumerate(before) if isinstance(event, Suggested)][32]
+    before = before[:cut]
+    failed = [each for each, event in before if isinstance(event, Ended) and event.status == "failed"]
+    assert len(failed) >= 3
+    reopened = [*before, *((trial_id, Reopened()) for trial_id in failed)]
+    with caplog.at_level(logging.WARNING):
+        rest = at_once(spec, folded(reopened))
+    assert "another Optuna" not in caplog.text
+    ended = [trial_id for trial_id, event in rest if isinstance(event, Ended)]
+    assert ended[: len(failed)] == failed, "they come first, and once"
+    assert len(ended) == len(set(ended))
+    assert not set(ended[len(failed) :]) & set(suggested(before))
+    assert len({*suggested(before), *ended}) == 2 * 20
+    for cut in range(0, len(rest) + 1, 7):
+        cut_off = [*reopened, *rest[:cut]]
+        assert suggestions([*cut_off, *at_once(spec, folded(cut_off))]) == suggestions([*before, *rest]), cut
+
+
+def test_a_planned_trial_that_is_reopened_comes_in_the_plan_s_order():
+    plan = make_plan(spec_of(GRID))
+    ids = [trial.trial_id for trial in plan.trials]
+    past = [(ids[n], ended_event([0.5], "failed")) for n in (0, 2, 1)] + [(ids[n], Reopened()) for n in (2, 0)]
+    search = search_for(spec_of(GRID), plan, past)
+    assert given(search, 7) == [ids[0], *ids[2:]]
 
 
 @pytest.mark.parametrize("status", ["diverged", "out_of_memory", "failed"])

@@ -3,18 +3,21 @@
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.drivers import SLOW, assert_recorded_once, outcome
+from tests.support.groups import wait_until
 from tests.support.ray_heads import AUTOSCALED_PORT, autoscaled_head, head
 from tests.support.studies import command, scalestudy, write_spec
 
 PORT = 26479
 ADDRESS = f"127.0.0.1:{PORT}"
 EPOCHS = 2
-HELD_SECONDS = 30
+LONGEST_SECONDS = 240
+WAITS = r"room for 2 workers \(\d+ s\): other work on the cluster holds the room of 3 of 4"
 SIZES = {"sweep": {"num_gpus": [2, 4], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}}
 STUDY = {"workload": SLOW, "train": {"epochs": EPOCHS}, "resources": {"exclusive": False}, **SIZES}
 
@@ -28,25 +31,32 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(place):
-    """What two studies have printed that ran at once on four CPUs, three of which a job held at the beginning."""
-    foreign = [sys.executable, "-m", "tests.support.foreign_job", ADDRESS, "3", str(HELD_SECONDS)]
-    with head(4, PORT) as joined, subprocess.Popen(foreign, env=joined, stdout=subprocess.PIPE, text=True) as job:
+    """What two studies have printed that ran at once on four CPUs, three of which a job held until both said so."""
+    foreign = [sys.executable, "-m", "tests.support.foreign_job", ADDRESS, "3", str(LONGEST_SECONDS)]
+    logs = {out: place / f"{out}.log" for out in ("one", "two")}
+    with ExitStack() as stack:
+        joined = stack.enter_context(head(4, PORT))
+        job = stack.enter_context(subprocess.Popen(foreign, env=joined, stdout=subprocess.PIPE, text=True))
         assert job.stdout.readline() == "held\n"
-        arguments = ("run", "study.yaml", "--address", ADDRESS)
-        studies = {
-            out: subprocess.Popen(
-                command(*arguments, "--out", out, "--set", f"tracking.uri=sqlite:///{out}.db"),
+        studies = [
+            subprocess.Popen(
+                command(
+                    *("run", "study.yaml", "--address", ADDRESS),
+                    *("--out", out, "--set", f"tracking.uri=sqlite:///{out}.db"),
+                ),
                 cwd=place,
                 env=joined,
-                stdout=subprocess.PIPE,
+                stdout=stack.enter_context(log.open("w")),
                 stderr=subprocess.STDOUT,
-                text=True,
             )
-            for out in ("one", "two")
-        }
-        printed = {out: study.communicate(timeout=280)[0] for out, study in studies.items()}
-        assert job.wait(60) == 0, "nobody has disturbed it"
-    assert [study.returncode for study in studies.values()] == [0, 0], printed
+            for out, log in logs.items()
+        ]
+        wait_until(lambda: all(re.search(WAITS, log.read_text()) for log in logs.values()), LONGEST_SECONDS)
+        assert job.poll() is None, "nobody has disturbed it"
+        job.terminate()
+        statuses = [study.wait(280) for study in studies]
+    printed = {out: log.read_text() for out, log in logs.items()}
+    assert statuses == [0, 0], printed
     return printed
 
 
@@ -62,9 +72,7 @@ def test_both_end_with_every_trial_once_and_nobody_is_blamed(said, place):
 
 def test_who_waits_says_for_what(said):
     for out, printed in said.items():
-        assert re.search(
-            r"room for 2 workers \(\d+ s\): other work on the cluster holds the room of 3 of 4", printed
-        ), out
+        assert re.search(WAITS, printed), out
 
 
 def test_what_trained_beside_others_is_flagged(said, place):

@@ -303,7 +303,9 @@ def report(
 @app.command()
 def recommend(
     folder: Folder,
-    accuracy: Annotated[float | None, typer.Option(help="Target of the study's metric; accuracy: 0 to 1.")] = None,
+    accuracy: Annotated[
+        float | None, typer.Option("--accuracy", "--target", help="Target of the study's metric; accuracy: 0 to 1.")
+    ] = None,
     max_gpus: Annotated[
         int | None, typer.Option("--max-gpus", "--max-workers", help="Most workers that may be used.")
     ] = None,

@@ -24,8 +24,9 @@ MODEL = "scalestudy.model"
 def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
     """Logs a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
 
-    A model that `torch.export` refuses is logged as its parameters' file, with a tag that says why. The export is tried
-    before MLflow is asked: a store that goes away in between is an error, and is tried again.
+    A model that `torch.export` refuses, or that only a user's task knows how to call, is logged as its parameters'
+    file, with a tag that says why. The export is tried before MLflow is asked: a store that goes away in between is an
+    error, and is tried again.
 
     Args:
         client: an `MlflowClient`, which names the store.
@@ -38,17 +39,23 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
     if find_model(client, run_id) is not None:
         return
     with read_from(model_path) as file:
+        if config.task is not None:
+            _log_parameters(client, run_id, str(file), f"only its task, {config.task}, knows how it is called")
+            return
         try:
             model, example = trained_model(config, str(file))
             dynamic = [{0: torch.export.Dim.AUTO}]  # as mlflow.pytorch does
             torch.export.export(model, (example,), dynamic_shapes=dynamic)
         except Exception as error:  # torch.export refuses in many ways, and a user's code in any
             logger.warning("the model is logged as its parameters alone: %s", error)
-            client.log_artifact(run_id, str(file), "model")
-            reason = describe(error)[:500]
-            client.set_tag(run_id, MODEL, f"state_dict only; torch.export refused: {reason}")
+            _log_parameters(client, run_id, str(file), f"torch.export refused: {describe(error)[:500]}")
             return
         _log_exported(client, run_id, model, example)
+
+
+def _log_parameters(client: Any, run_id: str, file: str, why: str) -> None:
+    client.log_artifact(run_id, file, "model")
+    client.set_tag(run_id, MODEL, f"state_dict only; {why}")
 
 
 def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
@@ -87,10 +94,7 @@ def _versions(client: Any, name: str) -> list[Any]:
 
 
 def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
-    """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs.
-
-    Raises ValueError for the model of a task.
-    """
+    """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs."""
     import torch
 
     from scalestudy.training.data.loading import load_splits
@@ -98,8 +102,6 @@ def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
     from scalestudy.training.state import load_state
 
     splits = load_splits(config, torch.device("cpu"))
-    if config.task is not None:
-        raise ValueError(f"only the task, {config.task}, knows how its model is called")
     model = build_model(config.model, splits.for_model, dict(config.model_args))
     model.load_state_dict(load_state(model_path))
     inputs, _ = splits.test_examples(2)  # one row would specialise the graph to batch 1

@@ -1,6 +1,7 @@
 """The best model in MLflow."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,3 +122,13 @@ def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp
     assert run.data.tags["scalestudy.model"].startswith("state_dict only; torch.export refused")
     assert [file.path for file in client.list_artifacts(run.info.run_id, "model")] == ["model/model.pt"]
     assert "parameters alone" in caplog.text
+
+
+def test_the_model_of_a_task_is_logged_as_its_parameters(store, tmp_path):
+    """Only the task knows how it is called."""
+    client, _ = store
+    run_id, config, path = run_and_model(store, tmp_path, "lenet")
+    log_best_model(client, run_id, replace(config, task="my_task:Task", metric="f1"), path)
+    tag = client.get_run(run_id).data.tags["scalestudy.model"]
+    assert tag == "state_dict only; only its task, my_task:Task, knows how it is called"
+    assert [file.path for file in client.list_artifacts(run_id, "model")] == ["model/model.pt"]

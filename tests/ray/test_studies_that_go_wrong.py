@@ -2,6 +2,7 @@
 
 import html
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from scalestudy import run_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.cluster import checks as clusters
+from scalestudy.orchestration.cluster import nodes
 from scalestudy.orchestration.storage.lock import lock_of
 from tests.ray.conftest import run_by_command
 from tests.support.in_process import scalestudy
@@ -186,3 +188,23 @@ def test_a_storage_that_a_node_cannot_read_leaves_no_folder(refuse):
 def test_a_refused_study_leaves_one_alone_that_began_beside_it(refuse):
     place = refuse(lambda folder: (folder.parent / "other").mkdir())
     assert [path.name for path in (place / "runs").iterdir()] == ["other"]
+
+
+def test_a_study_whose_only_size_can_t_be_had_ends_with_its_line_and_is_resumed(cluster, place, monkeypatch):
+    """The cluster seems to shrink to one CPU as soon as the study has begun."""
+    sweep = {"num_gpus": [2], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}
+    write_spec(place, sweep=sweep, limits={"stalled_seconds": 3})
+    whole = nodes.alive_nodes
+    with monkeypatch.context() as shrunken:
+        shrunken.setattr(nodes, "alive_nodes", lambda: [replace(node, cpus=1.0) for node in whole()])
+        result, printed = run_by_command("run", "study.yaml", "--address", "local", "--out", "out", cwd=place)
+    assert (printed.returncode, result.exit_code) == (3, 3), printed.stdout + printed.stderr
+    assert result.broken == (
+        "each of 1 trial left was put off 3 times, and none ended in between; the last time: no_room: nodes were lost "
+        "or are draining: the cluster has room for 1 workers, and the trial needs 2; add nodes, or remove this num_gpus"
+    )
+    assert StudyFolder(result.folder).read_trials() == []
+    resumed = scalestudy("resume", "out", "--address", "local", cwd=place)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    (trial,) = StudyFolder(result.folder).read_trials()
+    assert (trial["status"], {failure["kind"] for failure in trial["failures"]}) == ("finished", {"no_room"})

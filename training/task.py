@@ -18,7 +18,7 @@ from torch import nn
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.losses import NamedMetric, PerExample, make_loss, make_metric, require_outputs
 from scalestudy.training.registry import TASKS, call_with, resolve_field
-from scalestudy.training.trees import Tree, count, mapped
+from scalestudy.training.trees import Tree, count, mapped, tensors
 
 Number = torch.Tensor | float
 HALF = (torch.bfloat16, torch.float16)
@@ -65,19 +65,20 @@ class ExamplesTask:
         return outputs
 
     def loss(self, outputs: torch.Tensor, batch: Tree) -> tuple[torch.Tensor, int]:
-        """The sum of the losses, and N."""
-        return self.per_example(outputs, batch[1]).sum(), len(batch[1])
+        """The sum of the losses, in an evaluation in float64, and N."""
+        losses = self.per_example(outputs, batch[1])
+        return losses.sum(dtype=None if torch.is_grad_enabled() else torch.float64), len(batch[1])
 
     def evaluate(self, outputs: torch.Tensor, batch: Tree) -> Mapping[str, Number]:
         """The sum of the metric's values, and N."""
         return {
-            self.metric.name: self.metric.function(outputs, batch[1]).sum(dtype=torch.float64),
+            "values": self.metric.function(outputs, batch[1]).sum(dtype=torch.float64),
             "examples": len(batch[1]),
         }
 
     def finish(self, sums: Mapping[str, Any]) -> Mapping[str, float]:
         """The mean."""
-        return {self.metric.name: sums[self.metric.name] / sums["examples"]}
+        return {self.metric.name: sums["values"] / sums["examples"]}
 
 
 def make_task(task: str | None, loss: str, metric: str, num_classes: int | None) -> Task:
@@ -136,7 +137,9 @@ class ShardLoss(nn.Module):
         self.weight: nn.Parameter | None = None  # gradient (2,): the loss's weight; whether some weight is not finite
         trained = self.trained_parameters()
         if not getattr(task, "counts_examples", False) and trained:
-            self.weight = nn.Parameter(torch.zeros(2, dtype=trained[0].dtype, device=trained[0].device))
+            formats = [each.dtype for each in trained if each.dtype in (torch.float32, torch.float64)]
+            number = formats[0] if formats else torch.float32
+            self.weight = nn.Parameter(torch.zeros(2, dtype=number, device=trained[0].device))
 
     def forward(self, batch: Tree) -> tuple[torch.Tensor, Number]:
         """The loss sum, a scalar, and its weight, of a batch of N examples; N may be 0."""
@@ -145,7 +148,9 @@ class ShardLoss(nn.Module):
             return self._zero(), 0
         total, weight = checked_loss(self.task, self.predict(batch), batch)
         if self.weight is not None:
-            weight = torch.as_tensor(weight, dtype=self.weight.dtype, device=self.weight.device).detach()
+            if not isinstance(weight, torch.Tensor):
+                weight = self.weight.new_full((), weight)  # made there: a copy would wait for the device
+            weight = weight.detach().to(self.weight)
             good = weight.isfinite()
             weight = weight.where(good, 0)
             total = total + (self.weight * torch.stack([weight, (~good).to(weight.dtype)])).sum()
@@ -158,6 +163,8 @@ class ShardLoss(nn.Module):
             batch = mapped(_channels_last, batch)
         with self.precision():
             outputs = self.task.forward(self.model, batch)
+        if not any(tensor.dtype in HALF for _, tensor in tensors(outputs)):
+            return outputs  # as the task gave them
         return mapped(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor, outputs)
 
     def trained_parameters(self) -> list[nn.Parameter]:

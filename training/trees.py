@@ -34,7 +34,8 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree
         if type(tree) is dict or not isinstance(tree, dict | UserDict):
             return parts_by_key
         filled = copy.copy(tree)  # it may keep more than its items
-        filled.update(parts_by_key)
+        for key, value in parts_by_key.items():  # some mappings refuse `update`, such as a `ModelOutput`
+            filled[key] = value
         return filled
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = [field.name for field in dataclasses.fields(tree) if field.init]
@@ -44,24 +45,35 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree
 
 def tensors(tree: Tree) -> Iterator[tuple[str, torch.Tensor]]:
     """The tree's tensors with their places, such as `["text"]["ids"]`, `[0]` or `.mask`."""
-    if isinstance(tree, torch.Tensor):
-        yield "", tree
-        return
-    parts: Iterator[tuple[str, Tree]] = iter(())
+    return ((place, leaf) for place, leaf in _leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def arrays(tree: Tree) -> Iterator[str]:
+    """The places of what is an array of numbers, and no tensor."""
+    return (place for place, leaf in _leaves(tree) if hasattr(leaf, "__array__") and not isinstance(leaf, torch.Tensor))
+
+
+def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
+    parts: Iterator[tuple[str, Tree]]
     if isinstance(tree, tuple | list):
         parts = ((f"[{index}]", part) for index, part in enumerate(tree))
     elif isinstance(tree, Mapping):
         parts = ((f"[{key!r}]", part) for key, part in tree.items())
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         parts = ((f".{field.name}", getattr(tree, field.name)) for field in dataclasses.fields(tree))
+    else:
+        yield "", tree
+        return
     for place, part in parts:
-        for rest, tensor in tensors(part):
-            yield place + rest, tensor
+        for rest, leaf in _leaves(part):
+            yield place + rest, leaf
 
 
 def count(batch: Tree) -> int:
     """N, by the first tensor. Raises InputError for a batch without tensors."""
-    for _, tensor in tensors(batch):
+    for place, tensor in tensors(batch):
+        if tensor.dim() == 0:
+            raise InputError(f"data: batch{place} is a single number", "give each tensor a row an example")
         return len(tensor)
     raise InputError("data: a batch has no tensors", "let the data set's examples, or its collate, give tensors")
 

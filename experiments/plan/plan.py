@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
 from scalestudy.experiments.spec.sections import (
-    LATER,
     OUTSIDE_RESULT,
     OUTSIDE_STEP,
     Resources,
     is_argument,
     result_keys,
+    workload_keys,
 )
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
@@ -248,7 +248,7 @@ def trial_id(
         "batch_size": params["batch_size"],
         "learning_rate": params["learning_rate"],
         "seed": params["seed"],
-        "workload": {key: value for key, value in workload.items() if key not in LATER or value is not None},
+        "workload": workload_keys(workload),
         "train": result_keys(train),
         "resources": {key: resources[key] for key in RESULT_RESOURCES},
     }

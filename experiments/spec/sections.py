@@ -178,6 +178,11 @@ LATER = ("task",)
 """Keys of `workload` that earlier versions had not; null, the default, is what they did."""
 
 
+def workload_keys(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `workload` a trial's id depends on; versions that lack a key at its default agree."""
+    return {key: value for key, value in workload.items() if key not in LATER or value is not None}
+
+
 def result_keys(train: Mapping[str, Any]) -> dict[str, Any]:
     """What of `train`, as plain data, a trial's id depends on; versions that lack a key at its default agree."""
     return {key: value for key, value in identity(Train, train).items() if key not in OUTSIDE_RESULT}

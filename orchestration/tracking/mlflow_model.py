@@ -105,7 +105,7 @@ def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
     model = build_model(config.model, splits.for_model, dict(config.model_args))
     model.load_state_dict(load_state(model_path))
     inputs, _ = splits.test_examples(2)  # one row would specialise the graph to batch 1
-    return model.eval(), inputs.float().div(255) if inputs.dtype == torch.uint8 else inputs
+    return model.eval(), inputs
 
 
 def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:

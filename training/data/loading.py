@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.files import DataError
 from scalestudy.training.data.reading import Bounds, DatasetReader, HostReader, Reader, ResidentReader
-from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits
+from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits, check_alike, scaled
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key
@@ -78,7 +78,7 @@ class TrainingData:
         with closing(self.train.batches(order, bounds, epoch)) as batches:
             for (first, stop), batch in zip(bounds, batches, strict=True):
                 if self.is_scaled:
-                    batch = scaled(batch)
+                    batch = scaled(batch[0]), batch[1]
                 if self.augmentation:
                     batch = self.augmentation(batch[0], here[first:stop], key), batch[1]
                 yield batch
@@ -88,13 +88,7 @@ class TrainingData:
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
         with closing(self.test.batches(None, bounds, epoch=0)) as batches:
             for batch in batches:
-                yield scaled(batch) if self.is_scaled else batch
-
-
-def scaled(batch: Tree) -> Tree:
-    """(inputs, targets) with inputs of bytes as float32 from 0 to 1."""
-    inputs, targets = batch
-    return inputs.float().div_(255), targets
+                yield (scaled(batch[0]), batch[1]) if self.is_scaled else batch
 
 
 def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
@@ -122,6 +116,8 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
         )
     _require_images(config, train)
     is_pair = splits.num_classes is not None
+    if is_pair:
+        check_alike(train.empty[0], test.empty[0])
     return TrainingData(
         train=train,
         test=test,
@@ -161,7 +157,7 @@ def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
         )
-    if isinstance(splits, Splits):
+    if isinstance(splits, Splits | TensorSplits):
         splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
     _last_used[key] = splits
     return splits

@@ -49,6 +49,7 @@ class Splits:
                 )
             check_inputs(split, inputs)
             check_targets(split, targets, self.num_classes)
+        check_alike(self.train_inputs, self.test_inputs)
 
     @staticmethod
     def from_datasets(
@@ -117,8 +118,8 @@ class Splits:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def test_examples(self, most: int) -> Tree:
-        """A copy of at most so many of the first test examples, as a batch."""
-        return self.test_inputs[:most].clone(), self.test_targets[:most].clone()
+        """A copy of at most so many of the first test examples, as the model sees a batch."""
+        return scaled(self.test_inputs[:most].clone()), self.test_targets[:most].clone()
 
     def _pairs(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         yield "train", self.train_inputs, self.train_targets
@@ -136,11 +137,12 @@ class DatasetSplits:
     collate: Collate | None = None
 
     def test_examples(self, most: int) -> Tree:
-        """At most so many of the first test examples, as a batch."""
+        """At most so many of the first test examples, as the model or the task sees a batch."""
         from torch.utils.data import default_collate
 
         size = len(self.test)  # type: ignore[arg-type]
-        return (self.collate or default_collate)([self.test[index] for index in range(min(most, size))])
+        batch = (self.collate or default_collate)([self.test[index] for index in range(min(most, size))])
+        return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,12 @@ class TensorSplits:
     num_classes: None = None
 
     def __post_init__(self) -> None:
-        from scalestudy.training.trees import check_rows, count
+        from scalestudy.training.trees import arrays, check_rows, count
 
         for split, examples in (("train", self.train), ("test", self.test)):
+            if place := next(arrays(examples), None):
+                remedy = "give torch tensors, such as torch.from_numpy(array)"
+                raise DataError(f"data: {place} of the {split} set is an array, and no tensor", remedy)
             if not count(examples):
                 raise DataError(f"data: the {split} set has no examples", "give tensors with a row an example")
             check_rows(examples, count(examples), split)
@@ -178,6 +183,17 @@ class TensorSplits:
         from scalestudy.training.trees import mapped
 
         return mapped(lambda tensor: tensor[:most].clone(), self.test)
+
+
+def scaled(inputs: torch.Tensor) -> torch.Tensor:
+    """Inputs of bytes as float32 from 0 to 1; others as they are."""
+    return inputs.float() / 255 if str(inputs.dtype) == "torch.uint8" else inputs
+
+
+def check_alike(train: torch.Tensor, test: torch.Tensor) -> None:
+    """Raise DataError for inputs of the two sets that differ in their number format."""
+    if train.dtype != test.dtype:
+        raise DataError(f"data: train inputs are {train.dtype} and test inputs {test.dtype}", "give both alike")
 
 
 def check_inputs(split: str, inputs: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from scalestudy.training.gradient_sync.base import (
     by_dtype,
     size_in_bytes,
 )
-from scalestudy.training.task import ShardLoss
+from scalestudy.training.task import ShardLoss, wrong_weight
 
 
 class LocalSGDSync(GradientSync):
@@ -45,6 +45,7 @@ class LocalSGDSync(GradientSync):
         self._flat = [(group, FlatBuffer(group)) for group in groups]
         self._steps = 0  # since the last average, the one in progress included
         self._seen: float | torch.Tensor = 0.0  # by this worker in those steps: examples, or the task's weights
+        self._wrong = torch.zeros(2, device=worker.device)  # weights that were not finite, that were below 0
         self._shard = 0  # examples of the step in progress
         self._share = 0.0  # of this worker in the next average
         self._averages_now = False
@@ -68,6 +69,7 @@ class LocalSGDSync(GradientSync):
         if self.weight is not None and self.weight.grad is not None:
             weight, not_finite = self.weight.grad
             self._seen = self._seen + weight.detach().double() * self._shard
+            self._wrong = self._wrong + torch.stack([not_finite != 0, weight < 0])
             divisor = weight.where(weight != 0, 1)
             self._divide(divisor.where((weight >= 0) & (not_finite == 0), torch.nan))
 
@@ -76,11 +78,15 @@ class LocalSGDSync(GradientSync):
         self._met_non_finite |= not super().agrees_finite(norm)
         if self._averages_now:
             mine = float(self._seen)
-            facts = torch.tensor([self._met_non_finite, mine], dtype=torch.float64, device=self.worker.device)
+            known = [self._met_non_finite, mine, *self._wrong.tolist()]
+            facts = torch.tensor(known, dtype=torch.float64, device=self.worker.device)
             dist.all_reduce(facts)
-            ranks_that_met, all_seen = facts.tolist()
-            self._share = mine / all_seen if all_seen else 0.0
-            return not ranks_that_met and all_seen > 0
+            ranks_that_met, all_seen, not_finite, negative = facts.tolist()
+            if self.weight is not None and (not_finite or negative or not all_seen):
+                told = torch.tensor([-1.0 if negative else all_seen, not_finite])
+                raise wrong_weight(told) or AssertionError(told)
+            self._share = mine / all_seen
+            return not ranks_that_met
         if self._met_non_finite:
             for parameter in self.parameters:
                 if parameter.grad is not None:

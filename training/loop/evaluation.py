@@ -30,12 +30,18 @@ class Sums:
 
     loss: dict[str, torch.Tensor] = field(default_factory=dict)  # LOSS and WEIGHT; empty without examples
     named: dict[str, torch.Tensor] = field(default_factory=dict)  # of the task, by its names
+    problem: InputError | None = None  # what the task returned wrongly on this worker; `summed` raises it on all
 
     def add(self, loss: Mapping[str, Number], named: Mapping[str, Number], device: torch.device) -> None:
-        """Add a batch's sums."""
+        """Add a batch's sums. Raises ValueError for one of another shape than before."""
         for sums, values in ((self.loss, loss), (self.named, named)):
             for name, value in values.items():
-                term = torch.as_tensor(value, dtype=torch.float64, device=device)
+                if isinstance(value, torch.Tensor):
+                    term = value.to(device, torch.float64)
+                else:
+                    term = torch.full((), value, dtype=torch.float64, device=device)
+                if name in sums and sums[name].shape != term.shape:
+                    raise _other_shape(name, sums[name].shape, term.shape)
                 sums[name] = sums[name] + term if name in sums else term
 
 
@@ -50,8 +56,8 @@ def evaluate(
     """Sum over this worker's contiguous part of the test set; the part may be empty.
 
     `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
-    example's outputs are independent of the rest of its batch. It is in training mode afterwards. Raises ValueError for
-    what a task may not return.
+    example's outputs are independent of the rest of its batch. It is in training mode afterwards. What a task may not
+    return ends it; the sums say so.
     """
     start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
     sums, task = Sums(), shard_loss.task
@@ -61,8 +67,12 @@ def evaluate(
     for batch in data.test_batches(start, stop):
         with pulse.compiling("evaluating", *(tensor.shape for _, tensor in tensors(batch))):
             outputs = shard_loss.predict(batch)
-        loss, weight = checked_loss(task, outputs, batch)
-        sums.add({LOSS: loss, WEIGHT: weight}, _checked_sums(task.evaluate(outputs, batch)), worker.device)
+        try:
+            loss, weight = checked_loss(task, outputs, batch)
+            sums.add({LOSS: loss, WEIGHT: weight}, _checked_sums(task.evaluate(outputs, batch)), worker.device)
+        except InputError as error:  # this worker alone may meet it, and the others would wait for it
+            sums.problem = error
+            break
         pulse.stage.count += 1
     shard_loss.model.train()
     return sums
@@ -71,17 +81,18 @@ def evaluate(
 def summed(sums: Sums, worker: Worker) -> Sums:
     """Every worker's sums together, equal to the bit on every worker.
 
-    Raises ValueError if a name's shape differs between workers.
+    Raises ValueError, on every worker, for what a task returned wrongly on some, or if a name's shape differs.
     """
     mine = {**{f" {name}": value for name, value in sums.loss.items()}, **sums.named}  # no task's name has a space
+    problem = None if sums.problem is None else [sums.problem.what, sums.problem.remedy]
+    told = json.dumps({"problem": problem, "shapes": {name: list(value.shape) for name, value in mine.items()}})
     shapes: dict[str, list[int]] = {}
-    for told in gather_texts(json.dumps({name: list(value.shape) for name, value in mine.items()}), worker):
-        for name, shape in json.loads(told).items():
+    for each in map(json.loads, gather_texts(told, worker)):
+        if each["problem"]:
+            raise InputError(*each["problem"])
+        for name, shape in each["shapes"].items():
             if shapes.setdefault(name, shape) != shape:
-                raise InputError(
-                    f"task: evaluate gave {name!r} the shapes {tuple(shapes[name])} and {tuple(shape)}",
-                    "give it the same shape for every batch",
-                )
+                raise _other_shape(name, shapes[name], shape)
     row = [number for name in sorted(shapes) for number in _numbers(mine.get(name), shapes[name])]
     totals = iter([_sum(column) for column in zip(*gather_rows(row, worker), strict=True)])
     whole = Sums()
@@ -116,6 +127,13 @@ def metrics_of(task: Task, sums: Sums, metric: str) -> tuple[float, dict[str, fl
         listed = ", ".join(metrics) or "nothing"
         raise InputError(f"workload.metric: {metric!r} is not what finish returns: {listed}", "name one of these")
     return _mean(sums.loss), metrics
+
+
+def _other_shape(name: str, one: Sequence[int], other: Sequence[int]) -> InputError:
+    return InputError(
+        f"task: evaluate gave {name!r} the shapes {tuple(one)} and {tuple(other)}",
+        "give it the same shape for every batch, such as minlength= of torch.bincount",
+    )
 
 
 def _mean(loss: Mapping[str, torch.Tensor]) -> float:

@@ -34,7 +34,7 @@ from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
 from scalestudy.training.task import Number, wrong_weight
-from scalestudy.training.trees import Tree, split
+from scalestudy.training.trees import Tree, split, tensors
 
 Status = Literal["finished", "stopped", "diverged", "left"]
 
@@ -143,8 +143,7 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
         stopwatch.step_starts(tally.steps, tally.samples)
         phases.step_starts(tally.steps)
         trial.plan_step(tally.steps, steps)
-        with trial.pulse.compiling("training", trial.plan.shard, trial.halves_next):
-            run_step(trial, shards, tally, phases, hooks)
+        run_step(trial, shards, tally, phases, hooks)
         trial.pulse.stage.count += 1
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
@@ -170,7 +169,9 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     phases.mark("data")
 
     sync.step_starts(trial.plan)
-    loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
+    shapes = tuple(tensor.shape for _, tensor in tensors(batch)) if trial.config.compile else ()
+    with trial.pulse.compiling("training", shapes, trial.halves_next):
+        loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
 
     sync.synchronise()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -256,6 +257,14 @@ def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Modu
         made = call_with(builder, what, model, learning_rate, **config.args)
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(f"optimizer.name: {config.name!r} gave a {type(made).__name__}", "return a torch optimizer")
+    if any("lr" not in group for group in made.param_groups):
+        raise InputError(
+            f"optimizer.name: {config.name!r} has groups without a rate, lr", "choose one that has a learning rate"
+        )
+    if inspect.signature(made.step).parameters["closure"].default is inspect.Parameter.empty:
+        raise InputError(
+            f"optimizer.name: {config.name!r} evaluates the loss within a step", "choose one that needs no closure"
+        )
     updated = {id(each) for group in made.param_groups for each in group["params"]}
     missing = [name for name, each in trained.items() if id(each) not in updated]
     if missing:

@@ -161,6 +161,18 @@ def test_a_wrong_weight_is_an_error_on_every_rank(ranks: GlooPool, task: str, fo
     assert all(f"task: {found}" in each for each in said), said
 
 
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [("Weightless", "sum to 0"), ("NegativelyWeighing", "less than 0"), ("NanWeighing", "not finite")],
+)
+def test_local_sgd_tells_a_wrong_weight_on_every_rank(ranks: GlooPool, task: str, found: str) -> None:
+    """At the next average; a weight of 0 only if no rank has had another since the last."""
+    steps = 1 if task == "Weightless" else 2
+    config = task_config("examples", task=f"{HERE}:{task}", gradient_sync="local_sgd", local_steps=steps)
+    said = ranks.run(2, refusal, config)
+    assert all("task: " in each and found in each for each in said), said
+
+
 def refusal(worker: Worker, config: Any) -> str:
     """What a training is refused with."""
     try:

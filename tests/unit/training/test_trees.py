@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import UserDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from scalestudy.training.trees import check_rows, count, mapped, part, rows, split, tensors
+from scalestudy.training.trees import arrays, check_rows, count, mapped, part, rows, split, tensors
 
 Pair = namedtuple("Pair", "left right")
 
@@ -44,6 +45,28 @@ def test_the_form_and_types_stay() -> None:
     assert torch.equal(TREE["encoded"]["ids"], LINE), "the original is as it was"
 
 
+class Strict(OrderedDict[str, Any]):
+    """As a `ModelOutput`: it takes items, and refuses `update`."""
+
+    def update(self, *values: Any, **named: Any) -> None:
+        raise AttributeError("you can not use update")
+
+
+def test_a_mapping_that_refuses_update_is_mapped() -> None:
+    tree = Strict()
+    tree["logits"] = LINE
+    found = mapped(lambda tensor: tensor + 1, tree)
+    assert (type(found), found["logits"].tolist(), tree["logits"].tolist()) == (
+        Strict,
+        [1, 2, 3, 4, 5, 6],
+        LINE.tolist(),
+    )
+
+
+def test_arrays_have_places_too() -> None:
+    assert list(arrays({"ids": LINE, "mask": [np.zeros(3), "text", 2.0]})) == ["['mask'][0]"]
+
+
 def test_tensors_have_places() -> None:
     places = [place for place, _ in tensors(TREE)]
     assert places == ["['pair'][0]", "['pair'][1][0]", "['pair'][1][1][0]", "['batch'].ids", "['encoded']['ids']"]
@@ -67,6 +90,7 @@ def test_pieces_are_the_whole() -> None:
         ),
         ((torch.zeros(4), torch.tensor(1.0)), r"batch\[1\] of the train set has shape \(\) for 4 examples"),
         ({"n": 3}, "a train batch has no tensors"),
+        (torch.tensor(1.0), r"batch of the train set has shape \(\)"),
     ],
 )
 def test_every_tensor_needs_a_row_an_example(batch: Any, found: str) -> None:
@@ -74,3 +98,5 @@ def test_every_tensor_needs_a_row_an_example(batch: Any, found: str) -> None:
         check_rows(batch, 4, "train")
     with pytest.raises(ValueError, match="no tensors"):
         count({})
+    with pytest.raises(ValueError, match=r"batch\['n'\] is a single number"):
+        count({"n": torch.tensor(1)})

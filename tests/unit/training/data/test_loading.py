@@ -363,3 +363,47 @@ def test_a_gpu_changes_images_as_a_cpu_does() -> None:
     key = augmentation_key(2, 3)
     assert torch.equal(random_words(examples.cuda(), key).cpu(), random_words(examples, key))
     assert torch.equal(crop_flip(images.cuda(), examples.cuda(), key).cpu(), crop_flip(images, examples, key))
+
+
+# --- bytes, and tensors of any form -----------------------------------------------------------------------------------
+
+
+def byte_images(root: str | None) -> Splits:
+    """20 + 7 images of bytes."""
+    images = torch.arange(27 * 24).remainder(256).to(torch.uint8).view(27, 1, 4, 6)
+    labels = torch.arange(27) % 3
+    return Splits(images[:20], labels[:20], images[20:], labels[20:], num_classes=3)
+
+
+def named_tensors(root: str | None) -> Splits:
+    """20 + 7 examples by name."""
+    images = byte_images(None).train_inputs
+    return Splits.from_tensors({"image": images}, {"image": images[:7]})  # type: ignore[return-value]
+
+
+def open_here(name: str) -> TrainingData:
+    """A data set of this file."""
+    return open_data(make_config(data=f"{__name__}:{name}", data_args={}, batch_size=6), ALONE)
+
+
+def test_bytes_are_scaled_on_the_way_and_stay_as_they_are() -> None:
+    data = open_here("byte_images")
+    before = data.test.empty[0].dtype, data.test.examples[0].clone()
+    for _ in range(2):  # an evaluation leaves the set as it was
+        (inputs, _), *_ = data.test_batches(0, 7)
+        assert torch.equal(inputs, before[1].float() / 255)
+    (inputs, _), *_ = data.shards(torch.arange(20), [(0, 6)], 1)
+    assert (inputs.dtype, inputs.max().item()) == (torch.float32, pytest.approx(143 / 255))
+    assert (before[0], data.test.examples[0].dtype) == (torch.uint8, torch.uint8)
+
+
+def test_tensors_of_any_form_live_on_the_device_that_has_room() -> None:
+    config = make_config(data=f"{__name__}:named_tensors", data_args={}, task="my_task:Task", metric="f1")
+    splits = load_splits(config, torch.device("meta"))
+    assert splits.train["image"].device.type == "meta"
+    load_splits(make_config(), CPU)  # forgets them
+
+
+def test_data_of_any_form_needs_a_task() -> None:
+    with pytest.raises(DataError, match="which only a task understands"):
+        open_here("named_tensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,8 +44,12 @@ def test_targets_that_do_not_fit_are_refused(targets: torch.Tensor, num_classes:
         splits(targets=targets, num_classes=num_classes)
 
 
-def test_bytes_are_taken() -> None:
-    assert splits(inputs=IMAGES.byte()).train_inputs.dtype == torch.uint8
+def test_bytes_are_taken_and_examples_are_scaled() -> None:
+    found = splits(inputs=torch.full((4, 1, 2, 2), 51, dtype=torch.uint8))
+    assert found.train_inputs.dtype == torch.uint8
+    assert found.test_examples(2)[0].unique().tolist() == [pytest.approx(0.2)]
+    with pytest.raises(DataError, match=r"train inputs are torch\.uint8 and test inputs torch\.float32"):
+        replace(found, test_inputs=found.test_inputs.float())
 
 
 def test_numbers_to_predict_are_taken() -> None:
@@ -83,6 +88,8 @@ def test_tensors_of_any_form_need_a_row_an_example() -> None:
     assert found.test_examples(2)["mask"][0].shape == (2,)
     with pytest.raises(ValueError, match=r"data: batch\['mask'\] of the test set has shape \(3,\) for 4 examples"):
         Splits.from_tensors(batch, {**batch, "mask": torch.ones(3)})
+    with pytest.raises(DataError, match=r"data: \['mask'\] of the train set is an array, and no tensor"):
+        Splits.from_tensors({**batch, "mask": torch.ones(4).numpy()}, batch)
     with pytest.raises(DataError, match="the train set has no examples"):
         Splits.from_tensors({"ids": torch.zeros(0, 3)}, batch)
 

@@ -576,9 +576,16 @@ class _Told(Hook):
         self._look("epoch", trial)
 
 
-def told_of(**changes: Any) -> list[tuple[str, str, int]]:
-    hook, pulse = _Told(), Pulse()
-    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[hook], pulse=pulse)
+class _ToldInSteps(_Told):
+    """Looks while a step's gradients are made, too."""
+
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        self._look("backward", trial)
+
+
+def told_of(hook: _Told | None = None, **changes: Any) -> list[tuple[str, str, int]]:
+    hook = hook or _Told()
+    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[hook], pulse=Pulse())
     return hook.seen
 
 
@@ -591,7 +598,8 @@ def test_it_counts_steps_and_evaluated_batches() -> None:
 def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 + 44 examples: batches of 128, 128 and 44."""
     monkeypatch.setattr(nn.Module, "compile", lambda self: None)
-    first, *steps = told_of(data_args={"train_samples": 300, "test_samples": 64}, compile=True)
+    tests = {"train_samples": 300, "test_samples": 64}
+    first, *steps = told_of(_ToldInSteps(), data_args=tests, compile=True)
     assert first == ("start", "loading", 0)
-    activities = [activity for point, activity, _ in steps if point == "step"]
+    activities = [activity for point, activity, _ in steps if point == "backward"]
     assert activities == ["compiling", "training", "compiling", "training", "training", "training"]

@@ -166,11 +166,13 @@ def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates() -> None:
         ("no_optimizer", {}, "gave a NoneType; return a torch optimizer"),
         ("slow_biases", {"shares": 1}, "optimizer.args: .*unexpected keyword argument 'shares'; it takes model"),
         ("missing", {}, "optimizer.name: .*has no callable 'missing'"),
+        ("torch.optim:LBFGS", {}, "evaluates the loss within a step; choose one that needs no closure"),
     ],
 )
 def test_a_users_optimizer_is_checked(name: str, args: dict[str, Any], message: str) -> None:
+    path = name if ":" in name else f"{HERE}:{name}"
     with pytest.raises(ValueError, match=message):
-        start_trial(make_config(optimizer=OptimizerConfig(name=f"{HERE}:{name}", args=args)), ALONE)
+        start_trial(make_config(optimizer=OptimizerConfig(name=path, args=args)), ALONE)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,17 @@ def test_a_timing_of_another_way_of_training_does_not_count():
     assert estimate(plan, known).seconds == 10 * (1.0 + 9.0)  # 10 epochs each, by their own timing
 
 
+def test_a_timing_of_a_version_without_later_keys_counts():
+    _, plan, trials = study_of("name: x\nsweep: {num_gpus: [2], batch_size: [8]}")
+    (trial,) = plan.trials
+    workload = {key: value for key, value in trial.workload.items() if key != "task"}
+    train = {key: value for key, value in trial.train.items() if key not in ("warmup_steps", "unused_parameters")}
+    train["optimizer"] = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    earlier = {**trials[0], "workload": workload, "train": train, "epochs": [{"train_seconds": 2.0}]}
+    assert estimate(plan, [earlier]).seconds == 10 * 2.0
+    assert estimate(plan, [{**earlier, "workload": {**workload, "task": "my_task:Task"}}]).seconds is None
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_trials_alike_those_on_the_fewest_nodes_count(turned):
     text = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [2], batch_size: [8], seed: [0, 1, 2]}"

@@ -1,7 +1,7 @@
 """Data sets: where their files lie, and how their examples reach the device. Imports the ground floor.
 
-A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1], with
-targets.
+A data set is a callable(root, **data_args) -> Splits: inputs (n, C, …), images (n, C, H, W) float32 in [0, 1] or bytes,
+with targets; or, for a task, tensors or torch data sets of any form.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ from tests.support.training.resuming import (
     killed_and_resumed,
     never_killed,
 )
+from tests.support.training.tasks import task_config
 
 TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
     "lenet on one worker": (1, {**LENET, **MOMENTUM}),
@@ -74,6 +75,17 @@ TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
     ),
     "uneven shards, one empty": (4, {"shards": (2.0, 0.0, 1.0, 1.0), "schedule": "one_cycle"}),
 }
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "powersgd", "local_sgd"])
+def test_a_task_goes_on_to_the_bit(ranks: GlooPool, tmp_path: Path, strategy: str) -> None:
+    """Ragged texts, whose weights differ between workers and steps; killed in the second epoch."""
+    config = task_config("tagger", epochs=3, gradient_sync=strategy, local_steps=2 if strategy == "local_sgd" else None)
+    expected = ranks.run(2, never_killed, config)
+    resumed = ranks.run(2, killed_and_resumed, config, str(tmp_path), 6, 2)
+    for one, other in zip(resumed, expected, strict=True):
+        check_same(one, other)
+        assert one["resumed"]
 
 
 @pytest.mark.parametrize(

@@ -534,21 +534,27 @@ CONTRADICTIONS = (
         reason="adascale needs the exact gradient of the whole batch in each step",
         remedy="choose another rule or strategy",
     ),
-    Contradiction(
-        key="warmup_epochs",
-        applies=bool,
-        other_key="lr_rule",
-        other_applies=lambda rule: rule == "adascale",
-        reason="the gain of adascale is a warm-up already",
-        remedy="set warmup_epochs to 0, or choose another rule",
+    *(
+        Contradiction(
+            key=key,
+            applies=bool,
+            other_key="lr_rule",
+            other_applies=lambda rule: rule == "adascale",
+            reason="the gain of adascale is a warm-up already",
+            remedy=f"set {key} to {nothing}, or choose another rule",
+        )
+        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
     ),
-    Contradiction(
-        key="warmup_epochs",
-        applies=bool,
-        other_key="schedule",
-        other_applies=lambda schedule: schedule == "one_cycle",
-        reason="one_cycle has its own warm-up",
-        remedy="set warmup_epochs to 0, or choose another schedule",
+    *(
+        Contradiction(
+            key=key,
+            applies=bool,
+            other_key="schedule",
+            other_applies=lambda schedule: schedule == "one_cycle",
+            reason="one_cycle has its own warm-up",
+            remedy=f"set {key} to {nothing}, or choose another schedule",
+        )
+        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
     ),
     Contradiction(
         key="warmup_steps",
@@ -557,22 +563,6 @@ CONTRADICTIONS = (
         other_applies=bool,
         reason="both say how long the rate rises",
         remedy="keep one of the two",
-    ),
-    Contradiction(
-        key="warmup_steps",
-        applies=bool,
-        other_key="lr_rule",
-        other_applies=lambda rule: rule == "adascale",
-        reason="the gain of adascale is a warm-up already",
-        remedy="set warmup_steps to null, or choose another rule",
-    ),
-    Contradiction(
-        key="warmup_steps",
-        applies=bool,
-        other_key="schedule",
-        other_applies=lambda schedule: schedule == "one_cycle",
-        reason="one_cycle has its own warm-up",
-        remedy="set warmup_steps to null, or choose another schedule",
     ),
     Contradiction(
         key="loss",

@@ -32,9 +32,9 @@ def nodes_of(ended):
     return {worker["node"] for worker in ended["world"]["workers"]}
 
 
-def test_the_trial_leaves_while_the_node_is_still_there(found):
+def test_the_trial_leaves_for_the_notice_and_not_for_the_node_s_end(found):
+    """A node that ended under its workers would be `node_lost`; Ray ends a drained one as soon as nobody is on it."""
     assert found["drained"] in found["before"]
-    assert found["drained"] in found["alive_when_left"]
     assert found["retry"]["error"]["kind"] == "preempted"
 
 

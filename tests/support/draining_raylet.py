@@ -42,7 +42,6 @@ def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     drained = next(node.node_id for node in others if node.node_id in used)
     drain(ray.get_runtime_context().gcs_address, drained, NOTICE_SECONDS)
     events = pool.events(hit, until=lambda event: isinstance(event, Retried))
-    alive = [node.node_id for node in alive_nodes()]
     ended = pool.end_of(hit)
     later = pool.train(3, model=MODEL, epochs=1, model_args={"file": str(folder / "passes-later")})
     wait_until(lambda: drained not in [node.node_id for node in alive_nodes()], seconds=90)
@@ -52,7 +51,6 @@ def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
         "retry": to_plain(events[-1]),
         "before": used,
         "drained": drained,
-        "alive_when_left": alive,
         "later": later.to_facts(),
         "same": losses(ended) == losses(plain),
         "passes": {name: passes(file) for name, file in counts.items()},

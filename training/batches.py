@@ -20,14 +20,6 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
     return math.ceil(samples / batch_size)
 
 
-def steps_made(steps: int, epoch: int, max_steps: int | None) -> int:
-    """How many of an epoch's `steps` a training makes if it ends after `max_steps` in all (None: after its epochs).
-
-    `epoch` counts from 1 without end. 0: the training has ended before this epoch.
-    """
-    return steps if max_steps is None else min(max(max_steps - (epoch - 1) * steps, 0), steps)
-
-
 def batch_bounds(samples: int, batch_size: int, step: int) -> tuple[int, int]:
     """First and one-past-last position, in the epoch's permutation, of the global batch of `step` (from 0)."""
     start = step * batch_size

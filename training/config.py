@@ -39,6 +39,10 @@ POWERSGD_RANK = 2
 """`powersgd_rank` where it is null."""
 LOCAL_STEPS = 8
 """`local_steps` where it is null."""
+EPOCHS = 10
+"""`epochs` where neither it nor `steps` is given."""
+PERIODS = 10
+"""Evaluations of a training of `steps`, where `eval_every` is null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +325,17 @@ def _read_shards(value: Any) -> tuple[float, ...]:
     return tuple(float(weight) for weight in value)
 
 
+def _read_every(value: Any) -> dict[str, int]:
+    """Checks the period of evaluations."""
+    units = ("epochs", "steps")
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in units:
+        raise InputError("is not one of epochs and steps with a number", "write {epochs: N} or {steps: N}")
+    (number,) = value.values()
+    if type(number) is not int or not 1 <= number <= LARGEST:
+        raise InputError("has no whole number above 0", "write {epochs: N} or {steps: N}")
+    return dict(value)
+
+
 def _read_betas(value: Any) -> tuple[float, float]:
     """Checks Adam's betas."""
     if not isinstance(value, tuple) or len(value) != 2 or not all(is_number(beta) and 0 <= beta < 1 for beta in value):
@@ -356,7 +371,31 @@ class TrainKnobs(Knobs):
     Only a whole `TrainConfig` checks whether the values go together, since a study may sweep each of them.
     """
 
-    epochs: int = knob(10, "passes over the training set", least=1, most=LARGEST, changes_step=False)
+    epochs: int | None = knob(
+        None,
+        "passes over the training set",
+        least=1,
+        most=LARGEST,
+        unset=f"{EPOCHS}, unless steps says how long",
+        changes_step=False,
+    )
+    steps: int | None = knob(
+        None,
+        "how long a training is, in place of epochs",
+        least=1,
+        most=LARGEST,
+        unset="as epochs says",
+        changes_step=False,
+        later=True,
+    )
+    eval_every: Mapping[str, int] | None = knob(
+        None,
+        "from one evaluation to the next, {epochs: N} or {steps: N}, in the unit of the length",
+        read=_read_every,
+        unset=f"each epoch; a training of steps, {PERIODS} times",
+        changes_step=False,
+        later=True,
+    )
     optimizer: OptimizerConfig = knob(OptimizerConfig(), "the rule of an update")  # noqa: RUF009  frozen
     lr_rule: Literal["none", "linear", "sqrt", "adascale"] = knob("none", "how the rate follows the batch size")
     base_batch_size: int = knob(256, "the batch size at which lr_rule changes nothing", least=1, most=LARGEST)
@@ -408,6 +447,37 @@ class TrainKnobs(Knobs):
     warm_up_steps: int = knob(
         5, "first steps of a trial, not counted in its samples a second", least=0, most=LARGEST, changes_step=False
     )
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", EPOCHS)
+        super().__post_init__()
+
+    @property
+    def unit(self) -> Literal["epochs", "steps"]:
+        """Of length and period."""
+        return "epochs" if self.steps is None else "steps"
+
+    @property
+    def length(self) -> int:
+        """How long the training is."""
+        return self.steps or self.epochs or 0
+
+    @property
+    def period(self) -> int:
+        """From one evaluation to the next."""
+        by_default = 1 if self.unit == "epochs" else math.ceil(self.length / PERIODS)
+        return self.eval_every[self.unit] if self.eval_every else by_default
+
+    @property
+    def period_word(self) -> Literal["epoch", "evaluation"]:
+        """What a period is called: an epoch where it is one, else an evaluation."""
+        return "epoch" if self.unit == "epochs" and self.period == 1 else "evaluation"
+
+    @property
+    def evaluations(self) -> int:
+        """How often a whole training is evaluated. The last period may be shorter than the others."""
+        return math.ceil(self.length / self.period)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -563,6 +633,25 @@ CONTRADICTIONS = (
         other_applies=bool,
         reason="both say how long the rate rises",
         remedy="keep one of the two",
+    ),
+    Contradiction(
+        key="steps",
+        applies=bool,
+        other_key="epochs",
+        other_applies=bool,
+        reason="both say how long a training is",
+        remedy="keep one of the two; to sweep one, give it in train too",
+    ),
+    *(
+        Contradiction(
+            key="eval_every",
+            applies=lambda every, unit=unit: bool(every) and unit in every,  # type: ignore[misc]
+            other_key=length,
+            other_applies=bool,
+            reason=f"a training of {length} is evaluated by {length}",
+            remedy=f"write eval_every: {{{length}: N}}",
+        )
+        for unit, length in (("epochs", "steps"), ("steps", "epochs"))
     ),
     Contradiction(
         key="loss",

@@ -23,9 +23,9 @@ def seed_parameters(seed: int) -> None:
     _seed_generators(_derive(seed, _PARAMETERS))
 
 
-def seed_steps(seed: int, rank: int, epoch: int) -> None:
-    """Call it before an epoch's first step. Each rank draws its own numbers: dropout depends on the world size."""
-    _seed_generators(_derive(seed, _STEPS, rank, epoch))
+def seed_steps(seed: int, rank: int, period: int) -> None:
+    """Call it before a period's first step. Each rank draws its own numbers: dropout depends on the world size."""
+    _seed_generators(_derive(seed, _STEPS, rank, period))
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:

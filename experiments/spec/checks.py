@@ -227,17 +227,16 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
         yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
 
     if search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
-        swept = spec.sweep.values_of("train.epochs")
-        epochs = (swept or [spec.train.epochs])[0]
-        if len(swept) > 1:
-            message = "can't be combined with a sweep over train.epochs: both decide how long a trial trains"
-            yield "search.scheduler", "asha", message, "set train.epochs to the longest, or scheduler: none"
-        elif epochs == 1:
-            remedy = "train for more epochs, or set scheduler: none"
-            yield "search.scheduler", "asha", "can't stop trials of one epoch early", remedy
-        elif search.grace_epochs >= epochs:
-            message = f"leaves nothing to stop: trials have {epochs} epochs"
-            yield "search.grace_epochs", search.grace_epochs, message, f"use less than {epochs}, or set scheduler: none"
+        unit, word, count = spec.train.unit, spec.train.period_word, spec.evaluations
+        if len(spec.sweep.values_of(f"train.{unit}")) > 1:
+            message = f"can't be combined with a sweep over train.{unit}: both decide how long a trial trains"
+            yield "search.scheduler", "asha", message, f"set train.{unit} to the longest, or scheduler: none"
+        elif count == 1:
+            remedy = f"train for more {word}s, or set scheduler: none"
+            yield "search.scheduler", "asha", f"can't stop trials of one {word} early", remedy
+        elif search.grace_epochs >= count:
+            message = f"leaves nothing to stop: trials have {count} {word}s"
+            yield "search.grace_epochs", search.grace_epochs, message, f"use less than {count}, or set scheduler: none"
 
 
 def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:

@@ -97,7 +97,7 @@ class Space:
 class ToSuggest:
     """What a search makes while the study runs.
 
-    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most that a trial has.
+    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most evaluations of a trial.
     sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in words.
     """
 
@@ -118,7 +118,7 @@ class ToSuggest:
             method=spec.search.method,
             points=int(min(spec.search.samples, space.count)),
             seeds=len(sweep.seed or ()),
-            epochs=max(sweep.values_of("train.epochs") or [spec.train.epochs]),
+            epochs=spec.evaluations,
             sizes=tuple(range(int(gpus.low), int(gpus.high) + 1) if gpus else sorted(sweep.values_of("num_gpus"))),
             space=ordered({**lists, **{key: values.text for key, values in sweep.ranges().items()}}),
         )

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import yaml
@@ -85,12 +86,20 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed, and likely not meant."""
-        epochs = max(self.sweep.values_of("train.epochs") or (self.train.epochs,))
-        if not self.targets.accuracy or epochs > 2:
+        count, length = self.evaluations, f"train.{self.train.unit}"
+        if not self.targets.accuracy or count > 2:
             return []
-        chance = "none can be" if epochs == 1 else "only one that is met after the first epoch can be"
+        chance = "none can be" if count == 1 else "only one that is met at the first evaluation can be"
         why = f"a target is reached once two evaluations in a row meet it, so {chance}"
-        return [f"train.epochs: {epochs}: {why}; train 3 epochs or more"]
+        remedy = "train longer, or evaluate more often: three times at least"
+        return [f"{length}: {value_in(self, length)}, evaluated {'once' if count == 1 else 'twice'}: {why}; {remedy}"]
+
+    @property
+    def evaluations(self) -> int:
+        """The most evaluations that a training of the study has."""
+        unit = self.train.unit
+        lengths = self.sweep.values_of(f"train.{unit}") or [self.train.length]
+        return max(replace(self.train, **{unit: length}).evaluations for length in lengths)
 
     @property
     def evaluations_in_a_row(self) -> int:

@@ -172,7 +172,7 @@ class GroupPool:
         """
         request = self.requests[trial_id]
         ended = request.ended is not None and request.ended.status in (*WITH_MODEL, "stopped")
-        finishes = epoch >= request.order.config.epochs and request.group_id is not None
+        finishes = epoch >= request.order.config.evaluations and request.group_id is not None
         if finishes or (ended and request.last_epoch <= epoch):
             return
         self._forget_wait(request)

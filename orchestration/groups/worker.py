@@ -235,7 +235,7 @@ def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
             problem = f"details: {name}: {value!r} can't be written as JSON ({error})"
             raise InputError(problem, "give plain, finite values") from None
     recorded = sum(record.train_seconds for record in result.records)
-    cut = given.order.stop_at is not None and len(result.records) < given.order.config.epochs
+    cut = given.order.stop_at is not None and len(result.records) < given.order.config.evaluations
     return TrainingEnded(
         status="at_target" if cut and result.status == "finished" else result.status,
         score=score_of(given, result),

@@ -1,6 +1,6 @@
 """Asynchronous successive halving (ASHA; Li et al. 2018, arXiv 1810.05934) over a study's trials.
 
-A trial that is among the worst at a rung – an epoch after which a share of the trials goes on – is stopped there. Where
+A trial that is among the worst at a rung – an evaluation after which a share of the trials goes on – is stopped there. Where
 a target is listed, the time to it counts, and only like is compared with like: an epoch has fewer steps and other
 seconds in a larger batch, so that the metric after equally many says nothing about which batch size is sooner at the
 target. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study tells it the past,
@@ -22,31 +22,31 @@ from scalestudy.training.records import EpochRecord
 
 
 class Asha:
-    """Decides after each epoch whether a trial goes on.
+    """Decides after each evaluation whether a trial goes on.
 
-    stopped: trials that were stopped, and after which epoch.
+    stopped: trials that were stopped, and after which evaluation.
     """
 
     def __init__(self, spec: StudySpec) -> None:
         """The ASHA that a spec asks for. In a study of version 1 all trials are compared with one another."""
-        search, swept = spec.search, spec.sweep.values_of("train.epochs")
+        search = spec.search
         self.stopped: dict[str, int] = {}
         self._metric = StudyMetric.of(spec.workload)
         self._like_with_like = spec.version > 1 and spec.hardest_target is not None
         self._stop_target = spec.stop_target
-        self._epochs = max(swept, default=spec.train.epochs)
+        self._last = spec.evaluations
         self._reduction = search.reduction
-        steps = range(math.ceil(math.log(self._epochs, search.reduction)) + 1)
+        steps = range(math.ceil(math.log(self._last, search.reduction)) + 1)
         rungs = [search.grace_epochs * search.reduction**step for step in steps]
-        self._rungs = [rung for rung in rungs if rung < self._epochs]
-        self._values: dict[str, list[float]] = defaultdict(list)  # by trial, one an epoch
+        self._rungs = [rung for rung in rungs if rung < self._last]
+        self._values: dict[str, list[float]] = defaultdict(list)  # by trial, one an evaluation
         self._judged: set[tuple[int, str]] = set()  # (rung, trial)
         self._come: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)  # (rung, kind) → training → value
 
     def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
-        """Whether a trial stops after an epoch.
+        """Whether a trial stops after an evaluation.
 
-        The last epoch is no rung. An epoch without a finite value is skipped; the next one with a value is judged.
+        The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged.
         A training that ends at its target by itself is not stopped.
         """
         trial_id, value = trial.trial_id, record.test_metric
@@ -56,7 +56,7 @@ class Asha:
             return False
         self._values[trial_id].append(value)
         rung = max((rung for rung in self._rungs if rung <= record.epoch), default=None)
-        if rung is None or record.epoch >= self._epochs or (rung, trial_id) in self._judged:
+        if rung is None or record.epoch >= self._last or (rung, trial_id) in self._judged:
             return False
         target = self._stop_target
         if target is not None and self._metric.arrival(self._values[trial_id], target) is not None:

@@ -37,18 +37,18 @@ from scalestudy.training.state import pack
 LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
 MOST_BETWEEN = 64  # moments between two looks
 FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards")
-"""Fields of a config that change results only by rounding; `epochs` too, if the rate does not look ahead."""
+"""Fields of a config that change results only by rounding; the length too, if the rate does not look ahead."""
 
 
 class Checkpoints(Hook):
-    """Writes a checkpoint each `every_epochs` epochs and each `every_steps` steps; keeps the last two.
+    """Writes a checkpoint each `every_epochs` periods and each `every_steps` steps; keeps the last two.
 
     Call `find` on all ranks. Then give this hook, and what `find` returned, to `train`. If a checkpoint can't be
     written (the disk is full, say), a message says so and the training goes on. If one is damaged, a message says so
-    and the one before it is used. After the last epoch none is written, since nothing resumes from it.
+    and the one before it is used. After the last period none is written, since nothing resumes from it.
 
     Preemptible checkpoints write one, and end the training, soon after `Trial.should_preempt` is true on rank 0: all
-    ranks after the same step, or the same epoch.
+    ranks after the same step, or the same evaluation.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Checkpoints(Hook):
         self._found = self._found or open_checkpoint(self._store, self._number)
         self._shared = self._found.read(SHARED)
         done = len(self._shared["records"])
-        if done > config.epochs:
+        if done > config.evaluations:
             raise InputError(
-                f"epochs: {config.epochs} are fewer than the {done} that the checkpoint has",
-                f"ask for at least {done}, or give an empty folder",
+                f"{config.unit}: {config.length} are fewer than the {done * config.period} that the checkpoint has",
+                f"ask for at least {done * config.period}, or give an empty folder",
             )
         same_world = self._found.manifest.world_size == worker.world_size
         return choices_of(self._shared, config, worker.world_size) if same_world else None
@@ -122,7 +122,7 @@ class Checkpoints(Hook):
         """Write one each `every_steps`, or as soon after as the strategy has equal parameters on all ranks."""
         done = trial.progress.tally.steps
         self._due = self._due or bool(self._every_steps and done % self._every_steps == 0)
-        if not trial.sync.at_rest or done >= trial.epoch_steps:
+        if not trial.sync.at_rest or done >= trial.period_steps:
             return
         trial.preempted = self._preemption is not None and self._preemption.is_now(trial)
         if self._due or trial.preempted:
@@ -130,8 +130,8 @@ class Checkpoints(Hook):
                 self._write(trial)
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        """Write one each `every_epochs`."""
-        if record.epoch == trial.config.epochs:
+        """Write one each `every_epochs` periods."""
+        if record.epoch == trial.config.evaluations:
             return
         trial.preempted = self._preemption is not None and self._preemption.is_now(trial)
         self._due = self._due or bool(self._every_epochs and record.epoch % self._every_epochs == 0)
@@ -167,7 +167,7 @@ class Checkpoints(Hook):
             number=self._number,
             world_size=trial.worker.world_size,
             identity=identity_of(trial.config),
-            epoch=trial.progress.epoch,
+            epoch=trial.progress.period,
             step=trial.progress.tally.steps,
             parts=(shared, *parts),
         )
@@ -188,7 +188,9 @@ class Checkpoints(Hook):
 
 def identity_of(config: TrainConfig) -> str:
     """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
-    free = {*FREE_TO_CHANGE, *(["epochs"] if config.schedule == "constant" else [])}
+    free = set(FREE_TO_CHANGE)
+    if config.schedule == "constant" and (config.unit == "epochs" or config.eval_every):
+        free.add(config.unit)  # evaluations stay where they are
     held = {name: value for name, value in identity(TrainConfig, config.to_dict()).items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ def own_state(trial: Trial) -> State:
             "weight_sum": float(tally.weight_sum),
             "samples": tally.samples,
             "steps": tally.steps,
-            "seconds": trial.seconds_in_epoch(),
-            "sync_bytes": trial.bytes_in_epoch() if tally.steps else 0,
+            "seconds": trial.seconds_in_period(),
+            "sync_bytes": trial.bytes_in_period() if tally.steps else 0,
         },
     }
 
@@ -69,8 +70,8 @@ def choices_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) 
     )
 
 
-def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], epoch: int) -> None:
-    """Put the trial where it was, in `epoch`. `parts`: of all ranks of the checkpoint, by rank.
+def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], period: int) -> None:
+    """Put the trial where it was, in `period`. `parts`: of all ranks of the checkpoint, by rank.
 
     Raises ValueError if the parameters are those of another model.
     """
@@ -79,7 +80,8 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     if trial.sync.needs_rehearsal and trial.worker.world_size > 1:
         # DistributedDataParallel orders its buckets by its first backward. An uninterrupted training has had one; in
         # other buckets the sums of four ranks round differently.
-        loss_sum, _ = trial.sync.module(next(iter(trial.shards(epoch=1))))
+        with closing(trial.shards()) as shards:
+            loss_sum, _ = trial.sync.module(next(shards))
         loss_sum.backward()
         trial.optimizer.zero_grad(set_to_none=True)
     try:
@@ -98,11 +100,12 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     trial.sync.load_state([part["sync"] for part in parts])
     records = [EpochRecord.from_dict(record, trial.metric) for record in shared["records"]]
     tallies = [part["tally"] for part in parts]
-    trial.progress = Progress(_tally(trial, tallies), epoch, records, (epoch, tallies[0]["steps"]))
+    trial.progress = Progress(_tally(trial, tallies), period, records)
+    trial.progress.began_at = trial.made
     if same_world:
         set_generator_states(mine["generators"], trial.worker.device)
     else:
-        seed_steps(trial.config.seed, trial.worker.rank, epoch)
+        seed_steps(trial.config.seed, trial.worker.rank, period)
 
 
 def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:

@@ -10,7 +10,7 @@ Shapes: n training and m test examples, N of them in a batch, C channels, H × W
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ class TrainingData:
         """m."""
         return len(self.test)
 
-    def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Iterator[Tree]:
+    def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
         """A batch on the device for each pair of bounds, its inputs scaled and augmented.
 
         `order`: a permutation of the training examples, (n,) int64 on the CPU. `bounds`: first and one-past-last

@@ -49,7 +49,7 @@ class StepPlan:
 
     shard: int  # b_i, this worker's examples; may be 0
     batch: int  # B, those of all workers
-    is_last: bool = False  # of the epoch: an evaluation follows
+    is_last: bool = False  # an evaluation follows
     first: int = 0  # position, in the epoch's permutation, of the first of this worker's examples
 
 

@@ -1,7 +1,7 @@
-"""What an epoch takes: its seconds, their phases, and the CPU, memory and GPU that the process uses.
+"""What a period takes: its seconds, their phases, and the CPU, memory and GPU that the process uses.
 
-An epoch's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
-line (CUDA events; on a CPU the clock). They are read after the epoch, so that no step waits for its measurement.
+A period's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
+line (CUDA events; on a CPU the clock). They are read after the period, so that no step waits for its measurement.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from scalestudy.training.distributed import synchronise_device
 
 SAMPLING_INTERVAL = 4  # steps from one step with timed phases to the next, on average
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and have no period
-FEWEST_TIMED_STEPS = 5  # fewer than these, in an epoch that has more, give no samples_per_second
+FEWEST_TIMED_STEPS = 5  # fewer than these, in a period that has more, give no samples_per_second
 
 Mark = float | torch.cuda.Event
 
 
-class EpochStopwatch:
-    """Seconds of an epoch's steps, and of its steps after the warm-up."""
+class Stopwatch:
+    """Seconds of a period's steps, and of its steps after the warm-up."""
 
     def __init__(self, device: torch.device, warm_up_end: int, samples: int = 0) -> None:
-        """`warm_up_end`: index of the epoch's first timed step; `samples`: trained by this rank in it already."""
+        """`warm_up_end`: index of the period's first timed step; `samples`: trained by this rank in it already."""
         self._device = device
         self._warm_up_end = warm_up_end
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
 
     def step_starts(self, step: int, samples: int) -> None:
-        """Call it before each step (from 0), with the examples that this rank has trained in the epoch."""
+        """Call it before each step (from 0), with the examples that this rank has trained in the period."""
         if step == self._warm_up_end and step > 0:
             self._warm = self._now()
             self._samples_at_warm = samples
@@ -70,26 +70,24 @@ class EpochStopwatch:
         return time.perf_counter()
 
 
-def warm_up_end(warm_up_steps: int, steps: int, epoch: int, first: tuple[int, int] = (1, 0)) -> int:
-    """Index, in this epoch of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
+def warm_up_end(warm_up_steps: int, steps: int, began_at: int) -> int:
+    """Index, in a period of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
 
-    `first`: the epoch (from 1) and step (from 0) at which this process began. A resumed training is cold again.
+    `began_at`: where this process began, in steps from the period's first one; below 0: before it. A resumed training
+    is cold again.
     """
-    first_epoch, first_step = first
-    begins = first_step if epoch == first_epoch else 0
-    made_before = max((epoch - first_epoch) * steps - first_step, 0)
-    return min(begins + max(warm_up_steps - made_before, 0), steps)
+    return min(max(began_at + warm_up_steps, 0), steps)
 
 
 def enough_timed_steps(steps: int, timed_steps: int) -> bool:
-    """Whether an epoch of `steps` has enough timed steps for a rate: five, or all of a shorter epoch."""
+    """Whether a period of `steps` has enough timed steps for a rate: five, or all of a shorter one."""
     return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
 
 
 def is_sampled(step: int, steps: int) -> bool:
-    """Whether the phases of a step (from 0) are timed, in an epoch of `steps`: a quarter of them, with no period.
+    """Whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, with no period.
 
-    A fixed stride would meet the averages of local SGD always or never. In a short epoch every other step is timed.
+    A fixed stride would meet the averages of local SGD always or never. In a short period every other step is timed.
     The cold first step is left out unless it is the only one.
     """
     if steps < 4 * SAMPLING_INTERVAL:
@@ -101,7 +99,7 @@ class PhaseTimer:
     """Splits sampled steps into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
 
     def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
-        """`parameters`: those whose gradients are watched in backward; `steps`: those of the epoch."""
+        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps
@@ -143,7 +141,7 @@ class PhaseTimer:
                 handle.remove()
 
     def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
-        """Each phase's seconds in the epoch: its share of the sampled steps, times the epoch's train_seconds.
+        """Each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.
 
         Call it after a device synchronisation.
         """

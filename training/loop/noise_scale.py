@@ -88,12 +88,12 @@ def first_half(micro_batches: Sequence[int]) -> int:
 
 
 class NoiseScale(Hook):
-    """Adds |G|² and tr Σ, averaged over sampled steps, to each epoch's record.
+    """Adds |G|² and tr Σ, averaged over sampled steps, to each period's record.
 
     With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is
     made in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the
-    device and need no collective until the epoch ends. Halves change a training only by rounding, and by the random
-    numbers of dropout, which fall differently. Put this hook behind the one that restores a checkpoint. An epoch that
+    device and need no collective until the period ends. Halves change a training only by rounding, and by the random
+    numbers of dropout, which fall differently. Put this hook behind the one that restores a checkpoint. A period that
     resumes in its middle is measured from there on.
     """
 
@@ -103,7 +103,7 @@ class NoiseScale(Hook):
             raise InputError(f"interval: {interval} is not valid", "choose a whole number, at least 1")
         self.interval = interval
         self.parts = Parts()
-        self.steps = 0  # measured in the epoch
+        self.steps = 0  # measured in the period
         self._first_gradients: list[torch.Tensor | None] = []
 
     def train_starts(self, trial: Trial) -> None:
@@ -115,14 +115,14 @@ class NoiseScale(Hook):
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
         """Keep the gradients of the first half."""
-        halved = self.parts.halved and self._samples(step)
+        halved = self.parts.halved and self._samples(trial, step)
         if halved and trial.plan.shard and micro_batch + 1 == first_half(trial.micro_batches):
             gradients = [parameter.grad for parameter in trial.parameters]
             self._first_gradients = [None if each is None else each.detach().clone() for each in gradients]
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
         """Add the squared norms of a sampled step to the sums."""
-        if self._samples(step):
+        if self._samples(trial, step):
             squares = self._squares(trial)
             if squares is not None:
                 self._sums += squares
@@ -132,10 +132,10 @@ class NoiseScale(Hook):
 
     def step_ends(self, trial: Trial, step: int) -> None:
         """Request a measurement if the next step is sampled."""
-        self._request(trial, (step + 1) % trial.steps)
+        self._request(trial, step + 1)
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """The epoch's means of `estimate_noise`, by a collective; None if no step was measured."""
+        """The period's means of `estimate_noise`, by a collective; None if no step was measured."""
         estimate = self.reduce(trial, self._sums / self.steps) if self.steps else None
         self._reset(trial)
         return {
@@ -153,12 +153,13 @@ class NoiseScale(Hook):
         batch_sq_norm = rows[0][2]  # a norm may differ by a bit on another kind of device
         return estimate_noise([square for row in rows for square in row[:2]], sizes, batch_sq_norm)
 
-    def _samples(self, step: int) -> bool:
+    def _samples(self, trial: Trial, step: int) -> bool:
+        step = trial.step_of_epoch(step)
         offset = min(SAMPLED_OFFSET, self.interval - 1, self._whole_batches - 1)
         return bool(self.parts.sizes) and step < self._whole_batches and step % self.interval == offset
 
     def _request(self, trial: Trial, step: int) -> None:
-        if self._samples(step):
+        if self._samples(trial, step):
             trial.halves_next |= self.parts.halved
             trial.sync.measures_local |= not self.parts.halved
 
@@ -238,7 +239,7 @@ class AdaScale(NoiseScale):
         """As NoiseScale. Raises ValueError if the strategy did not measure."""
         before = self.steps
         super().gradients_ready(trial, step)
-        if self._samples(step) and self.steps == before:
+        if self._samples(trial, step) and self.steps == before:
             raise InputError(
                 f"gradient_sync: {trial.config.gradient_sync} does not measure local_sq_norm, which adascale needs",
                 "choose another strategy or lr_rule",

@@ -1,11 +1,14 @@
-"""`train`: epochs, steps, evaluation."""
+"""`train`: steps, evaluation, and again.
+
+A period, the steps from one evaluation to the next, is by default an epoch.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +29,7 @@ from scalestudy.training.distributed import (
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.evaluation import evaluate, metrics_of, summed
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.measures import EpochStopwatch, PhaseTimer, enough_timed_steps, warm_up_end
+from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
@@ -48,23 +51,23 @@ class TrainResult:
     """
 
     status: Status
-    records: list[EpochRecord]  # of whole epochs; an epoch that stopped, diverged or was left has none
+    records: list[EpochRecord]  # of whole periods; one that stopped, diverged or was left has none
     model: nn.Module  # the bare module, with the parameters of the last update
-    train_seconds: float  # in steps, also those of an epoch that was broken off
+    train_seconds: float  # in steps, also those of a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
 
 
 @dataclass(frozen=True)
-class EpochSteps:
-    """What this rank did in the steps of one epoch."""
+class PeriodSteps:
+    """What this rank did in the steps of one period."""
 
     tally: Tally
     train_seconds: float
     timed_seconds: float  # after the warm-up
     timed_samples: int  # after the warm-up
     timed_steps: int  # after the warm-up
-    phases: Mapping[str, float]  # seconds in the epoch
+    phases: Mapping[str, float]  # seconds in the period
     sync_bytes: int
 
 
@@ -77,11 +80,11 @@ def train(
     choices: Choices | None = None,
     pulse: Pulse | None = None,
 ) -> TrainResult:
-    """Train the config's model for its epochs on this worker's shards. Call it on all ranks of the process group.
+    """Train the config's model to the end of its budget on this worker's shards. Call it on all ranks of the process group.
 
     With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed.
 
-    `on_epoch` is called on rank 0 with each epoch's reduced record, first with those of a resumed training. `choices`:
+    `on_epoch` is called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
     what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
     One process may call it many times. Each call gives the losses and accuracies of a fresh process (on a CPU, to the
     bit). Raises ValueError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
@@ -101,43 +104,43 @@ def train(
 
     status: Status = "finished"
     message: str | None = None
-    lost_seconds = 0.0  # in steps of an epoch without a record
-    while trial.epoch_steps and status == "finished":
-        done = run_steps(trial, hooks)
-        if done.tally.diverged:
-            lost_seconds = done.train_seconds
-            status = "stopped" if trial.stopping else "diverged"
-        elif trial.preempted:
-            lost_seconds = done.train_seconds
-            status = "left"
-        else:
-            record = _finish_epoch(trial, done, hooks)
-            report(record)
-            _call(hooks, "epoch_ends", trial, record)
-            status = "left" if trial.preempted else "finished"
+    lost_seconds = 0.0  # in steps of a period without a record
+    with closing(trial.shards(trial.made)) as shards:
+        while trial.period_steps and status == "finished":
+            done = run_steps(trial, shards, hooks)
+            if done.tally.diverged:
+                lost_seconds = done.train_seconds
+                status = "stopped" if trial.stopping else "diverged"
+            elif trial.preempted:
+                lost_seconds = done.train_seconds
+                status = "left"
+            else:
+                record = _finish_period(trial, done, hooks)
+                report(record)
+                _call(hooks, "epoch_ends", trial, record)
+                status = "left" if trial.preempted else "finished"
 
-    epoch, steps = progress.epoch, progress.tally.steps
+    epochs, steps = divmod(trial.made, trial.steps)
     if status == "diverged":
-        message = f"loss or gradient is not finite in epoch {epoch}, step {steps + 1} of {trial.steps}"
+        message = f"loss or gradient is not finite in epoch {epochs + 1}, step {steps + 1} of {trial.steps}"
     elif status == "left":
-        message = f"{len(progress.records)} epochs and {steps} steps of the next are made"
+        message = f"{epochs} epochs and {steps} steps of the next are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
 
 
-def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
-    """Run the steps of the epoch in progress; end at one that is not finite on some rank, or at a preemption."""
-    config, device, tally, epoch = trial.config, trial.worker.device, trial.progress.tally, trial.progress.epoch
+def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
+    """Run the steps of the period in progress; end at one that is not finite on some rank, or at a preemption."""
+    config, device, tally, period = trial.config, trial.worker.device, trial.progress.tally, trial.progress.period
     if not tally.steps:
-        seed_steps(config.seed, trial.worker.rank, epoch)
-    shards = trial.shards(epoch, tally.steps)
-    steps = trial.epoch_steps
+        seed_steps(config.seed, trial.worker.rank, period)
+    steps = trial.period_steps
     trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
-    timed_from = warm_up_end(config.warm_up_steps, trial.steps, epoch, trial.progress.first)
+    timed_from = warm_up_end(config.warm_up_steps, steps, trial.progress.began_at - trial.budget.begin(period))
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
     phases = PhaseTimer(device, watched, steps)
-    stopwatch = trial.stopwatch = EpochStopwatch(device, timed_from, tally.samples)
+    stopwatch = trial.stopwatch = Stopwatch(device, timed_from, tally.samples)
     trial.pulse.turn_to("training")
     while tally.steps < steps and not (tally.diverged or trial.preempted):
         stopwatch.step_starts(tally.steps, tally.samples)
@@ -148,8 +151,8 @@ def run_steps(trial: Trial, hooks: Sequence[Hook] = ()) -> EpochSteps:
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
     seconds += tally.seconds_before
-    sent, timed_steps = trial.bytes_in_epoch(), tally.steps - timed_from
-    return EpochSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
+    sent, timed_steps = trial.bytes_in_period(), tally.steps - timed_from
+    return PeriodSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
 
 
 def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
@@ -249,8 +252,8 @@ def _check_all_used(trial: Trial) -> None:
     trial.all_used = True
 
 
-def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> EpochRecord:
-    """Evaluate, compare the replicas, reduce what all ranks measured, and move on to the next epoch.
+def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> EpochRecord:
+    """Evaluate, compare the replicas, reduce what all ranks measured, and move on to the next period.
 
     A training of `max_steps` is not evaluated: its records have NaN for the results of an evaluation.
     """
@@ -286,7 +289,7 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
         gpu_share=usage.gpu_share,
     )
     facts = EpochFacts(
-        epoch=progress.epoch,
+        epoch=progress.period,
         steps=done.tally.steps,
         enough_timed=enough_timed_steps(done.tally.steps, done.timed_steps),
         metric=trial.metric,
@@ -297,7 +300,7 @@ def _finish_epoch(trial: Trial, done: EpochSteps, hooks: Sequence[Hook]) -> Epoc
     )
     record = reduce_over_ranks(gather_rows(mine.to_row(), worker), facts)
     progress.records.append(record)
-    progress.epoch, progress.tally = progress.epoch + 1, new_tally(worker)
+    progress.period, progress.tally = progress.period + 1, new_tally(worker)
     return record
 
 

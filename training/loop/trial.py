@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scalestudy.training.batches import batch_bounds, shard_bounds, steps_made, steps_per_epoch
+from scalestudy.training.batches import batch_bounds, shard_bounds, steps_per_epoch
+from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import TrainingData, open_data
 from scalestudy.training.device import make_precision
@@ -22,7 +23,7 @@ from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
-from scalestudy.training.loop.measures import EpochStopwatch, UsageMeter
+from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
@@ -36,14 +37,14 @@ from scalestudy.training.trees import Tree
 
 @dataclass
 class Tally:
-    """What this rank has done so far in the steps of an epoch."""
+    """What this rank has done so far in the steps of a period."""
 
     loss_sum: torch.Tensor  # scalar, float64, on the device
     weight_sum: torch.Tensor | float = 0.0  # what divides it: examples, or as the task says; on the device
     samples: int = 0  # of this rank
     steps: int = 0  # updates made
     learning_rate: float = math.nan  # of the last of them
-    seconds_before: float = 0.0  # in steps of this epoch, before this process resumed it
+    seconds_before: float = 0.0  # in steps of this period, before this process resumed it
     bytes_before: int = 0  # sent in those steps
     diverged: bool = False
 
@@ -52,10 +53,10 @@ class Tally:
 class Progress:
     """How far a trial is."""
 
-    tally: Tally  # of the epoch in progress
-    epoch: int = 1  # in progress; above config.epochs: none
-    records: list[EpochRecord] = field(default_factory=list)  # of whole epochs
-    first: tuple[int, int] = (1, 0)  # epoch and step at which this process began
+    tally: Tally  # of the period in progress
+    period: int = 1  # in progress
+    records: list[EpochRecord] = field(default_factory=list)  # of whole periods
+    began_at: int = 0  # steps that were made before this process began
 
 
 def never() -> bool:
@@ -79,21 +80,22 @@ class Trial:
     rate: LearningRate
     choices: Choices
     progress: Progress
+    budget: Budget
     group_rates: list[float] = field(init=False)  # each parameter group's rate, as a share of the training's
     plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
     gradient_norm: torch.Tensor | None = None  # L2 norm of the step's gradient over all workers, before clipping
     halves_next: bool = False  # set by a hook: the next step is made in at least two micro-batches
-    stopwatch: EpochStopwatch | None = None  # of the epoch in progress; None between epochs
+    stopwatch: Stopwatch | None = None  # of the period in progress; None between periods
     usage: UsageMeter = field(init=False)
-    bytes_at_start: int = 0  # what the strategy had sent when the epoch in progress began
+    bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
     stopping: bool = False  # whether this rank has asked for the training's end
     should_preempt: Callable[[], bool] = never  # asked on rank 0, now and then, by preemptible checkpoints
     preempted: bool = False  # all ranks end the training here, and its checkpoint is written
     pulse: Pulse = field(default_factory=Pulse)  # what it does now, for another thread to read
-    complete: bool = False  # set by a hook, on all ranks after the same epoch: the training has ended with it
+    complete: bool = False  # set by a hook, on all ranks after the same period: the training has ended with it
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
@@ -110,12 +112,18 @@ class Trial:
         return steps_per_epoch(self.samples, self.config.batch_size)
 
     @property
-    def epoch_steps(self) -> int:
-        """Steps to make in the epoch in progress; 0: the training has ended before it."""
-        epoch = self.progress.epoch
-        if self.complete or epoch > self.config.epochs:
-            return 0
-        return steps_made(self.steps, epoch, self.config.max_steps)
+    def period_steps(self) -> int:
+        """Steps to make in the period in progress; 0: the training has ended before it."""
+        return 0 if self.complete else self.budget.steps_of(self.progress.period)
+
+    @property
+    def made(self) -> int:
+        """Steps that the training has made."""
+        return self.budget.begin(self.progress.period) + self.progress.tally.steps
+
+    def step_of_epoch(self, step: int) -> int:
+        """Place in its epoch of a step of the period in progress, or of the step after its last; both from 0."""
+        return (self.budget.begin(self.progress.period) + step) % self.steps
 
     @cached_property
     def plans(self) -> list[StepPlan]:
@@ -124,36 +132,40 @@ class Trial:
         for step in range(self.steps):
             first, end = batch_bounds(self.samples, self.config.batch_size, step)
             start, stop = shard_bounds(end - first, self.choices.weights, self.worker.rank)
-            is_last = step == self.steps - 1
-            plans.append(StepPlan(shard=stop - start, batch=end - first, is_last=is_last, first=first + start))
+            plans.append(StepPlan(shard=stop - start, batch=end - first, first=first + start))
         return plans
 
     def plan_step(self, step: int, steps: int) -> None:
-        """Make `step` the one in progress; the last of the `steps` that are made ends the epoch."""
-        plan = self.plans[step]
+        """Make `step` of the period the one in progress; the last of its `steps` is followed by an evaluation."""
+        plan = self.plans[self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    def shards(self, epoch: int, first_step: int = 0) -> Iterator[Tree]:
-        """This worker's batch, on its device, for each step of the epoch from `first_step` on."""
-        order = epoch_order(self.samples, self.config.seed, epoch)
-        bounds = [(plan.first, plan.first + plan.shard) for plan in self.plans[first_step:]]
-        return self.data.shards(order, bounds, epoch)
+    def shards(self, step: int = 0) -> Generator[Tree]:
+        """This worker's batch, on its device, for each of the training's steps from `step` on. Close it at the end."""
+        while step < self.budget.steps:
+            epoch, first = divmod(step, self.steps)
+            plans = self.plans[first : first + self.budget.steps - step]
+            order = epoch_order(self.samples, self.config.seed, epoch + 1)
+            bounds = [(plan.first, plan.first + plan.shard) for plan in plans]
+            with closing(self.data.shards(order, bounds, epoch + 1)) as batches:
+                yield from batches
+            step += len(plans)
 
     def factor(self) -> float:
         """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
-    def seconds_in_epoch(self) -> float:
-        """Seconds in steps of the epoch in progress, also those that an earlier process made."""
+    def seconds_in_period(self) -> float:
+        """Seconds in steps of the period in progress, also those that an earlier process made."""
         return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
 
-    def bytes_in_epoch(self) -> int:
-        """Bytes that this rank's strategy has sent in the epoch in progress, also from an earlier process."""
+    def bytes_in_period(self) -> int:
+        """Bytes that this rank's strategy has sent in the period in progress, also from an earlier process."""
         return self.sync.bytes_sent - self.bytes_at_start
 
     def untimed(self) -> AbstractContextManager[None]:
-        """Leave out of the epoch's seconds what a hook does inside this context."""
+        """Leave out of the period's seconds what a hook does inside this context."""
         return self.stopwatch.paused() if self.stopwatch else nullcontext()
 
     def details(self) -> dict[str, Any]:
@@ -162,7 +174,7 @@ class Trial:
 
 
 def new_tally(worker: Worker) -> Tally:
-    """The tally before an epoch's first step."""
+    """The tally before a period's first step."""
     return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
 
 
@@ -205,10 +217,10 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
             "give it a layer with parameters, or set their requires_grad to True",
         )
 
-    total_steps = config.epochs * steps
+    budget = budget_of(config, steps).cut(config.max_steps)
     chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
     options = SyncOptions(
-        total_steps=total_steps if config.max_steps is None else min(total_steps, config.max_steps),
+        total_steps=budget.steps,
         seed=config.seed,
         **{name: value for name, value in chosen.items() if value is not None},
     )
@@ -225,8 +237,9 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         rate=make_rate(config, data.samples, steps),
         choices=choices,
         progress=Progress(new_tally(worker)),
+        budget=budget,
     )
-    seed_steps(config.seed, worker.rank, epoch=1)
+    seed_steps(config.seed, worker.rank, period=1)
     return trial
 
 

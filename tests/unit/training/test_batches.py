@@ -14,7 +14,6 @@ from scalestudy.training.batches import (
     micro_batch_sizes,
     shard_bounds,
     shard_sizes,
-    steps_made,
     steps_per_epoch,
 )
 
@@ -101,10 +100,3 @@ def test_steps_per_epoch() -> None:
 )
 def test_micro_batches(shard: int, parts: int, keep_empty: bool, sizes: tuple[int, ...]) -> None:
     assert micro_batch_sizes(shard, parts, keep_empty=keep_empty) == sizes
-
-
-@pytest.mark.parametrize(
-    ("max_steps", "made"), [(1, [1, 0, 0]), (8, [8, 0, 0]), (11, [8, 3, 0]), (24, [8, 8, 8]), (None, [8, 8, 8])]
-)
-def test_the_steps_of_each_epoch(max_steps: int | None, made: list[int]) -> None:
-    assert [steps_made(8, epoch, max_steps) for epoch in (1, 2, 3)] == made

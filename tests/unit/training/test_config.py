@@ -109,8 +109,13 @@ def test_every_contradiction_is_refused(pair: Contradiction) -> None:
         "optimizer.amsgrad": (True,),
         "optimizer.weight_decay": (0.1,),
         "optimizer.args": ({"a": 1},),
+        "steps": (100,),
+        "epochs": (1,),
+        "eval_every": ({"steps": 5}, {"epochs": 1}),
     }
     plain = make_config().to_dict()
+    if "steps" in (pair.key, pair.other_key):
+        plain["epochs"] = None
     if pair.key == "optimizer.nesterov" and pair.other_key == "optimizer.dampening":
         plain["optimizer"]["momentum"] = 0.5
     sides = ((pair.key, pair.applies), (pair.other_key, pair.other_applies))

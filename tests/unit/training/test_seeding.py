@@ -27,7 +27,7 @@ def test_parameters_are_drawn_alike_and_steps_differ_by_rank() -> None:
     for rank in (0, 1):
         seed_parameters(7)
         parameters = torch.rand(4).tolist()
-        seed_steps(7, rank, epoch=1)
+        seed_steps(7, rank, period=1)
         drawn.append((parameters, torch.rand(4).tolist()))
     assert drawn[0][0] == drawn[1][0]
     assert drawn[0][1] != drawn[1][1]

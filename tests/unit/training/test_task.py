@@ -73,12 +73,11 @@ def by_hand(name: str, **changes: Any) -> dict[str, Any]:
     trial = start_trial(config, ALONE)
     task = make_task(config.task, config.loss, config.metric, None)
     optimizer = torch.optim.SGD(trial.model.parameters(), config.learning_rate)
-    for epoch in range(1, config.epochs + 1):
-        for batch in trial.shards(epoch):
-            optimizer.zero_grad()
-            total, weight = task.loss(task.forward(trial.model, batch), batch)
-            (total / weight).backward()
-            optimizer.step()
+    for batch in trial.shards():
+        optimizer.zero_grad()
+        total, weight = task.loss(task.forward(trial.model, batch), batch)
+        (total / weight).backward()
+        optimizer.step()
     return state_of(trial.model)
 
 

@@ -16,8 +16,8 @@ from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop import measures
 from scalestudy.training.loop.measures import (
-    EpochStopwatch,
     PhaseTimer,
+    Stopwatch,
     UsageMeter,
     enough_timed_steps,
     is_sampled,
@@ -33,31 +33,30 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("warm_up", "steps", "epoch", "first", "end"),
+    ("warm_up", "steps", "began_at", "end"),
     [
-        (5, 235, 1, (1, 0), 5),
-        (5, 235, 2, (1, 0), 0),
-        (5, 3, 1, (1, 0), 3),  # all of the first epoch, and 2 steps of the second
-        (5, 3, 2, (1, 0), 2),
-        (5, 3, 3, (1, 0), 0),
-        (0, 10, 1, (1, 0), 0),
-        (10, 10, 1, (1, 0), 10),
-        (5, 100, 7, (7, 0), 5),  # resumed at the seventh epoch: cold again
-        (5, 100, 7, (7, 40), 45),  # and in its middle
-        (5, 100, 7, (7, 98), 100),  # 2 steps are left of this epoch
-        (5, 100, 8, (7, 98), 3),
-        (5, 100, 9, (7, 98), 0),
+        (5, 235, 0, 5),
+        (5, 235, -235, 0),
+        (5, 3, 0, 3),  # all of the first period, and 2 steps of the second
+        (5, 3, -3, 2),
+        (5, 3, -6, 0),
+        (0, 10, 0, 0),
+        (10, 10, 0, 10),
+        (5, 100, 40, 45),  # resumed in its middle: cold again
+        (5, 100, 98, 100),  # 2 steps are left of this period
+        (5, 100, -2, 3),
+        (5, 100, -102, 0),
     ],
 )
-def test_warm_up_belongs_to_the_process(warm_up: int, steps: int, epoch: int, first: tuple[int, int], end: int) -> None:
-    assert warm_up_end(warm_up, steps, epoch, first) == end
+def test_warm_up_belongs_to_the_process(warm_up: int, steps: int, began_at: int, end: int) -> None:
+    assert warm_up_end(warm_up, steps, began_at) == end
 
 
-@given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 5), st.data())
-def test_warm_up_steps_are_spent_exactly(warm_up: int, steps: int, first_epoch: int, data: st.DataObject) -> None:
-    first = (first_epoch, data.draw(st.integers(0, steps - 1)))
-    spent = [warm_up_end(warm_up, steps, epoch, first) for epoch in range(first_epoch, first_epoch + 60)]
-    assert sum(spent) == warm_up + first[1]
+@given(st.integers(0, 50), st.integers(1, 20), st.data())
+def test_warm_up_steps_are_spent_exactly(warm_up: int, steps: int, data: st.DataObject) -> None:
+    began_at = data.draw(st.integers(0, steps - 1))
+    spent = [warm_up_end(warm_up, steps, began_at - period * steps) for period in range(60)]
+    assert sum(spent) == warm_up + began_at
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_short_epoch_is_sampled_too(steps: int) -> None:
 
 
 def test_the_stopwatch_can_be_paused() -> None:
-    stopwatch = EpochStopwatch(CPU, warm_up_end=1)
+    stopwatch = Stopwatch(CPU, warm_up_end=1)
     stopwatch.step_starts(1, 4)
     with stopwatch.paused():
         time.sleep(0.05)
@@ -94,7 +93,7 @@ def test_the_stopwatch_can_be_paused() -> None:
 
 
 def test_the_stopwatch_leaves_the_warm_up_out() -> None:
-    stopwatch = EpochStopwatch(CPU, warm_up_end=1)
+    stopwatch = Stopwatch(CPU, warm_up_end=1)
     for step, samples in enumerate((0, 8)):
         stopwatch.step_starts(step, samples)
         time.sleep(0.03 if step == 0 else 0.01)
@@ -105,7 +104,7 @@ def test_the_stopwatch_leaves_the_warm_up_out() -> None:
 
 
 def test_a_stopwatch_that_saw_only_warm_up_has_timed_nothing() -> None:
-    stopwatch = EpochStopwatch(CPU, warm_up_end=2)
+    stopwatch = Stopwatch(CPU, warm_up_end=2)
     stopwatch.step_starts(0, 0)
     assert stopwatch.stop(1, 8)[1:] == (0.0, 0)
 

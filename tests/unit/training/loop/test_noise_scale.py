@@ -270,7 +270,7 @@ class Asked(Hook):
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
         if micro_batch == 1:
-            self.steps.append((trial.progress.epoch, step))
+            self.steps.append((trial.progress.period, step))
 
 
 @pytest.mark.parametrize(

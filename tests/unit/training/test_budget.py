@@ -1,0 +1,69 @@
+"""How long a training is and when it is evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalestudy.training.budget import Budget, budget_of
+from scalestudy.training.config import KnobError, TrainKnobs
+from tests.support.training.helpers import make_config
+
+STEPS_PER_EPOCH = 8
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps", "every", "evaluations"),
+    [
+        ({}, 80, 8, 10),
+        ({"epochs": 3}, 24, 8, 3),
+        ({"epochs": 5, "eval_every": {"epochs": 2}}, 40, 16, 3),
+        ({"steps": 25}, 25, 3, 9),  # a tenth, rounded up
+        ({"steps": 7}, 7, 1, 7),
+        ({"steps": 100, "eval_every": {"steps": 30}}, 100, 30, 4),
+        ({"steps": 5, "eval_every": {"steps": 30}}, 5, 30, 1),
+    ],
+)
+def test_a_budget(keys: dict[str, Any], steps: int, every: int, evaluations: int) -> None:
+    config = TrainKnobs(**keys)
+    assert budget_of(config, STEPS_PER_EPOCH) == Budget(steps=steps, every=every)
+    assert config.evaluations == evaluations
+
+
+@pytest.mark.parametrize(
+    ("most", "made"), [(1, [1, 0, 0]), (8, [8, 0, 0]), (11, [8, 3, 0]), (24, [8, 8, 8]), (None, [8, 8, 8])]
+)
+def test_the_steps_of_each_period(most: int | None, made: list[int]) -> None:
+    budget = Budget(steps=24, every=8).cut(most)
+    assert [budget.steps_of(period) for period in (1, 2, 3)] == made
+
+
+@given(st.integers(1, 500), st.integers(1, 60))
+def test_periods_are_the_whole_training(steps: int, every: int) -> None:
+    """Their steps sum to the training's, and its last evaluation follows its last step."""
+    config = TrainKnobs(steps=steps, eval_every={"steps": every})
+    budget = budget_of(config, STEPS_PER_EPOCH)
+    made = [budget.steps_of(period) for period in range(1, config.evaluations + 2)]
+    assert sum(made) == steps
+    assert made[-1] == 0
+    assert all(0 < count <= every for count in made[:-1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"epochs": 2, "steps": 10}, "steps: 10 does not go with epochs 2: both say how long a training is"),
+        ({"epochs": 2, "eval_every": {"steps": 5}}, "does not go with epochs 2: a training of epochs is evaluated by"),
+        ({"steps": 9, "eval_every": {"epochs": 1}}, "does not go with steps 9: a training of steps is evaluated by"),
+        ({"eval_every": {"minutes": 1}}, "is not one of epochs and steps with a number"),
+        ({"eval_every": {"steps": 0}}, "has no whole number above 0"),
+        ({"eval_every": 5}, "is not one of epochs and steps with a number"),
+        ({"steps": 0}, "steps: 0 is too small"),
+    ],
+)
+def test_a_wrong_budget_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(KnobError, match=said):
+        make_config(**({"epochs": None} | keys))

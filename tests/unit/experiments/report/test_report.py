@@ -278,7 +278,7 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
     for row in summary["cells"]:
         assert f"{row['test_mse']['value']:.3g}" in page
     best = min(summary["cells"], key=lambda row: row["test_mse"]["value"])
-    assert f"{best['label']} is ahead with {best['test_mse']['value']:.3g}" in page
+    assert f"{best['label']} ends ahead of all with {best['test_mse']['value']:.3g}" in page
     assert {path.name for path in folder.figures.iterdir()} >= {"mse_epochs.png", "mse_seconds.png"}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,26 @@ from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.ahead import WHILE_RAY_STARTS, load_ahead
+from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.opening import PreparedStudy
+from scalestudy.orchestration.study.rehearsal import is_known_to_fit, rehearse_study
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
+from scalestudy.training.registry import (
+    DATASETS,
+    GRADIENT_SYNCS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TASKS,
+    check_name,
+    resolve,
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +58,9 @@ class Ready:
     output: Output
 
 
-def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing) -> Ready:
+def get_ready(
+    study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing, *, rehearsal: bool = True
+) -> Ready:
     """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
 
     Args:
@@ -49,15 +68,18 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
         address: of the Ray cluster; see `cluster.connect`.
         stack: takes the redirected output and the cluster, which the study needs to its end.
         say: is told what comes next, before each wait.
+        rehearsal: whether the study is rehearsed.
 
     Raises:
-        RequestError: data, callables, a trial, the tracking address or the cluster's size refuse it for good.
+        RequestError: data, callables, a trial, a rehearsal, the tracking address or the cluster's size refuse it.
         UnreachableError: cluster, storage or tracking store do not answer.
     """
     spec, plan = study.spec, study.plan
     data_root = check_data(spec)
     check_callables(spec)
     check_configs(known_trials(spec, plan), data_root)
+    if rehearsal:
+        _rehearse(to_rehearse(study), data_root, say)
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a try of {spec.workload.model}, whether it trains alike at every num_gpus")
@@ -127,38 +149,41 @@ def check_data(spec: StudySpec) -> Path:
     return root
 
 
+def check_names(spec: StudySpec) -> None:
+    """Raises RequestError for the name of a callable that is neither built in nor has the form of one's own.
+
+    Imports nothing: whether the callable exists, `check_callables` finds out.
+    """
+    for field, name, table in _named(spec):
+        try:
+            check_name(name, table)
+        except ValueError as error:
+            raise request_error(error, "correct the name", field) from error
+
+
 def check_callables(spec: StudySpec) -> None:
     """Raises RequestError if something that the spec names as `package.module:callable` does not exist."""
-    from scalestudy.training.registry import (
-        DATASETS,
-        GRADIENT_SYNCS,
-        LOSSES,
-        METRICS,
-        MODELS,
-        OPTIMIZERS,
-        SCHEDULES,
-        TASKS,
-    )
+    for field, name, table in _named(spec):
+        if name not in table:
+            _check_callable(field, name, table)
 
+
+def _named(spec: StudySpec) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """Every callable that a spec names: field, name, and the built-in names."""
     workload = spec.workload
-    _check_callable("workload.model", workload.model, MODELS)
-    _check_callable("workload.data", workload.data, DATASETS)
-    _check_callable("workload.loss", workload.loss, LOSSES)
+    yield "workload.model", workload.model, MODELS
+    yield "workload.data", workload.data, DATASETS
+    yield "workload.loss", workload.loss, LOSSES
     if workload.task is None:
-        _check_callable("workload.metric", workload.metric, METRICS)
+        yield "workload.metric", workload.metric, METRICS
     else:
-        _check_callable("workload.task", workload.task, TASKS)
+        yield "workload.task", workload.task, TASKS
     swept = {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}
     for key, table in swept.items():
-        for name in values_in(spec, f"train.{key}"):
-            _check_callable(f"train.{key}", name, table)
+        yield from ((f"train.{key}", name, table) for name in values_in(spec, f"train.{key}"))
 
 
 def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
-    from scalestudy.training.registry import resolve
-
-    if name in table:
-        return
     try:
         resolve(name, table)
     except ValueError as error:
@@ -170,6 +195,23 @@ def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
     """The plan's trials; for a search, which makes them later, those at the corners of its space."""
     return corner_trials(spec) if plan.to_suggest else plan.trials
+
+
+def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
+    """The trials whose kinds are rehearsed: those without a result, and none of a study that goes on."""
+    ended = study.history.ended
+    if study.state == "resumed" and (ended or study.history.open):
+        return []
+    return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
+
+
+def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
+    """Raises RequestError for a mistake. What was not rehearsed is logged, which standard error shows."""
+    if is_known_to_fit(trials):
+        return
+    say(f"a rehearsal: one step of {trials[0].workload['model']} on the CPU")
+    for line in rehearse_study(trials, data_root).left_out_words():
+        logger.warning("rehearsal: %s", line)
 
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
@@ -198,10 +240,9 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
         try:
-            why = why_inexact(train_config(trial, data_root))
+            why = why_inexact(config := train_config(trial, data_root))
         except Exception as error:  # the user's callables may raise anything
-            said = " ".join(describe(error).split())
-            raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {override}") from error
+            raise blamed(error, config, f"correct it, or set {override}") from error
         if why:
             remedy = f"{why.remedy}; or set search.method: grid, or {override}"
             raise RequestError(f"{where}: {why.what}", remedy)

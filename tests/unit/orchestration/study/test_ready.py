@@ -32,7 +32,11 @@ def test_a_model_that_trains_alike_at_every_num_gpus():
         ("normalised", "layer 0 is batch normalisation", "set train.sync_batch_norm: true; or set search.method: grid"),
         ("Functional", "draws random numbers", "remove their layers; or set search.method: grid"),
         ("Centred", "depends on the other examples", "search.allow_inexact: true"),
-        ("broken", "can't be tried here: LookupError: no weights", "correct it, or set search.allow_inexact: true"),
+        (
+            "broken",
+            "LookupError: no weights for this model (test_exactness.py:",
+            "correct it, or set search.allow_inexact: true",
+        ),
     ],
 )
 def test_a_model_that_does_not(model, problem, remedy):

@@ -102,6 +102,9 @@ def _place(frames: list[tuple[FrameType, int]]) -> str:
         name = frame.f_code.co_filename
         file = Path(name)
         installed = file.is_relative_to(own) or {"site-packages", "dist-packages"} & {*file.parts}
-        if not (installed or name.startswith("<") or _module(frame).startswith("scalestudy.")):
+        ours = str(frame.f_globals.get("__package__")).startswith(
+            "scalestudy"
+        )  # a module that was run has no other name
+        if not (installed or ours or name.startswith("<")):
             return f"{file.name}:{line}, in {frame.f_code.co_name}"
     return ""

@@ -65,10 +65,8 @@ def _before_any_command(version: Version = False) -> None:
 def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a spec, and print it with every default filled in. Imports no code of yours."""
     from scalestudy.orchestration.study.folders import read_spec
-    from scalestudy.orchestration.study.ready import check_names
 
     study = read_spec(spec, set_ or ())
-    check_names(study)
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
     if not as_json:
         for note in study.notes:

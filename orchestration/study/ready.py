@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +27,6 @@ from scalestudy.orchestration.study.rehearsal import is_known_to_fit, rehearse_s
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
-from scalestudy.training.registry import (
-    DATASETS,
-    GRADIENT_SYNCS,
-    LOSSES,
-    METRICS,
-    MODELS,
-    OPTIMIZERS,
-    SCHEDULES,
-    TASKS,
-    check_name,
-    resolve,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -149,41 +137,38 @@ def check_data(spec: StudySpec) -> Path:
     return root
 
 
-def check_names(spec: StudySpec) -> None:
-    """Raises RequestError for the name of a callable that is neither built in nor has the form of one's own.
-
-    Imports nothing: whether the callable exists, `check_callables` finds out.
-    """
-    for field, name, table in _named(spec):
-        try:
-            check_name(name, table)
-        except ValueError as error:
-            raise request_error(error, "correct the name", field) from error
-
-
 def check_callables(spec: StudySpec) -> None:
     """Raises RequestError if something that the spec names as `package.module:callable` does not exist."""
-    for field, name, table in _named(spec):
-        if name not in table:
-            _check_callable(field, name, table)
+    from scalestudy.training.registry import (
+        DATASETS,
+        GRADIENT_SYNCS,
+        LOSSES,
+        METRICS,
+        MODELS,
+        OPTIMIZERS,
+        SCHEDULES,
+        TASKS,
+    )
 
-
-def _named(spec: StudySpec) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """Every callable that a spec names: field, name, and the built-in names."""
     workload = spec.workload
-    yield "workload.model", workload.model, MODELS
-    yield "workload.data", workload.data, DATASETS
-    yield "workload.loss", workload.loss, LOSSES
+    _check_callable("workload.model", workload.model, MODELS)
+    _check_callable("workload.data", workload.data, DATASETS)
+    _check_callable("workload.loss", workload.loss, LOSSES)
     if workload.task is None:
-        yield "workload.metric", workload.metric, METRICS
+        _check_callable("workload.metric", workload.metric, METRICS)
     else:
-        yield "workload.task", workload.task, TASKS
+        _check_callable("workload.task", workload.task, TASKS)
     swept = {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}
     for key, table in swept.items():
-        yield from ((f"train.{key}", name, table) for name in values_in(spec, f"train.{key}"))
+        for name in values_in(spec, f"train.{key}"):
+            _check_callable(f"train.{key}", name, table)
 
 
 def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
+    from scalestudy.training.registry import resolve
+
+    if name in table:
+        return
     try:
         resolve(name, table)
     except ValueError as error:
@@ -239,8 +224,9 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     }
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
+        config = train_config(trial, data_root)
         try:
-            why = why_inexact(config := train_config(trial, data_root))
+            why = why_inexact(config)
         except Exception as error:  # the user's callables may raise anything
             raise blamed(error, config, f"correct it, or set {override}") from error
         if why:

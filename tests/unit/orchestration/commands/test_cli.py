@@ -262,9 +262,13 @@ def test_validate_imports_nothing_of_the_users(tmp_path):
     assert (tmp_path / "imported").exists(), "the module does write"
 
 
-def test_validate_looks_at_the_form_of_every_name(tmp_path):
-    spec = write_spec(tmp_path, workload={"model": "lenet", "data": "digits", "loss": "my_losses.py:mean"})
-    assert_refused(scalestudy("validate", spec, cwd=tmp_path), 2, "workload.loss", "my_losses.py:mean")
+@pytest.mark.parametrize(
+    "field",
+    ["workload.model", "workload.loss", "workload.metric", "workload.task", "train.gradient_sync", "train.schedule"],
+)
+def test_validate_looks_at_the_form_of_a_name(tmp_path, field):
+    done = scalestudy("validate", "digits-quick", "--set", f"{field}='mine/losses.py:mean'", cwd=tmp_path)
+    assert_refused(done, 2, field, "mine/losses.py:mean")
 
 
 def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
@@ -286,7 +290,8 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     assert done.returncode == 2
     assert any(line.startswith("waiting for a rehearsal: one step of mine:build on the CPU") for line in lines)
     loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-    assert not loaded & {"ray", "torch", "mlflow"}
+    assert "mine" in loaded
+    assert not loaded & {"ray", "mlflow"}
     written = [name for name in left_behind(tmp_path) if "__pycache__" not in name]
     assert written == ["mine.py", "study.yaml"]
 

@@ -102,9 +102,7 @@ def _place(frames: list[tuple[FrameType, int]]) -> str:
         name = frame.f_code.co_filename
         file = Path(name)
         installed = file.is_relative_to(own) or {"site-packages", "dist-packages"} & {*file.parts}
-        ours = str(frame.f_globals.get("__package__")).startswith(
-            "scalestudy"
-        )  # a module that was run has no other name
+        ours = str(frame.f_globals.get("__package__")).startswith("scalestudy")  # also of a module that was run
         if not (installed or ours or name.startswith("<")):
             return f"{file.name}:{line}, in {frame.f_code.co_name}"
     return ""

@@ -285,12 +285,13 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     )
     lines = done.stderr.splitlines()
     (refusal,) = [line for line in lines if not line.startswith(("import time:", "waiting for "))]
-    assert refusal.startswith("workload.model: mine:build: RuntimeError: mat1 and mat2 shapes cannot be multiplied")
-    assert refusal.endswith("; correct it; --no-rehearsal starts the study without this check")
+    assert refusal == (
+        "workload.model: mine:build: RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x9 and 8x10); "
+        "correct it; --no-rehearsal starts the study without this check"
+    )
     assert done.returncode == 2
     assert any(line.startswith("waiting for a rehearsal: one step of mine:build on the CPU") for line in lines)
     loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-    assert "mine" in loaded
     assert not loaded & {"ray", "mlflow"}
     written = [name for name in left_behind(tmp_path) if "__pycache__" not in name]
     assert written == ["mine.py", "study.yaml"]

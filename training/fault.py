@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Literal
 
 Part = Literal[
+    "workload",
     "workload.data",
     "workload.model",
     "workload.task",
@@ -23,7 +24,7 @@ Part = Literal[
     "train.optimizer.name",
     "train.schedule",
 ]
-"""The key of a spec that names the part."""
+"""The key of a spec that names the part; `workload`: of the model or the loss, in their backward."""
 
 PACKAGE = "scalestudy.training"
 CALLERS: Mapping[str, Part] = {
@@ -41,7 +42,7 @@ CALLERS: Mapping[str, Part] = {
     "loop.exactness:_outputs": "workload.task",
     "loop.trial:make_optimizer": "train.optimizer.name",
     "loop.memory_fit:optimizer_bytes": "train.optimizer.name",
-    "loop.train:forward_and_backward": "workload.model",  # in backward
+    "loop.train:forward_and_backward": "workload",
     "loop.train:run_step": "train.optimizer.name",  # it calls all other parts by functions of this table
     "loop.learning_rate": "train.schedule",
 }

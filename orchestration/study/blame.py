@@ -24,8 +24,9 @@ def blamed(error: BaseException, config: TrainConfig, remedy: str) -> RequestErr
 
 
 def _name(part: Part, config: TrainConfig) -> str:
-    """What the config names as that part."""
+    """What the config names as that part; of the whole workload, what it was doing."""
     names: dict[Part, str | None] = {
+        "workload": "backward",
         "workload.data": config.data,
         "workload.model": config.model,
         "workload.task": config.task,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import sys
@@ -36,6 +37,8 @@ LIMIT_SECONDS = 60.0
 """For all kinds of training together, the process's start included."""
 MEMORY_SHARE = 0.5
 """Of the free memory, which a rehearsal may take."""
+MOST_NAMES = 3
+"""Kinds that a line lists."""
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
 FITTING_DATA = ("digits", "synthetic", "mnist", "fashion_mnist")
@@ -66,6 +69,11 @@ class Answer:
     remedy: str = ""
     left_out: str = ""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the step's loss is a number."""
+        return self.loss is not None and math.isfinite(self.loss)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
@@ -77,13 +85,16 @@ class Rehearsal:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
-        steps = {name: {"loss": step.loss, "seconds": step.seconds} for name, step in self.steps.items()}
+        steps = {
+            name: {"loss": step.loss if step.is_finite else None, "seconds": step.seconds}
+            for name, step in self.steps.items()
+        }
         return {"steps": steps, "left_out": dict(self.left_out), "seconds": self.seconds}
 
     def words(self) -> str:
         """One line."""
-        steps = [f"{name}, loss {step.loss:.4g}" for name, step in self.steps.items()]
-        made = f"{self.seconds:.1f} s, one step of {'; '.join(steps)}" if steps else "no step was made"
+        steps = [f"{name} (loss {step.loss:.4g})" for name, step in self.steps.items()]
+        made = f"{self.seconds:.1f} s, one step of {_listed(steps)}" if steps else "no step was made"
         return f"rehearsal: {'; '.join([made, *self.left_out_words()])}"
 
     def left_out_words(self) -> list[str]:
@@ -91,7 +102,12 @@ class Rehearsal:
         reasons: dict[str, list[str]] = {}
         for name, why in self.left_out.items():
             reasons.setdefault(why, []).append(name)
-        return [f"{', '.join(names)} left out: {why}" for why, names in reasons.items()]
+        return [f"{_listed(names)} left out: {why}" for why, names in reasons.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_known_to_fit(trials: Iterable[TrialPlan]) -> bool:

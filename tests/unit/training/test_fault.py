@@ -110,6 +110,10 @@ def lost(outputs, targets):
     return outputs["logits"]
 
 
+def detached(outputs, targets):
+    return (outputs.argmax(dim=1) != targets).float()
+
+
 def measured(outputs, targets):
     return targets.no_such_method()
 
@@ -174,7 +178,8 @@ CASES = {
         "workload.model",
         "",
     ),
-    "model, backward": ({"model": f"{HERE}:Backward", "model_args": {}}, "workload.model", "in backward"),
+    "backward": ({"model": f"{HERE}:Backward", "model_args": {}}, "workload", "in backward"),
+    "a loss without gradients": ({"loss": f"{HERE}:detached"}, "workload", ""),
     "loss": ({"loss": f"{HERE}:lost"}, "workload.loss", "in lost"),
     "metric": ({"metric": f"{HERE}:measured"}, "workload.metric", "in measured"),
     "task, made": ({**TASKS, "task": f"{HERE}:Unmade"}, "workload.task", "in __init__"),

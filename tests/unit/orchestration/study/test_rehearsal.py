@@ -164,12 +164,13 @@ def test_what_this_machine_can_not_do_is_left_out():
 
 def test_words_are_one_line():
     steps = {"batch=8 w=8": Answer(loss=2.3025, seconds=0.1), "batch=8 w=9": Answer(loss=math.nan)}
-    left_out = dict.fromkeys(("batch=8 w=10", "batch=8 w=11"), "it takes more than 60 s")
+    left_out = dict.fromkeys((f"batch=8 w={width}" for width in range(10, 16)), "it takes more than 60 s")
     found = Rehearsal(steps=steps, left_out=left_out, seconds=2.06)
     assert found.words() == (
-        "rehearsal: 2.1 s, one step of batch=8 w=8, loss 2.303; batch=8 w=9, loss nan; "
-        "batch=8 w=10, batch=8 w=11 left out: it takes more than 60 s"
+        "rehearsal: 2.1 s, one step of batch=8 w=8 (loss 2.303), batch=8 w=9 (loss nan); "
+        "batch=8 w=10, batch=8 w=11, batch=8 w=12 and 3 more left out: it takes more than 60 s"
     )
+    assert [step["loss"] for step in found.to_dict()["steps"].values()] == [2.3025, None]
     assert found.to_dict()["left_out"] == left_out
 
 

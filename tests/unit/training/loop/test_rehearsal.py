@@ -277,10 +277,10 @@ class Centred(nn.Linear):
 
 
 class Drawing(Centred):
-    """Draws random numbers, also in an evaluation."""
+    """Draws a random number for each example, also in an evaluation."""
 
     def forward(self, inputs):
-        return super().forward(inputs) * torch.rand(())
+        return super().forward(inputs) * 20 * torch.rand(len(inputs), 1, dtype=inputs.dtype)
 
 
 @pytest.mark.parametrize("model", ["Centred", "Drawing"])

@@ -120,7 +120,7 @@ def _fits(workload: Mapping[str, Any], train: Mapping[str, Any]) -> bool:
     return (
         workload["model"] in FITTING_MODELS
         and workload["data"] in FITTING_DATA
-        and arguments.pop("init", "default") in INITIALISATIONS
+        and str(arguments.pop("init", "default")) in INITIALISATIONS
         and not (arguments or workload["data_args"] or workload.get("task"))
         and workload["loss"] in LOSSES
         and workload["metric"] in METRICS

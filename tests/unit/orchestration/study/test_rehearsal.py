@@ -90,6 +90,7 @@ def test_the_catalogues_first_study_does_not_wait_for_a_rehearsal():
         ("data: digits", f"data: '{HERE}:build'"),
         ("data: digits", "data: digits, data_args: {image_size: 14}"),
         ("init: xavier", f"init: '{HERE}:build'"),
+        ("init: xavier", "init: [xavier]"),
         ("init: xavier", "init: xavier, layers: 3"),
         ("workload: {", f"workload: {{loss: '{HERE}:build', "),
         ("workload: {", f"workload: {{metric: '{HERE}:build', "),

@@ -1,12 +1,15 @@
 """The rehearsal of a study: which trainings it makes a step of, and what becomes of what it finds."""
 
+import json
 import math
 
 import pytest
 import torch
 
 from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.study import rehearsal
 from scalestudy.orchestration.study.rehearsal import (
     FITTING_DATA,
     FITTING_EXAMPLES,
@@ -190,20 +193,20 @@ def test_a_rehearsal_that_takes_too_long_is_left_out(tmp_path):
     assert found.words().startswith("rehearsal: no step was made; batch=32 left out")
 
 
-def test_the_whole_way_in_a_process_of_its_own(tmp_path):
-    """A good model of the study, then one that takes too much, then a wrong one, which names its arguments."""
-    text = GRID.replace(
-        "model: lenet, data: digits, model_args: {init: xavier}", f"model: '{HERE}:by_number', data: digits"
-    )
-    trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1], "))).trials
-    found = rehearse_study(trials, tmp_path)
-    assert list(found.steps) == ["batch=32 model.number=0"]
-    ((name, why),) = found.left_out.items()
-    assert name == "batch=32 model.number=1"
-    assert why.startswith("it takes more than half of the free memory, ")
-    trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 2], "))).trials
-    with pytest.raises(RequestError, match=r"^batch=32 model.number=2: workload.model: .*: KeyError: 2"):
+def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """A good model, then one that takes too much memory, then a wrong one, which names its arguments."""
+    text = GRID.replace(BUILT_IN, f"model: '{HERE}:by_number', data: digits")
+    trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1, 2, 3], "))).trials
+    ended = []
+    monkeypatch.setattr(rehearsal, "run_child", lambda *order: ended.append(run_child(*order)) or ended[0])
+    with pytest.raises(
+        RequestError, match=r"^batch=32 model.number=2: workload.model: .*: KeyError: 2 \(test_rehearsal"
+    ):
         rehearse_study(trials, tmp_path)
+    good, large, wrong = (Answer(**json.loads(line)) for line in ended[0].answers)
+    assert good.loss > 0
+    assert large.left_out.startswith("it takes more than half of the free memory, ")
+    assert wrong.problem, "after it no other is tried"
 
 
 def by_number(num_classes, in_channels, number):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
 _NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text if it has no memory for a kernel's code
+_NO_GPU = ("CUDA", "NVIDIA", "'CPU' backend")
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 
@@ -30,6 +31,12 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
+
+
+def wants_gpu(error: BaseException) -> bool:
+    """Whether an exception, met on a CPU, may say no more than that the code needs a GPU."""
+    is_kind = isinstance(error, RuntimeError | AssertionError)  # NotImplementedError is one
+    return is_kind and not isinstance(error, InputError) and any(text in str(error) for text in _NO_GPU)
 
 
 def is_lost_peer(error: BaseException) -> bool:

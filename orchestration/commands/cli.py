@@ -35,6 +35,7 @@ from scalestudy.orchestration.commands.parameters import (
     Folder,
     Folders,
     Overrides,
+    Rehearsal,
     ShownStudy,
     Spec,
     Version,
@@ -62,18 +63,16 @@ def _before_any_command(version: Version = False) -> None:
 
 @app.command()
 def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a spec, and print it with every default filled in."""
+    """Check a spec, and print it with every default filled in. Imports no code of yours."""
     from scalestudy.orchestration.study.folders import read_spec
-    from scalestudy.orchestration.study.ready import check_callables
 
     study = read_spec(spec, set_ or ())
-    check_callables(study)
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
     if not as_json:
         for note in study.notes:
             print(note, file=sys.stderr)
-        tried = shlex.join(["scalestudy", "inspect", spec])
-        print(f"{spec} is valid; model and data were not called: {tried} does that", file=sys.stderr)
+        tried = shlex.join(["scalestudy", "plan", spec, "--rehearse"])
+        print(f"{spec} is valid; names of your own were not looked up: {tried} does that", file=sys.stderr)
 
 
 @app.command()
@@ -110,6 +109,9 @@ def plan(
     measure: Annotated[
         bool, typer.Option("--measure", help="Train one cheap cell for some steps here, at most a minute.")
     ] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make one step of each kind of training on the CPU here, as `run` does.")
+    ] = False,
     extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,13 +120,24 @@ def plan(
 
     if extend is not None:
         extend = _study(extend, acts=True)
-    planned = plan_study(spec, set_ or (), slots=slots, nodes=nodes, storage=storage, measure=measure, extend=extend)
+    planned = plan_study(
+        spec,
+        set_ or (),
+        slots=slots,
+        nodes=nodes,
+        storage=storage,
+        measure=measure,
+        rehearse=rehearse,
+        extend=extend,
+    )
     if as_json:
         print(json.dumps(planned.to_dict(), indent=1))
     else:
         show.plan(
             Console(), planned.spec, planned.plan, planned.cost, planned.expected, planned.rests_on, planned.extends
         )
+        if planned.rehearsal:
+            print(planned.rehearsal.words())
 
 
 @app.command("inspect")
@@ -146,6 +159,7 @@ def run(
     address: Address = None,
     out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
     extend: Extended = None,
+    rehearsal: Rehearsal = True,
     as_json: AsJson = False,
 ) -> None:
     """Run a study, and print its table and the answer."""
@@ -157,7 +171,9 @@ def run(
         from scalestudy.orchestration.study.study import run_study
 
         view = None if as_json else _view
-        result = run_study(spec, set_ or (), address=address, out=out, extend=extend, view=view, say=say)
+        result = run_study(
+            spec, set_ or (), address=address, out=out, extend=extend, view=view, say=say, rehearsal=rehearsal
+        )
     _show_end(result, as_json)
 
 
@@ -171,6 +187,7 @@ def resume(
     only: Annotated[
         str | None, typer.Option(metavar="CAUSE", help="With --retry-failed: those of this cause, such as no_room.")
     ] = None,
+    rehearsal: Rehearsal = True,
     as_json: AsJson = False,
 ) -> None:
     """Continue an interrupted study. Trials that have ended are not run again."""
@@ -181,7 +198,9 @@ def resume(
         from scalestudy.orchestration.study.study import resume_study
 
         view = None if as_json else _view
-        result = resume_study(named, retry_failed=retry_failed, only=only, address=address, view=view, say=say)
+        result = resume_study(
+            named, retry_failed=retry_failed, only=only, address=address, view=view, say=say, rehearsal=rehearsal
+        )
     _show_end(result, as_json)
 
 
@@ -280,11 +299,14 @@ def submit(
         typer.Option("--env", metavar="NAME[=VALUE]", help="Variable for the job; NAME alone: its value here."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the job to its end.")] = True,
+    rehearsal: Rehearsal = True,
 ) -> None:
     """Run a study as a job of a Ray cluster. The current folder travels along."""
     from scalestudy.orchestration.commands.submit import submit_study
 
-    raise typer.Exit(submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait))
+    raise typer.Exit(
+        submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait, rehearsal=rehearsal)
+    )
 
 
 @app.command()

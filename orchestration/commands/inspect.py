@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.plan.plan import make_plan
-from scalestudy.orchestration.base.errors import RequestError, request_error
-from scalestudy.orchestration.groups.failures import describe
+from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
@@ -63,21 +61,9 @@ def inspect_study(source: str, overrides: Sequence[str] = ()) -> list[Variant]:
         if word in variants:
             continue
         config = train_config(trial, root)
-        with _blames(f"workload.data: {config.data}"):
-            data = open_data(config, Worker(0, 1, torch.device("cpu")))
-        with _blames(f"workload.model: {config.model}"):
-            inspection = inspect_config(config, data)
+        try:
+            inspection = inspect_config(config, open_data(config, Worker(0, 1, torch.device("cpu"))))
+        except Exception as error:  # the user's callables may raise anything
+            raise blamed(error, config, "correct it") from error
         variants[word] = Variant(config.model, config.data, config.optimizer.name, config.seed, params, inspection)
     return list(variants.values())
-
-
-@contextmanager
-def _blames(callable_: str) -> Iterator[None]:
-    """Errors of what a user wrote, as a RequestError that names it."""
-    try:
-        yield
-    except ValueError as error:
-        raise request_error(error, "correct the spec") from error
-    except Exception as error:  # the user's callables may raise anything
-        said = " ".join(describe(error).split())
-        raise RequestError(f"{callable_}: {said}", "correct the callable") from error

@@ -9,8 +9,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.plan.estimate import step_ratios, way_of
 from scalestudy.experiments.plan.plan import TrialPlan, label
-from scalestudy.orchestration.base.environment import without_secrets
+from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.trials import train_config
 
@@ -117,26 +115,14 @@ def _measured(
     name = label(cell.cell)
     config = dataclasses.replace(train_config(cell, data_root), **NOT_TIMED)
     order = {"config": config.to_dict(), "device": device, "threads": threads, "seconds": TRAIN_SHARE * limit_seconds}
-    found = [path for path in sys.path if path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *found])}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__],
-            input=json.dumps(order),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=limit_seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = run_child(__name__, order, limit_seconds)
+    if done.status is None:
         problem = f"--measure: {name}: {FIRST_STEPS + WARM_UP_STEPS} steps and their start took more than"
         remedy = "plan on the machine that is to train, or plan without --measure"
-        raise RequestError(f"{problem} {limit_seconds:.0f} s", remedy) from None
-    if done.returncode:
-        said = (without_secrets(done.stderr).strip().splitlines() or ["it said nothing"])[-1]
-        raise RequestError(f"--measure: {name}: {said}", "correct the spec, or plan without --measure")
-    records: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+        raise RequestError(f"{problem} {limit_seconds:.0f} s", remedy)
+    if done.status:
+        raise RequestError(f"--measure: {name}: {done.said}", "correct the spec, or plan without --measure")
+    records: list[dict[str, Any]] = json.loads(done.answers[-1])
     return [
         {
             **record,

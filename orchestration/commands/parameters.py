@@ -116,6 +116,10 @@ Extended = Annotated[
         autocompletion=folders,
     ),
 ]
+Rehearsal = Annotated[
+    bool,
+    typer.Option("--rehearsal/--no-rehearsal", help="Make one step of your own code on the CPU, before the start."),
+]
 Experiment = Annotated[
     str,
     typer.Argument(

@@ -27,6 +27,7 @@ from scalestudy.orchestration.study.ready import (
     known_trials,
     logical_cpus,
 )
+from scalestudy.orchestration.study.rehearsal import Rehearsal, rehearse_study
 from scalestudy.orchestration.study.schedule import (
     NO_COSTS,
     Costs,
@@ -87,6 +88,7 @@ class PlannedStudy:
     """What `plan` says of a study.
 
     rests_on: the timings behind its figures, a line each. extends: what an extended study has already; None: it is new.
+    rehearsal: what it did; None: it was not asked for.
     """
 
     spec: StudySpec
@@ -95,11 +97,14 @@ class PlannedStudy:
     expected: Forecast
     rests_on: tuple[str, ...]
     extends: str | None = None
+    rehearsal: Rehearsal | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         figures = {"estimate": self.cost.to_dict(), "schedule": self.expected.to_dict()}
-        return {**self.plan.to_dict(), **figures, "rests_on": list(self.rests_on), "extends": self.extends}
+        rehearsal = self.rehearsal.to_dict() if self.rehearsal else None
+        words = {"rests_on": list(self.rests_on), "extends": self.extends, "rehearsal": rehearsal}
+        return {**self.plan.to_dict(), **figures, **words}
 
 
 def plan_study(
@@ -110,12 +115,14 @@ def plan_study(
     nodes: int = 1,
     storage: str | None = None,
     measure: bool = False,
+    rehearse: bool = False,
     extend: str | Path | None = None,
 ) -> PlannedStudy:
     """Plans a study by the timings that earlier ones left; with `measure` also by some steps that are trained now.
+    With `rehearse` it makes a step of each kind of training.
 
     storage: a folder or URI with earlier studies, beside the usual places. extend: of the study that the spec extends.
-    Raises SpecError or RequestError for a study that can't be, and what `measure_cells` raises.
+    Raises SpecError or RequestError for a study that can't be, and what `rehearse_study` and `measure_cells` raise.
     """
     from scalestudy.orchestration.commands.measure import measure_cells
 
@@ -127,6 +134,11 @@ def plan_study(
     device, threads = choose_device(spec.resources.device, room), spec.resources.cpus_per_worker
     earlier = earlier_timings(spec, trials, device, storage)
     timed, rests_on = list(earlier.trials), [words] if (words := earlier.words()) else []
+    rehearsal = None
+    if rehearse:
+        root = check_data(spec)
+        check_configs(trials, root)
+        rehearsal = rehearse_study(trials, root)
     if measure:
         if device == "cuda" and not gpus_here():
             problem = "--measure: the plan is for workers with a GPU, and this machine has none"
@@ -144,6 +156,7 @@ def plan_study(
         expected=forecast(spec, plan, timed, room),
         rests_on=tuple(rests_on),
         extends=extends,
+        rehearsal=rehearsal,
     )
 
 

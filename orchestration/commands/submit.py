@@ -36,7 +36,9 @@ class Submission:
         return [value for value in values if len(value) >= SHORTEST_SECRET]
 
 
-def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path) -> Submission:
+def submission(
+    spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path, *, rehearsal: bool = True
+) -> Submission:
     """The job that runs a study. The current folder travels along, with the spec and the user's own modules. This
     package travels too, so that the cluster runs the same version.
 
@@ -45,6 +47,7 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
         overrides: as `run` takes them.
         variables: for the job's environment: `NAME=VALUE`, or `NAME` for the value that it has in this process.
         folder: what travels along; `.rayignore` says what of it does not.
+        rehearsal: whether the job rehearses the study before it starts.
 
     Raises RequestError for a spec in another folder, for what is no variable, and for a password: everybody who sees
     the cluster's jobs can read the job's command.
@@ -54,6 +57,7 @@ def submission(spec: str, overrides: Sequence[str], variables: Sequence[str], fo
             problem = f"--set: {redacted(override)}: holds a password, and the job's command line would show it"
             raise RequestError(problem, "set MLFLOW_TRACKING_URI, and pass it with --env MLFLOW_TRACKING_URI")
     arguments = ["run", _spec_in(spec, folder), *(part for each in overrides for part in ("--set", each))]
+    arguments += [] if rehearsal else ["--no-rehearsal"]
     modules = [] if folder == ROOT else [str(PACKAGE)]
     env_vars = dict(_variable(each, os.environ) for each in variables)
     return Submission(
@@ -95,6 +99,7 @@ def submit_study(
     address: str,
     variables: Sequence[str] = (),
     wait: bool = True,
+    rehearsal: bool = True,
 ) -> int:
     """Submits a study as a job and, with `wait`, prints what it prints until its end; returns the exit status.
 
@@ -104,7 +109,7 @@ def submit_study(
     prepare_environment()
     study = read_spec(spec, overrides)
     check_callables(study)
-    asked = submission(spec, overrides, variables, Path.cwd())
+    asked = submission(spec, overrides, variables, Path.cwd(), rehearsal=rehearsal)
     client = _client(address)
     try:
         job = client.submit_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,10 +20,14 @@ from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.opening import PreparedStudy
+from scalestudy.orchestration.study.rehearsal import is_known_to_fit, rehearse_study
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,9 @@ class Ready:
     output: Output
 
 
-def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing) -> Ready:
+def get_ready(
+    study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing, *, rehearsal: bool = True
+) -> Ready:
     """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
 
     Args:
@@ -48,15 +55,18 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
         address: of the Ray cluster; see `cluster.connect`.
         stack: takes the redirected output and the cluster, which the study needs to its end.
         say: is told what comes next, before each wait.
+        rehearsal: whether the study is rehearsed.
 
     Raises:
-        RequestError: data, callables, a trial, the tracking address or the cluster's size refuse it for good.
+        RequestError: data, callables, a trial, a rehearsal, the tracking address or the cluster's size refuse it.
         UnreachableError: cluster, storage or tracking store do not answer.
     """
     spec, plan = study.spec, study.plan
     data_root = check_data(spec)
     check_callables(spec)
     check_configs(known_trials(spec, plan), data_root)
+    if rehearsal:
+        _rehearse(to_rehearse(study), data_root, say)
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a try of {spec.workload.model}, whether it trains alike at every num_gpus")
@@ -167,6 +177,23 @@ def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
     return corner_trials(spec) if plan.to_suggest else plan.trials
 
 
+def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
+    """The trials whose kinds are rehearsed: those without a result, and none of a study that goes on."""
+    ended = study.history.ended
+    if study.state == "resumed" and (ended or study.history.open):
+        return []
+    return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
+
+
+def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
+    """Raises RequestError for a mistake. What was not rehearsed is logged, which standard error shows."""
+    if is_known_to_fit(trials):
+        return
+    say(f"a rehearsal: one step of {trials[0].workload['model']} on the CPU")
+    for line in rehearse_study(trials, data_root).left_out_words():
+        logger.warning("rehearsal: %s", line)
+
+
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
     """Raises RequestError for a trial that the training loop would refuse."""
     for trial in trials:
@@ -192,11 +219,11 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     }
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
+        config = train_config(trial, data_root)
         try:
-            why = why_inexact(train_config(trial, data_root))
+            why = why_inexact(config)
         except Exception as error:  # the user's callables may raise anything
-            said = " ".join(describe(error).split())
-            raise RequestError(f"{where}: can't be tried here: {said}", f"correct it, or set {override}") from error
+            raise blamed(error, config, f"correct it, or set {override}") from error
         if why:
             remedy = f"{why.remedy}; or set search.method: grid, or {override}"
             raise RequestError(f"{where}: {why.what}", remedy)

@@ -35,6 +35,7 @@ def run_study(
     extend: str | Path | None = None,
     view: ViewFactory | None = None,
     say: Say = say_nothing,
+    rehearsal: bool = True,
 ) -> StudyResult:
     """Runs a study and writes its report.
 
@@ -47,6 +48,8 @@ def run_study(
         extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
         view: makes what shows the progress; by default nothing is shown.
         say: is told what comes next, before each wait until there is progress to show.
+        rehearsal: whether a study of your own code first makes one step on the CPU here, which finds mistakes in
+            seconds.
 
     Returns:
         Where the results lie, and how the study ended. Trials that fail don't raise.
@@ -60,10 +63,10 @@ def run_study(
     spec = read_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
-            result = _run(open_new(spec, out), origin_of(source), None, stack, address, view, say)
+            result = _run(open_new(spec, out), origin_of(source), None, stack, address, view, say, rehearsal)
         else:
             lock = stack.enter_context(lock_study(extend))
-            result = _run(open_extended(spec, extend), origin_of(source), lock, stack, address, view, say)
+            result = _run(open_extended(spec, extend), origin_of(source), lock, stack, address, view, say, rehearsal)
     return replace(result, wall_seconds=time.monotonic() - began)
 
 
@@ -75,6 +78,7 @@ def resume_study(
     address: str | None = None,
     view: ViewFactory | None = None,
     say: Say = say_nothing,
+    rehearsal: bool = True,
 ) -> StudyResult:
     """Goes on with a study, however it was interrupted: nothing is lost, and no ended trial runs again.
 
@@ -85,6 +89,7 @@ def resume_study(
         address: as for `run_study`.
         view: as for `run_study`.
         say: as for `run_study`.
+        rehearsal: as for `run_study`; only of a study of which nothing has trained yet.
 
     Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
     another process runs.
@@ -98,7 +103,7 @@ def resume_study(
             study = with_failed(study, only)
         before = study.history.origin
         origin = replace(origin_of(), source=before.source if before else str(folder))
-        result = _run(study, origin, lock, stack, address, view, say)
+        result = _run(study, origin, lock, stack, address, view, say, rehearsal)
     return replace(result, wall_seconds=time.monotonic() - began)
 
 
@@ -110,9 +115,10 @@ def _run(
     address: str | None,
     view: ViewFactory | None,
     say: Say,
+    rehearsal: bool,
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
-    ready = get_ready(study, address, stack, say)
+    ready = get_ready(study, address, stack, say, rehearsal=rehearsal)
     from scalestudy.orchestration.study.running import RunningStudy  # it takes Ray Train along
 
     folder = study.folder

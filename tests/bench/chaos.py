@@ -134,7 +134,7 @@ class Ordeal:
         nodes = self.place.nodes
         with (self.place.path / f"{self.name}.log").open("ab") as log:
             return subprocess.Popen(
-                command(*arguments, "--address", nodes.address if nodes else "local"),
+                command(*arguments, "--no-rehearsal", "--address", nodes.address if nodes else "local"),
                 cwd=self.place.path,
                 env=nodes.environment() if nodes else environment(),
                 stdout=log,

@@ -123,7 +123,8 @@ def test_a_study_whose_first_trials_fail_alike_stops_and_goes_on_when_the_code_i
         train={"epochs": 1},
         sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2, 0.3], "seed": [0, 1]},
     )
-    stopped, printed = run_by_command("run", spec, "--address", "local", cwd=place)
+    arguments = ("--address", "local", "--no-rehearsal")
+    stopped, printed = run_by_command("run", spec, *arguments, cwd=place)
     assert stopped.exit_code == printed.returncode == ExitCode.SOME_FAILED
     assert "failed alike, and none has a result: KeyError: 'a mistake'" in printed.stdout
     assert f"mend the code, then: scalestudy resume {stopped.address} --retry-failed" in printed.stdout

@@ -189,11 +189,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     torch.set_num_threads(worker.threads)
     precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
-    if config.batch_size > data.samples:
-        raise InputError(
-            f"batch_size: {config.batch_size} is more than the {data.samples} training examples of {config.data!r}",
-            f"choose at most {data.samples}",
-        )
+    check_batch_size(config.batch_size, data.samples, config.data)
     steps = steps_per_epoch(data.samples, config.batch_size)
 
     model = seeded_model(config, data.for_model)
@@ -241,6 +237,15 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     )
     seed_steps(config.seed, worker.rank, period=1)
     return trial
+
+
+def check_batch_size(batch_size: int, samples: int, data: str) -> None:
+    """Raise ValueError for a batch of more examples than the training set of that name has."""
+    if batch_size > samples:
+        raise InputError(
+            f"batch_size: {batch_size} is more than the {samples} training examples of {data!r}",
+            f"choose at most {samples}",
+        )
 
 
 def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Module) -> torch.optim.Optimizer:

@@ -238,14 +238,63 @@ def test_a_model_is_looked_for_where_scalestudy_is_called_and_not_beside_the_spe
         write_spec(folder, workload={"model": f"model_{folder.name}:build"})
     write_spec(there, "elsewhere.yaml", workload={"model": "model_here:build"})
     for spec in ("study.yaml", "../there/elsewhere.yaml"):
-        assert scalestudy("validate", spec, cwd=here).returncode == 0
-    refused = process("validate", "../there/study.yaml", cwd=here)
+        assert scalestudy("plan", spec, cwd=here).returncode == 0
+    refused = process("plan", "../there/study.yaml", cwd=here)
     assert refused.returncode == 2
     assert f"workload.model: 'model_there:build': there is no module 'model_there' in {here}" in refused.stderr
     assert str(there) not in refused.stderr
     assert "call scalestudy in the folder that has model_there.py, or put that folder on PYTHONPATH" in refused.stderr
     paths = os.pathsep.join([str(REPOSITORY), "../there"])
-    assert process("validate", "../there/study.yaml", cwd=here, PYTHONPATH=paths).returncode == 0
+    assert process("plan", "../there/study.yaml", cwd=here, PYTHONPATH=paths).returncode == 0
+
+
+def test_validate_imports_nothing_of_the_users(tmp_path):
+    """A module of the user's may do anything while it is imported."""
+    marking = "from pathlib import Path\nPath('imported').touch()\ndef build(num_classes, in_channels): ...\n"
+    (tmp_path / "marking.py").write_text(marking)
+    names = {"model": "marking:build", "data": "marking:build", "loss": "marking:build", "metric": "marking:build"}
+    spec = write_spec(tmp_path, workload=names, train={"schedule": "marking:build", "gradient_sync": "marking:build"})
+    done = scalestudy("validate", spec, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "names of your own were not looked up: scalestudy plan" in done.stderr
+    assert left_behind(tmp_path) == ["marking.py", "study.yaml"]
+    assert scalestudy("plan", spec, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "imported").exists(), "the module does write"
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["workload.model", "workload.loss", "workload.metric", "workload.task", "train.gradient_sync", "train.schedule"],
+)
+def test_validate_looks_at_the_form_of_a_name(tmp_path, field):
+    done = scalestudy("validate", "digits-quick", "--set", f"{field}='mine/losses.py:mean'", cwd=tmp_path)
+    assert_refused(done, 2, field, "mine/losses.py:mean")
+
+
+def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def build(num_classes, in_channels, width=8):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.Linear(8, num_classes))\n"
+    )
+    workload = {"model": "mine:build", "data": "digits", "model_args": {"width": 9}}
+    spec = write_spec(tmp_path, workload=workload, sweep=SWEEP)
+    python, *words = command("run", spec)
+    done = subprocess.run(
+        [python, "-X", "importtime", *words], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    lines = done.stderr.splitlines()
+    (refusal,) = [line for line in lines if not line.startswith(("import time:", "waiting for "))]
+    assert refusal == (
+        "workload.model: mine:build: RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x9 and 8x10); "
+        "correct it; --no-rehearsal starts the study without this check"
+    )
+    assert done.returncode == 2
+    assert any(line.startswith("waiting for a rehearsal: one step of mine:build on the CPU") for line in lines)
+    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert not loaded & {"ray", "mlflow"}
+    written = [name for name in left_behind(tmp_path) if "__pycache__" not in name]
+    assert written == ["mine.py", "study.yaml"]
 
 
 @pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("sync",)])

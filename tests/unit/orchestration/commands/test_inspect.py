@@ -12,6 +12,7 @@ from scalestudy.orchestration.commands.inspect import inspect_study
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
 
+FAULTS = "tests.unit.training.test_fault"
 TIED = {"model": "mlp", "data": "digits", "model_args": {"hidden": [8], "shared": 2, "batch_norm": True}}
 
 
@@ -78,13 +79,24 @@ def test_sizes_have_three_digits(size, text):
         ),
         ({"model": "lenet", "model_args": {"init": "zero"}}, "model_args.init: 'zero' is not known; choose one of"),
         ({"model": "lenet", "model_args": {"layers": 3}}, "unexpected keyword argument 'layers'; it takes num_classes"),
-        ({"model": "tests.support.user_models:fails_when_built"}, "LookupError: no weights for this model; correct"),
+        (
+            {"model": "tests.support.user_models:fails_when_built"},
+            r"^workload.model: .*: LookupError: no weights for this model \(user_models.py:\d+, in fails_when_",
+        ),
+        (
+            {"data": f"{FAULTS}:raises_when_loaded"},
+            r"^workload.data: .*: LookupError: .*, in raises_when_loaded\)",
+        ),
+        (
+            {"data": f"{FAULTS}:raises_when_read"},
+            r"^workload.data: .*: KeyError: 48 \(test_fault.py:\d+, in __g",
+        ),
         ({"model": "tests.support.user_models:nothing"}, "no callable 'nothing'; correct the name"),
     ],
 )
 def test_a_model_that_can_not_be_built_is_a_request_error(tmp_path, workload, message):
     with pytest.raises(RequestError, match=message) as caught:
-        inspect_study(write_spec(tmp_path, workload={"data": "digits", **workload}))
+        inspect_study(write_spec(tmp_path, workload={"model": "lenet", "data": "digits", **workload}))
     assert "\n" not in str(caught.value)
 
 

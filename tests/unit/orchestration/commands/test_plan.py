@@ -22,7 +22,7 @@ from scalestudy.orchestration.commands.plan import (
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import open_new
 from scalestudy.orchestration.study.schedule import GroupSpan, TrialSpan
-from tests.support.studies import scalestudy, write_spec
+from tests.support.studies import left_behind, scalestudy, write_spec
 from tests.support.synthetic_studies import spec_of, study_of
 
 SPEC = """
@@ -35,6 +35,16 @@ sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
 
 def two_cores():
     return [ClusterNode(node_id="a", host="a", cpus=2.0, gpus=0.0)]
+
+
+def test_a_rehearsal_tells_the_loss_of_its_step(tmp_path):
+    spec = write_spec(tmp_path)
+    done = scalestudy("plan", spec, "--rehearse", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["rehearsal"]
+    assert found["left_out"] == {}
+    assert found["steps"]["batch=64"]["loss"] == pytest.approx(2.3, abs=0.3), "log of ten classes"
+    assert left_behind(tmp_path) == ["study.yaml"]
 
 
 def test_a_forecast_from_earlier_timings():

@@ -9,6 +9,12 @@ from scalestudy.orchestration.study.origin import git_commit
 from tests.support.studies import REPOSITORY, scalestudy, write_spec
 
 
+def test_a_job_without_a_rehearsal(tmp_path):
+    asked = submission("digits-quick", [], [], tmp_path, rehearsal=False)
+    assert asked.entrypoint.endswith("run digits-quick --no-rehearsal")
+    assert "rehearsal" not in submission("digits-quick", [], [], tmp_path).entrypoint
+
+
 def test_a_spec_in_the_current_folder_travels_with_it(tmp_path):
     (tmp_path / "specs").mkdir()
     spec = write_spec(tmp_path / "specs")

@@ -1,13 +1,25 @@
-"""Whether a factorised study's model trains alike at every num_gpus."""
+"""What may refuse a study: whether a factorised one trains alike at every num_gpus, and what is rehearsed."""
+
+from contextlib import ExitStack
 
 import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import parse_study
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.study.ready import check_exact
+from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.orchestration.study import ready
+from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.opening import PreparedStudy
+from scalestudy.orchestration.study.ready import check_exact, get_ready, to_rehearse
+from scalestudy.orchestration.study.rehearsal import Rehearsal
+from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.factorised import TINY
+from tests.support.studies import write_spec
+
+TWO = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2]}
 
 MODULE = "tests.unit.training.loop.test_exactness"
 
@@ -32,7 +44,11 @@ def test_a_model_that_trains_alike_at_every_num_gpus():
         ("normalised", "layer 0 is batch normalisation", "set train.sync_batch_norm: true; or set search.method: grid"),
         ("Functional", "draws random numbers", "remove their layers; or set search.method: grid"),
         ("Centred", "depends on the other examples", "search.allow_inexact: true"),
-        ("broken", "can't be tried here: LookupError: no weights", "correct it, or set search.allow_inexact: true"),
+        (
+            "broken",
+            "LookupError: no weights for this model (test_exactness.py:",
+            "correct it, or set search.allow_inexact: true",
+        ),
     ],
 )
 def test_a_model_that_does_not(model, problem, remedy):
@@ -52,3 +68,71 @@ def test_nobody_asks_where_it_does_not_matter():
 def test_batch_normalisation_that_is_swept_is_looked_at_each_way():
     with pytest.raises(RequestError, match="batch normalisation"):
         check(f"{MODULE}:normalised", sweep=("sweep: {", "sweep: {train.sync_batch_norm: [true, false], "))
+
+
+# --- the rehearsal -------------------------------------------------------------------------------------------------
+
+
+def prepared(tmp_path, state="started", ended=(), begun=(), model="lenet"):
+    """A study of two trials, before it starts or goes on; ended, begun: the numbers of those that have."""
+    spec = read_spec(write_spec(tmp_path, workload={"model": model, "data": "digits"}, sweep=TWO))
+    plan = make_plan(spec)
+    ids = [trial.trial_id for trial in plan.trials]
+    history = History(ended={ids[each]: {} for each in ended}, open={ids[each]: TrialRecord() for each in begun})
+    return PreparedStudy(
+        spec=spec, plan=plan, folder=StudyFolder(tmp_path / "out"), study_id="x", history=history, state=state
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "begun", "rehearsed"),
+    [
+        ("started", (), (), [0, 1]),
+        ("resumed", (), (), [0, 1]),
+        ("resumed", (), (0,), []),
+        ("resumed", (0,), (), []),
+        ("extended", (0,), (), [1]),
+    ],
+)
+def test_a_study_that_has_trained_is_not_rehearsed_again(tmp_path, state, ended, begun, rehearsed):
+    study = prepared(tmp_path, state, ended, begun)
+    assert to_rehearse(study) == [study.plan.trials[each] for each in rehearsed]
+
+
+class TooFarError(Exception):
+    """What follows the rehearsal was reached."""
+
+
+@pytest.fixture
+def rehearsals(monkeypatch):
+    """The models that were rehearsed; what is left out, in words, is said."""
+    called = []
+
+    def rehearse(trials, data_root):
+        called.append(trials[0].workload["model"])
+        return Rehearsal(steps={}, left_out={"batch=64": "it takes more than 60 s"}, seconds=60.0)
+
+    def go_on(uri):
+        raise TooFarError
+
+    monkeypatch.setattr(ready, "rehearse_study", rehearse)
+    monkeypatch.setattr(ready, "resolve_address", go_on)
+    return called
+
+
+def test_what_is_left_out_is_said_and_the_study_goes_on(tmp_path, rehearsals, caplog):
+    said = []
+    with pytest.raises(TooFarError):
+        get_ready(prepared(tmp_path, model=f"{MODULE}:Plain"), None, ExitStack(), said.append)
+    assert rehearsals == [f"{MODULE}:Plain"]
+    assert said == [f"a rehearsal: one step of {MODULE}:Plain on the CPU"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "rehearsal: batch=64 left out: it takes more than 60 s"
+
+
+def test_a_rehearsal_can_be_left_out_and_is_where_all_is_built_in(tmp_path, rehearsals):
+    with pytest.raises(TooFarError):
+        get_ready(prepared(tmp_path, model=f"{MODULE}:Plain"), None, ExitStack(), rehearsal=False)
+    with pytest.raises(TooFarError):
+        get_ready(prepared(tmp_path), None, ExitStack())
+    assert rehearsals == []

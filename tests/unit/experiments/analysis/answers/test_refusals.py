@@ -63,7 +63,7 @@ def test_a_target_out_of_reach_says_how_far_the_best_came_and_what_more_of_it_co
     assert "came to 0.900 in 8 evaluations, but 0 of 2 seeds met it twice in a row; train" in once
     stopped = [{**stopped_after(trial, 4), "status": "at_target"} for trial in study_of(TEXT, law)[2]]
     cut = recommend(spec, plan, stopped, accuracy=0.99)["fastest"]["why"]
-    assert "came to 0.951 in 4 epochs, where its trainings stopped; a study with this target would tell, an" in cut
+    assert "came to 0.951 in 4 evaluations, where its trainings stopped; a study with this target would tell (" in cut
 
 
 def test_where_no_trial_can_be_compared_it_says_what_to_look_at():

@@ -1,0 +1,50 @@
+"""A module in a process of its own: its answers, its end, and what it started."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from scalestudy.orchestration.base.child import run_child
+
+PROGRAM = """
+import json, subprocess, sys, time
+order = json.load(sys.stdin)
+print("answer", flush=True)
+if order["starts"]:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print("word", file=sys.stderr)
+time.sleep(order["sleeps"])
+sys.exit(order["status"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path, monkeypatch):
+    (tmp_path / "program_of_a_test.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(limit_seconds=30.0, **order):
+    return run_child("program_of_a_test", {"starts": False, "sleeps": 0, "status": 0, **order}, limit_seconds)
+
+
+def test_what_it_answers_and_how_it_ends():
+    ended = run(status=3)
+    assert (ended.status, ended.answers, ended.said) == (3, ["answer"], "word")
+
+
+def test_a_limit_ends_it_with_all_that_it_started_and_keeps_its_answers():
+    began = time.monotonic()
+    ended = run(limit_seconds=3.0, sleeps=60, starts=True)
+    assert ended.status is None
+    assert ended.answers == ["answer"]
+    assert time.monotonic() - began < 20
+    assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)" in _read(each)]
+
+
+def _read(file):
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,221 @@
+"""The rehearsal of a study: which trainings it makes a step of, and what becomes of what it finds."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.base.child import run_child
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.study import rehearsal
+from scalestudy.orchestration.study.rehearsal import (
+    FITTING_DATA,
+    FITTING_EXAMPLES,
+    FITTING_MODELS,
+    Answer,
+    Rehearsal,
+    answer_for,
+    free_memory_bytes,
+    is_known_to_fit,
+    kinds_of,
+    rehearse_study,
+)
+from tests.support.synthetic_studies import spec_of
+from tests.support.training.helpers import make_config
+
+HERE = "tests.unit.orchestration.study.test_rehearsal"
+GRID = """
+name: x
+workload: {model: lenet, data: digits, model_args: {init: xavier}}
+sweep: {num_gpus: [1, 2], batch_size: [32, 64, 128], learning_rate: [0.1, 0.2]}
+"""
+BUILT_IN = "model: lenet, data: digits, model_args: {init: xavier}"
+
+
+def planned(text=GRID, **replaced):
+    for before, after in replaced.values():
+        text = text.replace(before, after)
+    return make_plan(spec_of(text)).trials
+
+
+def answer(model="mlp", **changes):
+    config = make_config(model=model, **changes)
+    return answer_for(config, config.batch_size, in_group=False, threads=1, memory="1 GiB")
+
+
+# --- which trainings -----------------------------------------------------------------------------------------------
+
+
+def test_trainings_that_make_the_same_mistakes_are_one_kind_of_the_smallest_batch():
+    ((name, kind),) = kinds_of(planned()).items()
+    assert name == "batch=32"
+    assert (kind.trial.batch_size, kind.largest_batch, kind.in_group) == (32, 128, False)
+    ((_, several),) = kinds_of(planned(sizes=("num_gpus: [1, 2]", "num_gpus: [2]"))).items()
+    assert several.in_group
+
+
+def test_each_combination_of_arguments_is_a_kind_by_its_name():
+    swept = (
+        "sweep: {",
+        "sweep: {workload.model_args.init: [xavier, normal], workload.data_args.image_size: [28, 14], "
+        f"train.optimizer.name: [sgd, adam, '{HERE}:build'], ",
+    )
+    kinds = kinds_of(planned(swept=swept))
+    assert len(kinds) == 2 * 2 * 2, "built-in optimizers make no mistakes"
+    assert next(iter(kinds)) == "batch=32 model.init=xavier data.image_size=28 name=sgd"
+
+
+def test_a_search_is_rehearsed_at_its_corners():
+    from scalestudy.experiments.plan.plan import corner_trials
+
+    spec = spec_of(GRID.replace("[0.1, 0.2]}", "{uniform: [0.1, 0.2]}}\nsearch: {method: tpe, samples: 4}"))
+    ((_, kind),) = kinds_of(corner_trials(spec)).items()
+    assert (kind.trial.batch_size, kind.largest_batch) == (32, 128)
+
+
+# --- when there is nothing to find ----------------------------------------------------------------------------------
+
+
+def test_the_catalogues_first_study_does_not_wait_for_a_rehearsal():
+    from scalestudy.orchestration.study.folders import read_spec
+
+    assert is_known_to_fit(make_plan(read_spec("digits-quick")).trials)
+    assert is_known_to_fit(planned())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("model: lenet", f"model: '{HERE}:build'"),
+        ("model: lenet", "model: 'torchvision:resnet18'"),
+        ("data: digits", f"data: '{HERE}:build'"),
+        ("data: digits", "data: digits, data_args: {image_size: 14}"),
+        ("init: xavier", f"init: '{HERE}:build'"),
+        ("init: xavier", "init: [xavier]"),
+        ("init: xavier", "init: xavier, layers: 3"),
+        ("workload: {", f"workload: {{loss: '{HERE}:build', "),
+        ("workload: {", f"workload: {{metric: '{HERE}:build', "),
+        ("workload: {", f"workload: {{task: '{HERE}:Build', "),
+        ("128]", "1438]"),
+        ("sweep: {", f"train: {{schedule: '{HERE}:build'}}\nsweep: {{"),
+        ("sweep: {", f"train: {{optimizer: {{name: '{HERE}:build'}}}}\nsweep: {{"),
+    ],
+)
+def test_what_is_not_built_in_or_was_not_tried_is_rehearsed(change):
+    assert not is_known_to_fit(planned(change=change))
+
+
+def built_in(name):
+    """A built-in data set; those that are downloaded have 28 × 28 pixels and ten classes, as synthetic ones."""
+    return name if name in ("digits", "synthetic") else "synthetic"
+
+
+@pytest.mark.parametrize("data", sorted({built_in(name) for name in FITTING_DATA}))
+@pytest.mark.parametrize("model", FITTING_MODELS)
+def test_what_is_known_to_fit_does(model, data):
+    """With each loss and each metric; at a batch as large as the smallest of the sets."""
+    for loss, metric in (("cross_entropy", "mse"), ("mse", "accuracy")):
+        config = make_config(
+            model=model, model_args={}, data=data, data_args={}, loss=loss, metric=metric, batch_size=4
+        )
+        said = answer_for(config, FITTING_EXAMPLES, in_group=False, threads=2, memory="")
+        assert (said.problem, said.left_out) == ("", "")
+
+
+# --- what becomes of what is found ---------------------------------------------------------------------------------
+
+
+def build(num_classes, in_channels):
+    raise LookupError("no weights\nfor this model")
+
+
+def leaves(num_classes, in_channels):
+    raise SystemExit("enough")
+
+
+def too_large(num_classes, in_channels):
+    raise MemoryError
+
+
+def on_a_gpu(num_classes, in_channels):
+    raise RuntimeError("No CUDA GPUs are available")
+
+
+def test_a_users_exception_names_its_part_its_place_and_the_way_without():
+    said = answer(f"{HERE}:build", model_args={})
+    assert said.problem.startswith(
+        f"workload.model: {HERE}:build: LookupError: no weights for this model (test_rehears"
+    )
+    assert said.problem.endswith(", in build)")
+    assert said.remedy == "correct it; --no-rehearsal starts the study without this check"
+    assert "SystemExit: enough" in answer(f"{HERE}:leaves", model_args={}).problem
+
+
+def test_a_mistake_that_is_known_has_its_own_remedy():
+    said = answer(batch_size=512)
+    assert said == Answer(
+        problem="batch_size: 512 is more than the 256 training examples of 'synthetic'", remedy="choose at most 256"
+    )
+
+
+def test_what_this_machine_can_not_do_is_left_out():
+    assert answer(f"{HERE}:too_large", model_args={}) == Answer(left_out="it takes more than 1 GiB")
+    assert answer(f"{HERE}:on_a_gpu", model_args={}).left_out == "it needs a GPU (No CUDA GPUs are available)"
+    assert answer().loss > 0
+
+
+def test_words_are_one_line():
+    steps = {"batch=8 w=8": Answer(loss=2.3025, seconds=0.1), "batch=8 w=9": Answer(loss=math.nan)}
+    left_out = dict.fromkeys((f"batch=8 w={width}" for width in range(10, 16)), "it takes more than 60 s")
+    found = Rehearsal(steps=steps, left_out=left_out, seconds=2.06)
+    assert found.words() == (
+        "rehearsal: 2.1 s, one step of batch=8 w=8 (loss 2.303), batch=8 w=9 (loss nan); "
+        "batch=8 w=10, batch=8 w=11, batch=8 w=12 and 3 more left out: it takes more than 60 s"
+    )
+    assert [step["loss"] for step in found.to_dict()["steps"].values()] == [2.3025, None]
+    assert found.to_dict()["left_out"] == left_out
+
+
+def sleeps(num_classes, in_channels):
+    import time
+
+    time.sleep(60)
+
+
+def test_a_rehearsal_that_takes_too_long_is_left_out(tmp_path):
+    trials = planned(
+        model=("model: lenet, data: digits, model_args: {init: xavier}", f"model: '{HERE}:sleeps', data: digits")
+    )
+    found = rehearse_study(trials, tmp_path, limit_seconds=0.2)
+    assert found.left_out_words() == ["batch=32 left out: it takes more than 0 s"]
+    assert found.words().startswith("rehearsal: no step was made; batch=32 left out")
+
+
+def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """A good model, then one that takes too much memory, then a wrong one, which names its arguments."""
+    text = GRID.replace(BUILT_IN, f"model: '{HERE}:by_number', data: digits")
+    trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1, 2, 3], "))).trials
+    ended = []
+    monkeypatch.setattr(rehearsal, "run_child", lambda *order: ended.append(run_child(*order)) or ended[0])
+    with pytest.raises(
+        RequestError, match=r"^batch=32 model.number=2: workload.model: .*: KeyError: 2 \(test_rehearsal"
+    ):
+        rehearse_study(trials, tmp_path)
+    good, large, wrong = (Answer(**json.loads(line)) for line in ended[0].answers)
+    assert good.loss > 0
+    assert large.left_out.startswith("it takes more than half of the free memory, ")
+    assert wrong.problem, "after it no other is tried"
+
+
+def by_number(num_classes, in_channels, number):
+    from scalestudy.training.models import MLP
+
+    print("a user's word")
+    return {0: MLP, 1: _most_of_memory}[number](num_classes, in_channels)
+
+
+def _most_of_memory(num_classes, in_channels):
+    """More than a rehearsal may have, and no more than the machine has."""
+    return torch.empty(int(0.7 * (free_memory_bytes() or 2**40)), dtype=torch.uint8)

@@ -1,0 +1,325 @@
+"""A rehearsal: each mistake of a user's is one clear error, and nothing else is."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from docs.examples import tagger
+from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.rehearsal import rehearse
+from tests.support.training.helpers import ALONE, make_config
+from tests.support.training.tasks import HERE as TASKS_MODULE
+from tests.support.training.tasks import TASKS, Examples, task_config
+
+HERE = "tests.unit.training.loop.test_rehearsal"
+
+
+def rehearsed(config, largest_batch=None, **how):
+    return rehearse(config, ALONE, largest_batch or config.batch_size, **how)
+
+
+def with_task(name, **changes):
+    """The examples' task with a mistake."""
+    return task_config("examples", task=f"{HERE}:{name}", **changes)
+
+
+# --- what a user can get wrong -------------------------------------------------------------------------------------
+
+
+class MeanOfExamples(Examples):
+    def loss(self, outputs, batch):
+        return nn.functional.cross_entropy(outputs, batch[1]), len(outputs)
+
+
+class MeanOfWords(tagger.Tagging):
+    def loss(self, logits, batch):
+        total, weight = super().loss(logits, batch)
+        return total / weight, weight
+
+
+class WeightOfOne(Examples):
+    def loss(self, outputs, batch):
+        return super().loss(outputs, batch)[0], 1
+
+
+class OncePerBatch(Examples):
+    """A term that does not grow with the batch."""
+
+    def loss(self, outputs, batch):
+        total, weight = super().loss(outputs, batch)
+        return total + 10.0, weight
+
+
+class OfFloats(Examples):
+    def loss(self, outputs, batch):
+        total, weight = super().loss(outputs, batch)
+        return total.item(), weight
+
+
+class Single(Examples):
+    def loss(self, outputs, batch):
+        return super().loss(outputs, batch)[0]
+
+
+class WithGradients(Examples):
+    def __init__(self):
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def evaluate(self, outputs, batch):
+        return {**super().evaluate(outputs, batch), "scale": self.scale}
+
+
+class AsList(Examples):
+    def evaluate(self, outputs, batch):
+        return [len(outputs)]
+
+
+class Growing(Examples):
+    """A sum of one number for each example."""
+
+    def evaluate(self, outputs, batch):
+        return {**super().evaluate(outputs, batch), "each": outputs.argmax(dim=1)}
+
+
+class AsPercentText(Examples):
+    def finish(self, sums):
+        return {"accuracy": "12 %"}
+
+
+class Misspelt(Examples):
+    def finish(self, sums):
+        return {"accuracy": sums["hit"] / sums["count"]}
+
+
+def averaged(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def too_narrow(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+
+
+def unfitting(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, num_classes))
+
+
+class Unused(nn.Sequential):
+    def __init__(self, num_classes, in_channels):
+        super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self[1](self[0](inputs))
+
+
+def no_sgd(model, learning_rate):
+    return None
+
+
+MISTAKES = {
+    "a mean": (
+        with_task("MeanOfExamples"),
+        r"^task: loss gave .* as the sum of 8 examples, and .*; return the sum over",
+    ),
+    "a mean over words": (task_config("tagger", task=f"{HERE}:MeanOfWords"), r"^task: loss gave .* as the sum of 8"),
+    "the mean of a part": (
+        task_config("tagger", task=f"{TASKS_MODULE}:MeanOfAPart"),
+        r"^task: loss gave .* as the sum of 8 examples",
+    ),
+    "a weight of 1": (
+        with_task("WeightOfOne"),
+        r"^task: loss gave 1 as the weight of 8 examples, and 1, not 2, of the same ones twice; return what the sum is",
+    ),
+    "a term that counts once": (
+        with_task("OncePerBatch"),
+        r"^task: .* as the sum .*multiply by the weight what counts",
+    ),
+    "a float": (with_task("OfFloats"), r"^task: loss gave a float as its sum; return \(sum, weight\)"),
+    "no pair": (with_task("Single"), r"^task: loss gave a Tensor; return \(sum, weight\)"),
+    "weight 0": (
+        task_config("examples", task=f"{TASKS_MODULE}:Weightless"),
+        r"^task: the weights of a batch sum to 0; ",
+    ),
+    "weight NaN": (
+        task_config("examples", task=f"{TASKS_MODULE}:NanWeighing"),
+        r"^task: .* weight that is not finite; ",
+    ),
+    "gradients": (with_task("WithGradients"), r"^task: evaluate gave 'scale' as a tensor with gradients; detach it"),
+    "a list": (with_task("AsList"), r"^task: evaluate gave a list; return a dict of sums by name"),
+    "another shape": (
+        with_task("Growing", data=f"{HERE}:nine"),
+        r"^task: evaluate gave 'each' the shapes \(4,\) and \(3,\)",
+    ),
+    "no number": (with_task("AsPercentText"), r"^task: finish gave 'accuracy' as a str; return one number a metric"),
+    "a metric that is not returned": (
+        task_config("examples", metric="f1"),
+        r"^workload.metric: 'f1' is not what finish returns: accuracy; name one of these",
+    ),
+    "a loss that is a mean": (
+        make_config(loss=f"{HERE}:averaged"),
+        r"^loss: .* values of shape \(\) for 32 examples; ",
+    ),
+    "a batch larger than the data": (make_config(batch_size=512), r"^batch_size: 512 is more than the 256 training ex"),
+    "an unknown argument": (make_config(model_args={"layers": 3}), r"^model_args: 'mlp': .* 'layers'; it takes num_"),
+    "a wrong value": (
+        make_config(model="lenet", model_args={"init": "zero"}),
+        "^model_args.init: 'zero' is not known;",
+    ),
+    "an unknown argument of the data": (
+        make_config(data_args={"count": 3}),
+        r"^data_args: 'synthetic': .* 'count'; it",
+    ),
+    "too few outputs": (
+        make_config(model=f"{HERE}:too_narrow", model_args={}),
+        r"^model: outputs \(32, 3\) do not fit 10 classes; make its last layer give 10",
+    ),
+    "data of another shape": (
+        make_config(model="lenet", model_args={}, data="synthetic_linear", loss="mse", metric="mse"),
+        r"^data: examples of shape \[2\] are not images \[C, H, W\], which this model takes; ",
+    ),
+    "a parameter that takes no part": (
+        make_config(model=f"{HERE}:Unused", model_args={}),
+        r"^model: spare.weight, spare.bias took no part in the loss of the first batch; use them",
+    ),
+    "no optimizer": (
+        make_config(optimizer=OptimizerConfig(name=f"{HERE}:no_sgd")),
+        r"^optimizer.name: .* gave a NoneType; return a torch optimizer",
+    ),
+}
+
+
+def nine(root):
+    """Seven test examples: parts of four and three."""
+    from scalestudy.training.data import Splits
+
+    numbers = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Splits.from_tensors((numbers, numbers[:, :3].argmax(dim=1)), (numbers[:7], numbers[:7, :3].argmax(dim=1)))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_error(mistake):
+    config, said = MISTAKES[mistake]
+    with pytest.raises(InputError, match=said):
+        rehearsed(config)
+
+
+def test_the_largest_batch_of_a_study_is_told():
+    assert rehearsed(make_config(), largest_batch=256).loss > 0
+    with pytest.raises(InputError, match=r"^batch_size: 512 is more than the 256 .*; choose at most 256"):
+        rehearsed(make_config(), largest_batch=512)
+
+
+def test_what_a_users_code_raises_is_handed_on():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        rehearsed(make_config(model=f"{HERE}:unfitting", model_args={}))
+    with pytest.raises(KeyError, match="hit"):
+        rehearsed(with_task("Misspelt"))
+
+
+# --- what is no mistake --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_good_task(name):
+    found = rehearsed(task_config(name))
+    assert found.loss > 0
+    assert found.seconds > 0
+
+
+class AsksItsRank(nn.Linear):
+    def __init__(self, *facts):
+        super().__init__(784, 10)
+        self.rank = dist.get_rank()
+
+    def forward(self, inputs):
+        return super().forward(inputs.flatten(1))
+
+
+def test_code_that_only_several_workers_run_finds_a_process_group():
+    config = make_config(model=f"{HERE}:AsksItsRank", model_args={})
+    assert rehearsed(config, in_group=True).loss > 0
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="process group has not been initialized"):
+        rehearsed(config)
+
+
+def test_the_step_is_the_first_of_the_training():
+    """The same loss as by hand, over the first batch in the order of the trial's seed."""
+    from scalestudy.training.loop.trial import start_trial
+
+    config = make_config(seed=3)
+    trial = start_trial(config, ALONE)
+    total, weight = trial.shard_loss(next(trial.shards(epoch=1)))
+    assert rehearsed(config).loss == pytest.approx(total.item() / weight, rel=1e-6)
+
+
+def infinite(outputs, targets):
+    return outputs.sum(dim=1) * math.inf
+
+
+def test_a_loss_that_is_not_finite_is_a_result_and_no_mistake():
+    assert math.isnan(rehearsed(make_config(loss=f"{HERE}:infinite")).loss)
+
+
+class Centred(nn.Linear):
+    """Mixes the examples of a batch, which a study may compare."""
+
+    def __init__(self):
+        super().__init__(6, 3, dtype=torch.float64)
+
+    def forward(self, inputs):
+        return super().forward(inputs - inputs.mean(dim=0))
+
+
+class Drawing(Centred):
+    """Draws a random number for each example, also in an evaluation."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) * 20 * torch.rand(len(inputs), 1, dtype=inputs.dtype)
+
+
+@pytest.mark.parametrize("model", ["Centred", "Drawing"])
+def test_a_model_that_mixes_examples_or_draws_is_not_taken_for_a_mean(model):
+    assert rehearsed(task_config("examples", model=f"{HERE}:{model}")).loss > 0
+
+
+class Recall(Examples):
+    """Of a class that the first test examples do not have."""
+
+    def evaluate(self, outputs, batch):
+        there = batch[1] == 2
+        return {"found": (outputs.argmax(dim=1)[there] == 2).sum(), "there": there.sum()}
+
+    def finish(self, sums):
+        return {"accuracy": sums["found"] / sums["there"]}
+
+
+def sorted_by_class(root):
+    from scalestudy.training.data import Splits
+
+    numbers = torch.randn(60, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    classes = numbers[:, :3].argmax(dim=1)
+    order = classes.argsort()
+    return Splits.from_tensors((numbers, classes), (numbers[order], classes[order]))
+
+
+def test_a_metric_that_needs_more_than_the_first_examples():
+    assert rehearsed(with_task("Recall", data=f"{HERE}:sorted_by_class")).loss > 0
+
+
+def test_what_this_machine_lacks_or_what_takes_long_is_not_rehearsed():
+    config = replace(make_config(), precision="bf16", compile=True, channels_last="auto", shards=(3.0, 1.0))
+    assert rehearsed(config).loss > 0
+
+
+def test_nobody_s_random_numbers_change():
+    torch.manual_seed(5)
+    before = torch.rand(3)
+    torch.manual_seed(5)
+    rehearsed(make_config())
+    assert torch.equal(torch.rand(3), before)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
 from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
@@ -133,7 +133,8 @@ class _Steps:
             # the mean of a normal distribution above the steps that were made in vain
             middle, noise = found.mean[where], found.noise
             beyond = np.clip((values - middle) / noise, -5, 5)
-            expected = middle + noise * stats.norm.pdf(beyond) / stats.norm.sf(beyond)
+            density = np.exp(-(beyond**2) / 2) / math.sqrt(2 * math.pi)
+            expected = middle + noise * density / special.ndtr(-beyond)
             found = shrink(np.where(arrived_, values, np.maximum(expected, values)), where, law, groups)
         return cls(pooled=pooled, places=places, found=found, able=able)
 

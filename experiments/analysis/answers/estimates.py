@@ -45,6 +45,18 @@ class Times:
     draws: Vector
     learnt: Vector
 
+    @classmethod
+    def joined(cls, parts: Sequence["Times"]) -> "Times":
+        """The times of several combinations as those of one. A single one is not copied."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            labels=tuple(label for part in parts for label in part.labels),
+            mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
+            draws=np.hstack([part.draws for part in parts]) if parts else np.empty((0, 0)),
+            learnt=np.hstack([part.learnt for part in parts]) if parts else np.empty((0, 0)),
+        )
+
 
 def estimate_times(
     cells: Sequence[Cell],
@@ -68,11 +80,14 @@ def estimate_times(
     learnt, timed = (np.array([part.place(cell) for cell in known]) for part in (steps, seconds))
     later = np.array([steps.later(cell) for cell in known])
     warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
-    learnt_draws = steps.found.draws(learnt, DRAWS, generator) + later
+    learnt_draws = steps.found.draws(learnt, DRAWS, generator)
+    learnt_draws += later
+    draws = seconds.found.draws(timed, DRAWS, generator)
+    draws += learnt_draws
     return Times(
         labels=tuple(cell.label for cell in known),
         mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
-        draws=np.logaddexp(learnt_draws + seconds.found.draws(timed, DRAWS, generator), warm_up),
+        draws=np.logaddexp(draws, warm_up, out=draws),
         learnt=learnt_draws,
     )
 

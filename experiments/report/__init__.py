@@ -26,35 +26,12 @@ from scalestudy.experiments.study.folder import StudyFolder
 __all__ = ["draw", "write_report"]
 
 
-def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
-    """Reads spec.yaml, plan.json and trials.jsonl. Writes summary.json, figures/*.png and report.html, its result.
-
-    wall_seconds: of the whole study. None keeps that of an earlier summary.json, or else takes it from the trials' own
-    times. include_flagged: fit laws also to timings whose flags say that they were disturbed.
-
-    Raises OSError if a file is missing, ValueError if one can't be read.
-    """
-    with _without_garbage_collection():
-        wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
-        study = AnalysedStudy.of(folder, wall, include_flagged=include_flagged)
-        figures = draw(study.cells, study.summary)
-        for figure in figures:
-            if figure.png is not None:
-                folder.write_bytes(folder.figure_file(figure.name), figure.png)
-            else:
-                folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
-        folder.write_json(folder.summary_file, study.summary)
-        page = render_page(study.summary, figures, study.spec_yaml, study.page_data())
-        folder.write_text(folder.report_file, page)
-        return folder.report_file
-
-
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """Switches off Python's garbage collector.
 
     The records of a large study are millions of objects without cycles. Searching them again and again takes a quarter
-    of the report's time.
+    of the report's time. As a decorator it ends when they are freed, so that they are not searched then either.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -63,6 +40,29 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@_without_garbage_collection()
+def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
+    """Reads spec.yaml, plan.json and trials.jsonl. Writes summary.json, figures/*.png and report.html, its result.
+
+    wall_seconds: of the whole study. None keeps that of an earlier summary.json, or else takes it from the trials' own
+    times. include_flagged: fit laws also to timings whose flags say that they were disturbed.
+
+    Raises OSError if a file is missing, ValueError if one can't be read.
+    """
+    wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
+    study = AnalysedStudy.of(folder, wall, include_flagged=include_flagged)
+    figures = draw(study.cells, study.summary)
+    for figure in figures:
+        if figure.png is not None:
+            folder.write_bytes(folder.figure_file(figure.name), figure.png)
+        else:
+            folder.delete(folder.figure_file(figure.name))  # an earlier report may have drawn it
+    folder.write_json(folder.summary_file, study.summary)
+    page = render_page(study.summary, figures, study.spec_yaml, study.page_data())
+    folder.write_text(folder.report_file, page)
+    return folder.report_file
 
 
 def draw(cells: Sequence[Cell], summary: Mapping[str, Any]) -> list[Drawn]:

@@ -8,6 +8,7 @@ from scalestudy.experiments.analysis.answers.summary import summarise_cells
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.records import usable
 from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
@@ -36,7 +37,7 @@ class AnalysedStudy:
         """
         spec_yaml = folder.spec_file.read_text("utf-8")
         spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-        plan, trials = folder.read_plan(), folder.read_trials()
+        plan, trials = folder.read_plan(), usable(folder.read_trials())
         cells = gather(plan, trials, StudyMetric.of(spec.workload))
         by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
         summary = summarise_cells(

@@ -166,8 +166,8 @@ def _answer(
     seconds, low, high, reached, seeds: one entry a cell, of its time to the target. roles: place of the recommended,
     fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
     """
-    found = summary["recommendation"]
-    if list(spec.targets.accuracy) != [times.target]:
+    found = {**summary["recommendation"], "missed_targets": []}
+    if found["target"] != times.target:
         found = choose(spec, cells, summary["cells"], summary["timings"], {times.target: times})
     intervals = [row["interval"] or {} for row in times.rows]
     return {

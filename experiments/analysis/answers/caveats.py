@@ -91,13 +91,14 @@ def _edges(cells: Sequence[Cell], key: str, *besides: str) -> dict[str, Edge]:
         if cell.with_status(TUNED):
             place, value = places[cell.label]
             tried.setdefault(place, set()).add(value)
+    ends = {place: (min(values), max(values)) for place, values in tried.items()}
     edges: dict[str, Edge] = {}
     for label, (place, value) in places.items():
-        others = tried.get(place, set())
-        if others <= {value}:
+        lowest, highest = ends.get(place, (value, value))
+        if lowest == value == highest:
             edges[label] = "only"
-        elif value <= min(others):
+        elif value <= lowest:
             edges[label] = "lowest"
-        elif value >= max(others):
+        elif value >= highest:
             edges[label] = "highest"
     return edges

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
 from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
@@ -45,6 +45,18 @@ class Times:
     draws: Vector
     learnt: Vector
 
+    @classmethod
+    def joined(cls, parts: Sequence["Times"]) -> "Times":
+        """The times of several combinations as those of one. A single one is not copied."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            labels=tuple(label for part in parts for label in part.labels),
+            mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
+            draws=np.hstack([part.draws for part in parts]) if parts else np.empty((0, 0)),
+            learnt=np.hstack([part.learnt for part in parts]) if parts else np.empty((0, 0)),
+        )
+
 
 def estimate_times(
     cells: Sequence[Cell],
@@ -68,11 +80,14 @@ def estimate_times(
     learnt, timed = (np.array([part.place(cell) for cell in known]) for part in (steps, seconds))
     later = np.array([steps.later(cell) for cell in known])
     warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
-    learnt_draws = steps.found.draws(learnt, DRAWS, generator) + later
+    learnt_draws = steps.found.draws(learnt, DRAWS, generator)
+    learnt_draws += later
+    draws = seconds.found.draws(timed, DRAWS, generator)
+    draws += learnt_draws
     return Times(
         labels=tuple(cell.label for cell in known),
         mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
-        draws=np.logaddexp(learnt_draws + seconds.found.draws(timed, DRAWS, generator), warm_up),
+        draws=np.logaddexp(draws, warm_up, out=draws),
         learnt=learnt_draws,
     )
 
@@ -133,7 +148,8 @@ class _Steps:
             # the mean of a normal distribution above the steps that were made in vain
             middle, noise = found.mean[where], found.noise
             beyond = np.clip((values - middle) / noise, -5, 5)
-            expected = middle + noise * stats.norm.pdf(beyond) / stats.norm.sf(beyond)
+            density = np.exp(-(beyond**2) / 2) / math.sqrt(2 * math.pi)
+            expected = middle + noise * density / special.ndtr(-beyond)
             found = shrink(np.where(arrived_, values, np.maximum(expected, values)), where, law, groups)
         return cls(pooled=pooled, places=places, found=found, able=able)
 

@@ -115,7 +115,7 @@ def choose(
     options = reached[target] if target is not None else []
     missed = [each for each in hardest_first[::-1] if all(row["measured_seconds"] is None for row in rows[each])]
     choosing = _Choosing(spec, within, cells, cell_rows, timings)
-    found: dict[str, Figure]
+    found: dict[str, Figure] = {}
     settle = None
     too_easy = bool(options) and all(option["upper_bound"] for option in options)
     if target is not None and choosing.compared and not too_easy:
@@ -126,7 +126,9 @@ def choose(
             "fastest": ratios.fastest,
             "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
-        found = {role: choosing.choice(option, ratios, role) for role, option in chosen.items()}
+        for role, option in chosen.items():
+            same = role == "fastest" and option is chosen["recommended"]  # told apart from the others by the same times
+            found[role] = found["recommended"] if same else choosing.choice(option, ratios, role)
         settle = choosing.settle(ratios)
     else:
         why = why_none(metric, within, cells, cell_rows, by_target, reached=target, max_gpus=max_gpus)

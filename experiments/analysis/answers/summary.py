@@ -56,8 +56,9 @@ def summarise(
     trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None if it
     is unknown. include_flagged: fit laws also to timings whose flags say that they were disturbed.
     """
-    cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    return summarise_cells(spec, plan, trials, cells, wall_seconds, include_flagged=include_flagged)
+    chosen = usable(trials)
+    cells = gather(plan, chosen, StudyMetric.of(spec.workload))
+    return summarise_cells(spec, plan, chosen, cells, wall_seconds, include_flagged=include_flagged)
 
 
 def summarise_cells(
@@ -71,7 +72,8 @@ def summarise_cells(
     by_target: Mapping[float, TargetTimes] | None = None,
 ) -> dict[str, Any]:
     """`summarise` for cells that `gather` has made already. by_target: from `times_to`, if made already too."""
-    lines, trials = trials, usable(trials)
+    trials = usable(trials)
+    lines = trials.lines
     metric = StudyMetric.of(spec.workload)
     rows = [cell_row(cell) for cell in cells]
     if spec.train.unit == "steps":

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from scalestudy.experiments.analysis.laws.outliers import ENOUGH_REPEATS, clipped, without_outliers
 
@@ -127,7 +127,7 @@ class Fit:
     @cached_property
     def quantile(self) -> float:
         """Student's t by which a standard error becomes half an interval."""
-        return float(stats.t.ppf((1 + LEVEL) / 2, self.spare))
+        return float(special.stdtrit(self.spare, (1 + LEVEL) / 2))
 
 
 def unknown(value: float, why: str) -> Estimate:
@@ -260,7 +260,7 @@ def _noise(between: float, within: float, places: int, repeats: int, least: floa
         return 0.0, 0, False
     if places > 0 and repeats > 0:
         ratio = (between / places) / max(within / repeats, least**2)
-        if ratio > stats.f.ppf(MISFIT_LEVEL, places, repeats):
+        if ratio > special.fdtri(places, repeats, MISFIT_LEVEL):
             return between / places, places, True
     return (between + within) / (places + repeats), places + repeats, False
 

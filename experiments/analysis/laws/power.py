@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, NoLawError
 
@@ -69,11 +69,11 @@ def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike) -> PowerLaw:
     slope = float(centred @ along) / spread
     residuals = along - along.mean() - slope * centred
     spare = len(across) - 2
-    by_scatter = stats.t.ppf((1 + LEVEL) / 2, spare) * math.sqrt(float(residuals @ residuals) / spare / spread)
+    by_scatter = special.stdtrit(spare, (1 + LEVEL) / 2) * math.sqrt(float(residuals @ residuals) / spare / spread)
     shifts = np.abs(centred) / spread * np.asarray(widths, dtype=float)  # of the slope, over the range of each value
     by_range = shifts.sum() / 2
     if len(across) > LEAST_POINTS:
-        by_range = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(float(shifts @ shifts) / 12)
+        by_range = special.ndtri((1 + LEVEL) / 2) * math.sqrt(float(shifts @ shifts) / 12)
     return PowerLaw(
         exponent=_estimate(slope, float(max(by_scatter, by_range))),
         factor=math.exp(float(along.mean()) - slope * float(across.mean())),
@@ -109,7 +109,7 @@ def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike) -> Estimate |
     if len(above) < LEAST_PAIRS:
         return Estimate(value=value, low=None, high=None, identified=False, why="one measurement has no scatter")
     covariance = np.cov(above / above.mean(), below / below.mean()) / len(above)
-    squared = float(stats.t.ppf((1 + LEVEL) / 2, len(above) - 1)) ** 2
+    squared = float(special.stdtrit(len(above) - 1, (1 + LEVEL) / 2)) ** 2
     # of R/value, by means of 1: (1 − t²s_bb) R² − 2 (1 − t²s_ab) R + (1 − t²s_aa) ≤ 0
     second, first, last = 1 - squared * covariance[[1, 0, 0], [1, 1, 0]]
     if second <= 0:

@@ -186,7 +186,12 @@ class Cell:
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     """Parameters as a canonical string. without: keys that are left out."""
-    return json.dumps({key: value for key, value in params.items() if key not in without}, sort_keys=True)
+    return _canonical({key: value for key, value in params.items() if key not in without})
+
+
+_canonical = json.JSONEncoder(
+    sort_keys=True
+).encode  # `json.dumps` would make an encoder for each of many thousand keys
 
 
 def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:

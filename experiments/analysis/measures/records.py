@@ -52,7 +52,11 @@ class Epochs(list[Mapping[str, Any]]):
 
 
 class Usable(list[Trial]):
-    """Lines that `usable` has chosen already."""
+    """What `usable` has chosen. lines: all that it chose from."""
+
+    def __init__(self, lines: Sequence[Trial]) -> None:
+        super().__init__()
+        self.lines = lines
 
 
 def usable(trials: Sequence[Trial]) -> Usable:
@@ -70,14 +74,15 @@ def usable(trials: Sequence[Trial]) -> Usable:
     complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
     trainings = [trial for trial in without_timing_runs(complete) if trial["status"] in TIMED]
     warmed = {step_key(each["params"]) for each in trainings if len(epochs_of(each).with_time) >= EPOCHS_WITHOUT_FIRST}
+    places = [(_like(trial), nodes_of(trial)) for trial in complete]
     fewest: dict[str, int] = {}
-    for trial in complete:
+    for trial, (like, nodes) in zip(complete, places, strict=True):
         if trial["status"] in TIMED and epochs_of(trial).with_time:
-            fewest[_like(trial)] = min(nodes_of(trial), fewest.get(_like(trial), nodes_of(trial)))
-    marked = Usable()
-    for trial in complete:
+            fewest[like] = min(nodes, fewest.get(like, nodes))
+    marked = Usable(trials)
+    for trial, (like, nodes) in zip(complete, places, strict=True):
         without_first = trial["status"] in CUT and step_key(trial["params"]) in warmed
-        more_nodes = nodes_of(trial) > fewest.get(_like(trial), nodes_of(trial))
+        more_nodes = nodes > fewest.get(like, nodes)
         marks = {WITHOUT_FIRST: without_first, ON_MORE_NODES: more_nodes}
         marked.append({**trial, **{key: True for key, told in marks.items() if told}})
     return marked
@@ -151,7 +156,8 @@ def _timed_places(trial: Trial, epochs: Epochs) -> list[int]:
 
 def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
     """The metric after each epoch that has it."""
-    values = [finite(epoch.get(metric.key)) for epoch in epochs_of(trial)]
+    key = metric.key
+    values = [finite(epoch.get(key)) for epoch in epochs_of(trial)]
     return [value for value in values if value is not None]
 
 
@@ -172,9 +178,9 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
     Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch; None: as measured.
     """
     points: list[tuple[float, float]] = []
-    elapsed = 0.0
+    elapsed, key = 0.0, metric.key
     for epoch in epochs_of(trial):
-        seconds, value = positive(epoch.get("train_seconds")), finite(epoch.get(metric.key))
+        seconds, value = positive(epoch.get("train_seconds")), finite(epoch.get(key))
         seconds = seconds if seconds is None or epoch_seconds is None else epoch_seconds
         if seconds is None:
             break

@@ -137,24 +137,24 @@ def trainings_of(cells: Iterable[Cell]) -> list[Training]:
 
 
 def _training(cell: Cell, trial: Trial) -> Training:
-    epochs = epochs_of(trial)
-    steps_of_each = [steps_of(epoch, cell.batch_size) for epoch in epochs]
+    epochs, batch_size, key = epochs_of(trial), cell.batch_size, cell.metric.key
+    steps_of_each = [steps_of(epoch, batch_size) for epoch in epochs]
     curve: list[tuple[float, float]] = []  # up to the first epoch whose steps are unknown
     made = 0.0
     for epoch, steps in zip(epochs, steps_of_each, strict=True):
-        value = finite(epoch.get(cell.metric.key))
+        value = finite(epoch.get(key))
         if steps is None:
             break
         made += steps
         if value is not None:
             curve.append((made, value))
 
-    examples_per_step = float(cell.batch_size)
+    examples_per_step = float(batch_size)
     counts = [positive(epoch.get("samples")) for epoch in epochs]
     known = [(samples, steps) for samples, steps in zip(counts, steps_of_each, strict=True) if samples and steps]
     if known:
         mean = math.fsum(samples for samples, _ in known) / math.fsum(steps for _, steps in known)
-        examples_per_step = min(max(mean, 1.0), float(cell.batch_size))
+        examples_per_step = min(max(mean, 1.0), float(batch_size))
 
     noises = [
         (squared, trace, steps or 0.0)
@@ -165,7 +165,7 @@ def _training(cell: Cell, trial: Trial) -> Training:
     squares, traces, noise_steps = zip(*noises, strict=True) if noises else ((), (), ())
     return Training(
         num_gpus=cell.num_gpus,
-        batch_size=cell.batch_size,
+        batch_size=batch_size,
         rate=float(cell.params["learning_rate"]),
         seed=int(trial["params"]["seed"]),
         curve=tuple(curve),

@@ -94,7 +94,7 @@ def _cells(costs: list[Cost]) -> list[str]:
 
 def main() -> None:
     """Prints the table as Markdown."""
-    from tests.bench import table
+    from tests.support.tables import table
 
     print(table(HEADER, strategy_rows()))
 

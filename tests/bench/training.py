@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import math
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from scipy.special import stdtrit
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.data import Splits
 from scalestudy.training.data.files import default_root
 from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
@@ -35,6 +40,7 @@ from tests.support.gloo import GlooPool, gloo_pool
 
 CPU = torch.device("cpu")
 REPEATS = 3
+PAIRS = 20  # of our loop and one written by hand, by turns
 EXAMPLES = 60 * 256  # of Fashion-MNIST, an epoch of a timed run
 SEEDS = range(5)
 ACCURACY_EPOCHS = 2
@@ -178,46 +184,165 @@ def our_accuracy(seed: int, way: dict[str, Any]) -> float:
 # --- a DDP loop written by hand -----------------------------------------------------------------------------------
 
 
-def hand_written_rate(worker: Worker, config: TrainConfig) -> float:
+@dataclass(frozen=True)
+class Contest:
+    """A training of ours and the same by hand. steps: of a run, its first ones left out."""
+
+    config: TrainConfig
+    steps: int
+    model: Callable[[], nn.Module]
+    loss: Callable[[nn.Module, Any], torch.Tensor]  # of (module, batch): the mean that is trained
+
+
+def lenet_contest(batch_size: int, steps: int) -> Contest:
+    """A pair of tensors, the fast path."""
+    data = {"train_samples": batch_size * steps, "test_samples": 64}
+    return Contest(
+        config=config_of(batch_size=batch_size, data_args=data),
+        steps=steps,
+        model=lambda: LeNet(10, 1),
+        loss=lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]),
+    )
+
+
+def dict_contest(batch_size: int, steps: int) -> Contest:
+    """A task whose batches are dicts, with a second loss term."""
+    here = "tests.bench.training"
+    return Contest(
+        config=config_of(
+            model=f"{here}:two_heads",
+            data=f"{here}:dict_data",
+            task=f"{here}:DigitsAndInk",
+            data_args={"train_samples": batch_size * steps},
+            batch_size=batch_size,
+        ),
+        steps=steps,
+        model=two_heads,
+        loss=lambda module, batch: digit_and_ink(module(batch["image"]), batch).mean(),
+    )
+
+
+def dict_data(root: str, train_samples: int) -> Splits:
+    """Images {"image": (n, 1, 28, 28), "digit": (n,), "ink": (n,)}."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> dict[str, torch.Tensor]:
+        image = torch.rand(count, 1, 28, 28, generator=generator)
+        digit = torch.randint(10, (count,), generator=generator)
+        return {"image": image, "digit": digit, "ink": image.mean(dim=(1, 2, 3))}
+
+    return Splits.from_tensors(draw(train_samples), draw(64))
+
+
+def two_heads() -> nn.Module:
+    """Ten numbers for the digit, one for the ink."""
+    return LeNet(11, 1)
+
+
+def digit_and_ink(outputs: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of each example, (N,)."""
+    digit = F.cross_entropy(outputs[:, :10], batch["digit"], reduction="none")
+    return digit + 0.1 * (outputs[:, 10] - batch["ink"]).square()
+
+
+class DigitsAndInk:
+    """The task of `dict_contest`."""
+
+    def forward(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        outputs: torch.Tensor = model(batch["image"])
+        return outputs
+
+    def loss(self, outputs: torch.Tensor, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
+        return digit_and_ink(outputs, batch).sum(), len(outputs)
+
+    def evaluate(self, outputs: torch.Tensor, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+        return {"hits": (outputs[:, :10].argmax(dim=1) == batch["digit"]).sum(), "count": len(outputs)}
+
+    def finish(self, sums: dict[str, Any]) -> dict[str, float]:
+        return {"accuracy": sums["hits"] / sums["count"]}
+
+
+CONTESTS: dict[str, Callable[[], Contest]] = {
+    "LeNet, batch 256": lambda: lenet_contest(256, 40),
+    "LeNet, batch 64": lambda: lenet_contest(64, 120),
+    "LeNet, batch 8": lambda: lenet_contest(8, 500),
+    "dict, batch 256": lambda: dict_contest(256, 40),
+}
+
+
+def hand_written_rate(worker: Worker, contest: Contest) -> float:
     """Examples a second of a plain DDP loop over the same tensors, its first three steps left out."""
-    splits = load_splits(config, worker.device)
+    config, steps = contest.config, contest.steps
+    examples = load_splits(config, worker.device).train
     seed_parameters(config.seed)
-    model = LeNet(10, 1)
+    model = contest.model()
     module = DistributedDataParallel(model, gradient_as_bucket_view=True) if worker.world_size > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), config.learning_rate, fused=True)
-    loss = nn.CrossEntropyLoss()
     share = config.batch_size // worker.world_size
-    order, steps = epoch_order(EXAMPLES, config.seed, 1), EXAMPLES // config.batch_size
+    order = epoch_order(steps * config.batch_size, config.seed, 1)
     started = 0.0
     for step in range(steps):
         if step == config.warm_up_steps:
             started = time.perf_counter()
         first = step * config.batch_size + worker.rank * share
-        chosen = order[first : first + share]
-        inputs, targets = splits.train_inputs.index_select(0, chosen), splits.train_targets.index_select(0, chosen)
+        batch = rows_of(examples, order[first : first + share])
         optimizer.zero_grad()
-        loss(module(inputs), targets).backward()
+        contest.loss(module, batch).backward()
         optimizer.step()
     return (steps - config.warm_up_steps) * config.batch_size / (time.perf_counter() - started)
 
 
-def both_rates(worker: Worker, batch_size: int) -> list[float]:
-    """Median rates of our loop and of the hand-written one, in turn."""
-    config = config_of(batch_size=batch_size)
-    runs = {"ours": lambda: rate_of(config, worker), "theirs": lambda: hand_written_rate(worker, config)}
-    return list(in_turn(runs).values())
+def rows_of(examples: Any, chosen: torch.Tensor) -> Any:
+    """A batch of a dict or a pair of tensors, as people write it."""
+    if isinstance(examples, dict):
+        return {name: tensor[chosen] for name, tensor in examples.items()}
+    return tuple(tensor[chosen] for tensor in examples)
 
 
-def against_ddp(ranks: GlooPool) -> list[list[str]]:
-    """A row a world size and batch: our examples a second, the hand-written loop's, the ratio."""
+def pairs_of_rates(worker: Worker, name: str, pairs: int) -> list[tuple[float, float]]:
+    """(ours, the hand-written loop's) rate of each pair; which is first alternates. The first pair is thrown away."""
+    contest = CONTESTS[name]()
+    found = []
+    for number in range(pairs + 1):
+        if number % 2:
+            theirs, ours = hand_written_rate(worker, contest), rate_of(contest.config, worker)
+        else:
+            ours, theirs = rate_of(contest.config, worker), hand_written_rate(worker, contest)
+        found.append((ours, theirs))
+    return found[1:]
+
+
+def against_ddp(ranks: GlooPool, pairs: int = PAIRS) -> list[list[str]]:
+    """A row a world size and training: rates, and the ratio of both with its 90 % interval over the pairs."""
     rows = []
     for world_size in (1, 2):
-        for batch_size in (64, 256):
-            ours, theirs = ranks.run(world_size, both_rates, batch_size)[0]
-            rows.append(
-                [f"{world_size} × 1", str(batch_size), f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.3f}"]
-            )
+        for name in CONTESTS:
+            found = ranks.run(world_size, pairs_of_rates, name, pairs)[0]
+            ours, theirs = (statistics.median(rates) for rates in zip(*found, strict=True))
+            ratio = Ratio.of([one / other for one, other in found])
+            rows.append([f"{world_size} × 1", name, f"{ours:,.0f}", f"{theirs:,.0f}", ratio.text])
     return rows
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The geometric mean of paired ratios, and the 90 % interval of that mean by Student's t."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Ratio:
+        """At least two."""
+        logs = [math.log(ratio) for ratio in ratios]
+        mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+        half = float(stdtrit(len(logs) - 1, 0.95)) * error
+        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+    @property
+    def text(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 # --- speed-up, hooks, uneven workers ------------------------------------------------------------------------------
@@ -305,7 +430,7 @@ def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
     with gloo_pool(2) as ranks:
         yield (
             "A DDP loop written by hand",
-            ["workers × threads", "batch", "ours, images/s", "by hand", "ratio"],
+            ["workers × threads", "training", "ours, examples/s", "by hand", f"ratio, {PAIRS} pairs (90 %)"],
             against_ddp(ranks),
         )
         yield "Two workers against one, batch 256", ["strategy", "images/s", "speed-up"], speed_up(ranks)
@@ -324,7 +449,7 @@ def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
 
 
 if __name__ == "__main__":
-    from tests.bench import table
+    from tests.support.tables import table
 
     for title, header, rows in tables():
         print(f"\n### {title}\n\n{table(header, rows)}", flush=True)

@@ -44,7 +44,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "training.__main__": {"training", *within("training", "arguments", "data", "loop", "checkpoint")},
     # experiments
     "experiments": set(),
-    "experiments.spec": within("training", "config", "registry"),
+    "experiments.spec": within("training", "config", "contradictions", "registry"),
     "experiments.plan": {"experiments.spec"},
     "experiments.study": within("experiments", "spec", "plan"),
     "experiments.analysis.laws": set(),

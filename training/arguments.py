@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from scalestudy.training.config import (
+    EPOCHS,
     LARGEST,
     CheckpointKnobs,
     Key,
@@ -22,8 +23,8 @@ from scalestudy.training.config import (
     keys,
     knob,
     text_of,
-    value_of,
 )
+from scalestudy.training.contradictions import value_of
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -73,6 +74,8 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
         for part in sections:
             section = section.setdefault(part, {})
         section[name] = getattr(options, ".".join(path))
+    if plain["steps"] is not None and plain["epochs"] == EPOCHS:
+        del plain["epochs"]  # the default, which does not stand beside steps
     return TrainConfig.from_dict(plain)
 
 
@@ -81,7 +84,7 @@ def make_arguments(config: TrainConfig) -> list[str]:
     words = []
     for option, path, key in _options(TrainConfig):
         value = value_of(config, ".".join(path))
-        if value == key.default and not key.is_required:
+        if value is None or (value == key.default and not key.is_required):
             continue
         if key.kind is bool:  # a flag; one that is on by default has a form that turns it off
             words.append(option if value else f"--no-{option.removeprefix('--')}")

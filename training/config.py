@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from scalestudy.training.batches import even_weights, wrong_sum
+from scalestudy.training.contradictions import CONTRADICTIONS, value_of
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import (
     DATASETS,
     GRADIENT_SYNCS,
-    INEXACT_SYNCS,
     LOSSES,
     METRICS,
     MODELS,
@@ -40,7 +40,7 @@ POWERSGD_RANK = 2
 LOCAL_STEPS = 8
 """`local_steps` where it is null."""
 EPOCHS = 10
-"""`epochs` where neither it nor `steps` is given."""
+"""`epochs` where `steps` is not given."""
 PERIODS = 10
 """Evaluations of a training of `steps`, where `eval_every` is null."""
 
@@ -395,12 +395,7 @@ class TrainKnobs(Knobs):
     """
 
     epochs: int | None = knob(
-        None,
-        "passes over the training set",
-        least=1,
-        most=LARGEST,
-        unset=f"{EPOCHS}, unless steps says how long",
-        changes_step=False,
+        EPOCHS, "passes over the training set", least=1, most=LARGEST, unset="as steps says", changes_step=False
     )
     steps: int | None = knob(
         None,
@@ -472,9 +467,15 @@ class TrainKnobs(Knobs):
     )
 
     def __post_init__(self) -> None:
-        if self.epochs is None and self.steps is None:
-            object.__setattr__(self, "epochs", EPOCHS)
         super().__post_init__()
+        if self.epochs is None and self.steps is None:
+            what, remedy = "is no length, and steps gives none", "give one of the two"
+            raise KnobError([KnobProblem(field="epochs", value=None, what=what, remedy=remedy)])
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """As for all configurations; `epochs` has no default beside `steps`."""
+        return super().from_dict({"epochs": None, **plain} if plain.get("steps") is not None else plain)
 
     @property
     def unit(self) -> Literal["epochs", "steps"]:
@@ -484,7 +485,7 @@ class TrainKnobs(Knobs):
     @property
     def length(self) -> int:
         """How long the training is."""
-        return self.steps or self.epochs or 0
+        return self.steps or self.epochs or 0  # none is 0
 
     @property
     def period(self) -> int:
@@ -593,163 +594,3 @@ def identity(config: type[Knobs], plain: Mapping[str, Any]) -> dict[str, Any]:
         elif key is None or not key.knob.later or value != _plain(key.default):
             kept[name] = value
     return kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contradiction:
-    """Two keys of a training whose values do not go together. The problem is told at the first one."""
-
-    key: str
-    applies: Callable[[Any], bool]
-    other_key: str
-    other_applies: Callable[[Any], bool]
-    reason: str
-    remedy: str
-
-    def what(self, other: str) -> str:
-        """What is wrong, a phrase that follows the first key's value. other: the other key's value, as text."""
-        return f"does not go with {self.other_key} {other}: {self.reason}"
-
-
-CONTRADICTIONS = (
-    Contradiction(
-        key="lr_rule",
-        applies=lambda rule: rule == "adascale",
-        other_key="optimizer.name",
-        other_applies=lambda name: name != "sgd",
-        reason="adascale is derived for sgd",
-        remedy="choose sgd or another rule",
-    ),
-    Contradiction(
-        key="lr_rule",
-        applies=lambda rule: rule == "adascale",
-        other_key="gradient_sync",
-        other_applies=lambda sync: sync in INEXACT_SYNCS,
-        reason="adascale needs the exact gradient of the whole batch in each step",
-        remedy="choose another rule or strategy",
-    ),
-    *(
-        Contradiction(
-            key=key,
-            applies=bool,
-            other_key="lr_rule",
-            other_applies=lambda rule: rule == "adascale",
-            reason="the gain of adascale is a warm-up already",
-            remedy=f"set {key} to {nothing}, or choose another rule",
-        )
-        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
-    ),
-    *(
-        Contradiction(
-            key=key,
-            applies=bool,
-            other_key="schedule",
-            other_applies=lambda schedule: schedule == "one_cycle",
-            reason="one_cycle has its own warm-up",
-            remedy=f"set {key} to {nothing}, or choose another schedule",
-        )
-        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
-    ),
-    Contradiction(
-        key="warmup_steps",
-        applies=bool,
-        other_key="warmup_epochs",
-        other_applies=bool,
-        reason="both say how long the rate rises",
-        remedy="keep one of the two",
-    ),
-    Contradiction(
-        key="steps",
-        applies=bool,
-        other_key="epochs",
-        other_applies=bool,
-        reason="both say how long a training is",
-        remedy="keep one of the two; to sweep one, give it in train too",
-    ),
-    *(
-        Contradiction(
-            key="eval_every",
-            applies=lambda every, unit=unit: bool(every) and unit in every,  # type: ignore[misc]
-            other_key=length,
-            other_applies=bool,
-            reason=f"a training of {length} is evaluated by {length}",
-            remedy=f"write eval_every: {{{length}: N}}",
-        )
-        for unit, length in (("epochs", "steps"), ("steps", "epochs"))
-    ),
-    Contradiction(
-        key="loss",
-        applies=lambda loss: loss != "cross_entropy",
-        other_key="task",
-        other_applies=bool,
-        reason="the task has its own loss",
-        remedy="remove loss, or task",
-    ),
-    Contradiction(
-        key="augment",
-        applies=lambda augment: augment != "none",
-        other_key="task",
-        other_applies=bool,
-        reason="a task's batches have a form of their own",
-        remedy="set augment to none, and augment in the task's forward or in the data set",
-    ),
-    *(
-        Contradiction(
-            key=f"optimizer.{key}",
-            applies=bool,
-            other_key="optimizer.name",
-            other_applies=lambda name: name != "sgd",
-            reason="only sgd uses it",
-            remedy=f"set {key} to {nothing}, or choose sgd",
-        )
-        for key, nothing in (("momentum", "0"), ("dampening", "0"), ("nesterov", "false"))
-    ),
-    *(
-        Contradiction(
-            key=f"optimizer.{key}",
-            applies=bool,
-            other_key="optimizer.name",
-            other_applies=lambda name: name not in ("adam", "adamw"),
-            reason="only adam and adamw use it",
-            remedy=f"remove {key}, or choose adam or adamw",
-        )
-        for key in ("betas", "eps", "amsgrad")
-    ),
-    Contradiction(
-        key="optimizer.weight_decay",
-        applies=bool,
-        other_key="optimizer.name",
-        other_applies=lambda name: name not in OPTIMIZERS,
-        reason="your own optimizer has arguments of its own",
-        remedy="put it into optimizer.args",
-    ),
-    Contradiction(
-        key="optimizer.args",
-        applies=bool,
-        other_key="optimizer.name",
-        other_applies=lambda name: name in OPTIMIZERS,
-        reason="a built-in optimizer has keys in place of them",
-        remedy="write each as a key of optimizer, or name an optimizer of your own",
-    ),
-    Contradiction(
-        key="optimizer.nesterov",
-        applies=bool,
-        other_key="optimizer.momentum",
-        other_applies=lambda momentum: momentum == 0,
-        reason="it looks ahead by the momentum",
-        remedy="set a momentum, or nesterov to false",
-    ),
-    Contradiction(
-        key="optimizer.nesterov",
-        applies=bool,
-        other_key="optimizer.dampening",
-        other_applies=bool,
-        reason="PyTorch has no such rule",
-        remedy="set dampening to 0, or nesterov to false",
-    ),
-)
-
-
-def value_of(section: object, key: str) -> Any:
-    """The value of a dotted key, such as `optimizer.momentum`."""
-    return functools.reduce(getattr, key.split("."), section)

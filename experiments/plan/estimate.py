@@ -1,4 +1,4 @@
-"""What a plan will cost, from epochs that were measured earlier. Pure."""
+"""What a plan will cost, from trainings that were timed earlier. Pure."""
 
 import json
 import math
@@ -9,24 +9,27 @@ from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
 from scalestudy.experiments.plan.timing_runs import DISTURBED, TIMING_RUNS, timed_steps, timing_kinds
-from scalestudy.experiments.spec.sections import OUTSIDE_STEP, result_keys, step_workload_keys
+from scalestudy.experiments.spec.sections import OUTSIDE_STEP, Train, length_of, result_keys, step_workload_keys
 
 SLOWED = 1.5
 """How many times longer a step may take with more workers, all else equal: on small networks summing outweighs."""
 
 Between = tuple[float, float]
 """The least and the most that is likely."""
+Period = tuple[str, int]
+"""Of a training, the unit of its length, and how many of it lie between two evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What a plan will cost.
 
-    worker_epochs: epochs times workers, summed. seconds: training and evaluation, one trial at a time, without
-    start-up. worker_seconds: each trial's seconds times its num_gpus, summed. Both are None unless each trial's like
-    was timed; `why` tells it. seconds_between, worker_seconds_between: their intervals; where only some were timed, the
-    others are scaled from the nearest of these. None if no timing is of use. timed: trials whose like was timed.
-    timings: timing runs that follow a factorised study's trials; seconds include them. grid: of the whole grid.
+    epochs: or evaluations, where a period is no epoch. worker_epochs: epochs times workers, summed. seconds: training
+    and evaluation, one trial at a time, without start-up. worker_seconds: each trial's seconds times its num_gpus,
+    summed. Both are None unless each trial's like was timed; `why` tells it. seconds_between, worker_seconds_between:
+    their intervals; where only some were timed, the others are scaled from the nearest of these. None if no timing is
+    of use. timed: trials whose like was timed. timings: timing runs that follow a factorised study's trials; seconds
+    include them. grid: of the whole grid.
     """
 
     trials: int
@@ -81,25 +84,27 @@ NO_TIME = Span(0.0, 0.0, 0.0)
 
 @dataclass
 class Timed:
-    """What earlier epochs of one num_gpus and batch_size say. Lists hold seconds, an item an epoch.
+    """What earlier periods of one num_gpus and batch_size say. Lists hold seconds, an item a period.
 
-    epochs: with their evaluation; of whole trainings. steps: of one step. evaluations: of those that were evaluated.
-    quiet: steps of runs that had the machine to themselves. counts: steps of a whole epoch.
+    periods: whole ones of whole trainings, with their evaluation, by what a period is. steps: of one step.
+    evaluations: of those that were evaluated. quiet: of runs that had the machine to themselves. counts: steps of an
+    epoch.
     """
 
-    epochs: list[float] = field(default_factory=list)
-    quiet_epochs: list[float] = field(default_factory=list)
+    periods: dict[Period, list[float]] = field(default_factory=dict)
+    quiet_periods: dict[Period, list[float]] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
     quiet: list[float] = field(default_factory=list)
     evaluations: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
 
     def take(self, trial: Mapping[str, Any]) -> None:
-        """Adds the epochs of a record of trials.jsonl. A timing run's step is taken from its rate after the warm-up.
+        """Adds the periods of a record of trials.jsonl. A timing run's step is taken from its rate after the warm-up.
 
         A record may also have `epoch_steps`, the steps of a whole epoch, and `evaluations`, bounds in seconds.
         """
         whole, alone = trial.get("kind") != "timing", DISTURBED not in (trial.get("flags") or ())
+        length = length_of(trial["train"])
         self.counts += [trial["epoch_steps"]] if trial.get("epoch_steps") else []
         self.evaluations += trial.get("evaluations") or []
         for epoch in trial.get("epochs") or ():
@@ -109,10 +114,10 @@ class Timed:
             self.steps.append(step)
             self.quiet += [step] if alone else []
             self.evaluations += [evaluation] if whole and evaluation is not None else []
-            if whole:
-                self.counts.append(count)
-                self.epochs.append(seconds + (evaluation or 0.0))
-                self.quiet_epochs += [self.epochs[-1]] if alone else []
+            if whole and epoch.get("epoch", 1) * length.period <= length.length:  # the last may be shorter
+                self.counts += [round(count / length.period)] if length.unit == "epochs" else []
+                for known in [self.periods, self.quiet_periods] if alone else [self.periods]:
+                    known.setdefault(period_of(length), []).append(seconds + (evaluation or 0.0))
 
     @property
     def step(self) -> Span:
@@ -150,24 +155,30 @@ class Timings:
         low, high = step_ratios(workers, batch, trial.num_gpus, trial.batch_size)
         return nearest.step.times(low, high)._replace(timed=False)
 
-    def epoch(self, trial: TrialPlan) -> Span | None:
-        """Seconds of an epoch with its evaluation; None if nothing of this way of training was timed."""
-        alike, key = self._alike(trial), (trial.num_gpus, trial.batch_size)
-        known = alike.get(key)
-        if known and (known.quiet_epochs or (known.epochs and not known.quiet)):
-            return Span.of(known.quiet_epochs or known.epochs)
-        step, count = self.step(trial), _steps_an_epoch(trial, alike)
+    def period(self, trial: TrialPlan) -> Span | None:
+        """Seconds of a period with its evaluation; None if nothing of this way of training was timed."""
+        alike, key, length = self._alike(trial), (trial.num_gpus, trial.batch_size), length_of(trial.train)
+        if known := alike.get(key):
+            quiet, all_ = (each.get(period_of(length)) for each in (known.quiet_periods, known.periods))
+            if quiet or (all_ and not known.quiet):
+                return Span.of(quiet or all_ or ())
+        step, count = self.step(trial), 1 if length.unit == "steps" else _steps_an_epoch(trial, alike)
         if step is None or count is None:
             return None
-        return step.times(count).plus(_evaluation(trial, alike))
+        return step.times(count * length.period).plus(_evaluation(trial, alike))
 
     def training(self, trial: TrialPlan) -> Span | None:
         """Seconds of a whole training with its evaluations."""
-        epoch = self.epoch(trial)
-        return None if epoch is None else epoch.times(trial.train["epochs"])
+        period, length = self.period(trial), length_of(trial.train)
+        return None if period is None else period.times(length.length / length.period)
 
     def _alike(self, trial: TrialPlan) -> Mapping[tuple[int, int], Timed]:
         return self._ways.get(way_of(trial.workload, trial.train), {})
+
+
+def period_of(length: Train) -> Period:
+    """What a training's period is."""
+    return length.unit, length.period
 
 
 def _size(params: Mapping[str, Any]) -> tuple[int, int]:
@@ -223,12 +234,12 @@ def estimate(
     timing_runs: int = TIMING_RUNS,
     corners: Sequence[TrialPlan] = (),
 ) -> Estimate:
-    """Estimates what the plan will cost, from epochs measured earlier: at most, if a search makes the trials or stops
+    """Estimates what the plan will cost, from periods measured earlier: at most, if a search makes the trials or stops
     some, or if they stop at a target.
 
     earlier_trials: lines of trials.jsonl, each with its `workload` and `train` (`StudyFolder.measured_trials`).
-    A trial's epochs count for every trial with the same workload, num_gpus, batch_size and way of training. Learning
-    rate, schedule, seed and number of epochs may differ: they don't change the time of an epoch. Of another num_gpus or
+    A trial's steps count for every trial with the same workload, num_gpus, batch_size and way of training. Learning
+    rate, schedule, seed and length may differ: they don't change the time of a step. Of another num_gpus or
     batch_size they give an interval (`step_ratios`). corners: trials at the corners of a search's space, which bound
     what it will come to.
     """
@@ -261,7 +272,7 @@ def trial_spans(trials: Iterable[TrialPlan], earlier_trials: Iterable[Mapping[st
 
 def _of_trials(trials: Iterable[TrialPlan], timings: Timings) -> Estimate:
     trials = list(trials)
-    epochs = [trial.train["epochs"] for trial in trials]
+    epochs = [trial.evaluations for trial in trials]
     workers = [trial.num_gpus for trial in trials]
     spans = [span for trial in trials if (span := timings.training(trial))]
     timed = sum(span.timed for span in spans)
@@ -291,7 +302,7 @@ def _of_factorised(plan: Plan, timings: Timings, timing_runs: int) -> Estimate:
     trainings, others = plan.swept, [size for size in plan.factorised.sizes if size != plan.factorised.train_on]
     trained, count = _of_trials(trainings, timings), plan.held_out_trials
     candidates = _of_trials([at_size(trial, size) for trial in trainings for size in others], timings)
-    longest = max((trial.train["epochs"] for trial in trainings), default=0)
+    longest = max((trial.evaluations for trial in trainings), default=0)
     whole = _with_share(trained, candidates, share=count / max(candidates.trials, 1))
     kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes] * timing_runs
     timed = [(timings.step(trial) or NO_TIME).times(timed_steps(trial)) for trial in kinds]

@@ -14,6 +14,7 @@ from scalestudy.experiments.spec.sections import (
     OUTSIDE_STEP,
     Resources,
     is_argument,
+    length_of,
     result_keys,
     workload_keys,
 )
@@ -68,6 +69,16 @@ class TrialPlan:
     def seed(self) -> int:
         """Seed of initialisation and order of the examples."""
         return int(self.params["seed"])
+
+    @property
+    def evaluations(self) -> int:
+        """How often it is evaluated, if it comes to its end."""
+        return length_of(self.train).evaluations
+
+    @property
+    def period_word(self) -> str:
+        """What it does from one evaluation to the next: `epoch` where it is one, else `evaluation`."""
+        return length_of(self.train).period_word
 
     @property
     def cell(self) -> dict[str, Any]:

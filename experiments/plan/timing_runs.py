@@ -15,6 +15,7 @@ from typing import Any
 
 from scalestudy.experiments.plan.plan import NO_TIME, TrialPlan, step_params, trial_id
 from scalestudy.experiments.spec.search_space import Factorised
+from scalestudy.experiments.spec.sections import length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 TIMING_RUNS = 2
@@ -63,7 +64,7 @@ def timing_trials(
             **first.train,
             "warm_up_steps": most - TIMED_STEPS,
             "max_steps": most,
-            "epochs": max(first.train["epochs"], math.ceil(most / record["epochs"][0]["steps"])),
+            **_longer(first.train, most, record),
             "checkpoint_every": 0,
         }
         hashed = {key: value for key, value in train.items() if key not in NO_TIME}
@@ -86,6 +87,14 @@ def timing_trials(
         for number, timings in enumerate(rounds)
         for trial in sorted(timings, key=lambda trial: trial.num_gpus * (-1) ** (number + 1))
     ]
+
+
+def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, Any]:
+    """Keys of `train` that let a timing run make so many steps, of which one in steps has one record."""
+    if (length := length_of(train)).steps:
+        return {"steps": max(length.steps, most), "eval_every": {"steps": most}}
+    periods = math.ceil(most / record["epochs"][0]["steps"])
+    return {"epochs": max(length.length, periods * length.period)}
 
 
 def runs_each(spec: StudySpec) -> int:

@@ -97,7 +97,7 @@ def rate_map_figure(summary: Summary) -> Drawn:
         of = f"With {combination}: the" if combination else "The"
         words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
         if not whole:
-            words = "Trainings stopped at the target, so the last epoch does not show which rate is best."
+            words = "Trainings stopped at the target, so their last evaluation does not show which rate is best."
         last = len(columns.names) - 1
         edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
         bound = f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid: a better rate may lie beyond."

@@ -10,7 +10,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, present
 from scalestudy.experiments.analysis.measures.records import COUNTED, PHASES, epochs_of, test_values
-from scalestudy.experiments.analysis.measures.units import marked_seconds, metric_of
+from scalestudy.experiments.analysis.measures.units import marked_seconds, metric_of, period_of
 from scalestudy.experiments.report.drawing import (
     HATCHES,
     INK,
@@ -43,7 +43,7 @@ AT_TARGET = "Trainings stopped at the target: a line ends where fewer than half 
 
 def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) -> Drawn:
     """The metric after each epoch, a line a cell, median over seeds."""
-    metric = metric_of(summary["study"])
+    metric, period = metric_of(summary["study"]), period_of(summary)
     rows = [row for row in summary["cells"] if present(row[metric.key])]
     caption = "No trial finished; the lines show how far each came."
     if rows:
@@ -54,10 +54,8 @@ def metric_over_epochs(cells: Sequence[Cell], summary: Summary, styles: Styles) 
         if any(row["trials"]["at_target"] for row in rows):
             caption = AT_TARGET
         elif len(rows) > 1:
-            caption = (
-                f"After the last epoch {best['label']} is ahead with {at_best}; {last['label']} is last with {at_last}."
-            )
-    return _curves("epochs", "epochs", "epoch", points_by_epoch, cells, summary, styles, caption)
+            caption = f"{best['label']} ends ahead of all with {at_best}; {last['label']} is last with {at_last}."
+    return _curves("epochs", f"{period}s", period, points_by_epoch, cells, summary, styles, caption)
 
 
 def points_by_epoch(cell: Cell) -> Points:

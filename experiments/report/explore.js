@@ -80,7 +80,7 @@
             (data.price === null ? "" : `, cost ${three((work(cell) / 3600) * data.price)}`),
         );
     }
-    if (cells.epoch_seconds[cell] !== null) lines.push(`${three(cells.epoch_seconds[cell])} s an epoch`);
+    if (cells.epoch_seconds[cell] !== null) lines.push(`${three(cells.epoch_seconds[cell])} s an ${data.period}`);
     if (cells.speedup[cell] !== null) lines.push(`speed-up ${three(cells.speedup[cell])}`);
     if (cells.memory[cell] !== null) lines.push(`${three(gibibytes(cells.memory[cell]))} GiB at most a worker`);
     if (cells.flags[cell].length) lines.push(`† ${cells.flags[cell].join(", ").replaceAll("_", " ")}`);
@@ -122,7 +122,7 @@
         {
           values: curves.flatMap((curve) => curve[state.over][0]),
           from: 0,
-          label: state.over === "seconds" ? "training seconds, evaluation left out" : "epochs",
+          label: state.over === "seconds" ? "training seconds, evaluation left out" : `${data.period}s`,
         },
         { values: all, log, label: `test ${metric.name}` },
       );
@@ -554,7 +554,7 @@
       );
     }
     const over = document.getElementById("over");
-    if (over) over.textContent = state.over === "seconds" ? "over epochs" : "over seconds";
+    if (over) over.textContent = state.over === "seconds" ? `over ${data.period}s` : "over seconds";
     panel.replaceChildren();
     if (state.chosen !== null && cells.label[state.chosen] !== undefined) {
       const clear = element("button", { type: "button" }, "clear"),

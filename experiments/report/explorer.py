@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
 from scalestudy.experiments.analysis.measures.records import COUNTED, test_values
-from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters
+from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of
 from scalestudy.experiments.analysis.text.advice import best_rows
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.plan.plan import short_name
@@ -71,7 +71,7 @@ def explorer_data(
     more_targets: bool = True,
     runs_page: str | None = None,
 ) -> dict[str, Any]:
-    """Study, metric, unit, keys, cells, curves, timings, targets, and the place of the answered one among these.
+    """Study, metric, period (as words name it), unit, keys, cells, curves, timings, targets, and which one is answered.
 
     by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
@@ -90,6 +90,7 @@ def explorer_data(
     return {
         "study": {"name": summary["study"]["name"], "id": study_id},
         "metric": metric.to_dict(),
+        "period": period_of(summary),
         "device": summary["study"]["device"],
         "price": spec.targets.price_per_gpu_hour,
         "keys": [

@@ -26,8 +26,8 @@ def write_live_page(folder: StudyFolder, told: Mapping[str, Any]) -> None:
     """Writes report.html from the trials that have ended, with the curves of those that run; no summary, no figures.
 
     told: ended, planned and progress as in `Live`; running: of each trial that runs its name, the parameters of its
-    cell, the number of its last epoch, and its epochs so far, (number, training seconds, metric or null) each. Raises
-    OSError or ValueError if the folder can't be read or written.
+    cell, what a period is called, the number of its last one, and those so far, (number, training seconds, metric or
+    null) each. Raises OSError or ValueError if the folder can't be read or written.
     """
     study = AnalysedStudy.of(folder)
     running = told["running"]
@@ -36,7 +36,7 @@ def write_live_page(folder: StudyFolder, told: Mapping[str, Any]) -> None:
         ended=told["ended"],
         planned=told["planned"],
         progress=told["progress"],
-        running=[f"{each['name']}: epoch {len(each['epochs'])} of {each['last']}" for each in running],
+        running=[f"{each['name']}: {each['period']} {len(each['epochs'])} of {each['last']}" for each in running],
         log=last_lines(folder.log_file),
     )
     data = study.page_data(more_targets=False)

@@ -17,9 +17,11 @@ from scalestudy.experiments.analysis.measures.records import COUNTED, TIMED
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     clipped,
+    length_text,
     marked_seconds,
     metric_of,
     money_text,
+    period_of,
     plural,
     range_text,
     seconds_text,
@@ -103,6 +105,8 @@ def render_page(
     }
     return _template().render(
         study=summary["study"],
+        period=period_of(summary),
+        length=length_text(summary),
         metric=metric,
         superlative=metric.superlative,
         counts=summary["trials"],
@@ -312,14 +316,21 @@ def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Every figure with its range over seeds: the metric, epoch seconds, samples/s and time to each target.
+    """Every figure with its range over seeds: the metric, seconds a period, samples/s and time to each target.
 
     If training picked something by itself, that has a column too.
     """
     targets, metric = summary["study"]["targets"], metric_of(summary["study"])
     picks = any("details" in row for row in summary["cells"])
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
-    header = ["cell", "seeds", f"{metric.heading}, last epoch", f"{metric.heading}, best epoch", "epoch s", "samples/s"]
+    header = [
+        "cell",
+        "seeds",
+        f"{metric.heading}, last",
+        f"{metric.heading}, best",
+        f"{period_of(summary)} s",
+        "samples/s",
+    ]
     header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
         [

@@ -14,7 +14,8 @@ from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.sections import Workload
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import CONTRADICTIONS, TrainKnobs, did_you_mean, keys, metric_problem
+from scalestudy.training.config import TrainKnobs, did_you_mean, keys, metric_problem
+from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
 MAX_TRIALS = 10_000

@@ -97,8 +97,9 @@ class Space:
 class ToSuggest:
     """What a search makes while the study runs.
 
-    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most evaluations of a trial.
-    sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in words.
+    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most evaluations that
+    a trial has. sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in
+    words.
     """
 
     method: str

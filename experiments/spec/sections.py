@@ -189,6 +189,11 @@ LATER = {"task": None, "loader": Loader().model_dump()}
 """Keys of `workload` that earlier versions had not, with their defaults, which are what they did."""
 
 
+def length_of(train: Mapping[str, Any]) -> Train:
+    """How long a training is and when it is evaluated, from its `train`. Earlier versions had only epochs."""
+    return Train(epochs=train.get("epochs"), steps=train.get("steps"), eval_every=train.get("eval_every"))
+
+
 def workload_keys(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What of `workload` a trial's id depends on; versions that lack a key at its default agree."""
     return {key: value for key, value in step_workload_keys(workload).items() if key != "loader"}

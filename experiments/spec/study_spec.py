@@ -25,7 +25,7 @@ from scalestudy.experiments.spec.sections import (
     one_of,
 )
 from scalestudy.experiments.spec.sweep import Sweep
-from scalestudy.training.config import value_of
+from scalestudy.training.contradictions import value_of
 
 
 class StudySpec(Section):

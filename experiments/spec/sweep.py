@@ -22,7 +22,8 @@ from scalestudy.experiments.spec.sections import (
     leaf_keys,
     number_type,
 )
-from scalestudy.training.config import KnobError, did_you_mean, value_of
+from scalestudy.training.config import KnobError, did_you_mean
+from scalestudy.training.contradictions import value_of
 
 STRICT = ConfigDict(strict=True)
 ITEMS: Mapping[str, TypeAdapter[Any]] = {

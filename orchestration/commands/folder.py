@@ -33,13 +33,18 @@ from scalestudy.orchestration.tracking.writer import Cursor, catch_up
 
 @dataclass(frozen=True, kw_only=True)
 class RunningNow:
-    """A trial that has begun and has not ended. metric: its last value, null before the first epoch."""
+    """A trial that has begun and has not ended.
+
+    metric: its last value, null before the first evaluation. epoch, epochs: how many of them it has made, and makes in
+    all; evaluations, if period says so.
+    """
 
     name: str
     trial_id: str
     attempt: int
     epoch: int
     epochs: int
+    period: str
     metric: float | None
 
 
@@ -92,7 +97,8 @@ def status_of(path: str | Path) -> Status:
                 trial_id=trial_id,
                 attempt=each.attempt,
                 epoch=len(each.epochs),
-                epochs=each.trial.train["epochs"],
+                epochs=each.trial.evaluations,
+                period=each.trial.period_word,
                 metric=each.values[-1] if each.epochs else None,
             )
             for trial_id, each in progress.resting.items()
@@ -121,7 +127,9 @@ def status_lines(current: Status) -> list[str]:
     word = "running" if current.holder else "to go on"
     for trial in current.running:
         value = "" if trial.metric is None else f", last {trial.metric:.4g}"
-        lines.append(f"{word}: {trial.name}: epoch {trial.epoch}/{trial.epochs}, attempt {trial.attempt}{value}")
+        lines.append(
+            f"{word}: {trial.name}: {trial.period} {trial.epoch}/{trial.epochs}, attempt {trial.attempt}{value}"
+        )
     if current.best:
         lines.append(f"best so far: {current.best['value']:.4g} ({current.best['trial']})")
     if not current.holder and current.state != "finished":

@@ -38,12 +38,14 @@ WARM_UP_STEPS = 5
 FIRST_STEPS = 5
 MOST_STEPS = 120
 MOST_EPOCHS = 3
-LARGE_EPOCHS = 1_000
-"""More than are trained: `max_steps` ends a training that is timed."""
 NOT_TIMED: Mapping[str, Any] = {
     "learning_rate": 1e-4,
     "schedule": "constant",
     "warmup_epochs": 0.0,
+    "warmup_steps": None,
+    "steps": None,
+    "eval_every": None,
+    "epochs": 1_000,  # more than are trained: `max_steps` ends a training that is timed
 }
 """What does not change the time of a step, set so that the few steps train well."""
 
@@ -113,7 +115,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     """Times a cell in a process of its own; returns records as of trials.jsonl."""
     name = label(cell.cell)
-    config = dataclasses.replace(train_config(cell, data_root), epochs=LARGE_EPOCHS, **NOT_TIMED)
+    config = dataclasses.replace(train_config(cell, data_root), **NOT_TIMED)
     order = {"config": config.to_dict(), "device": device, "threads": threads, "seconds": TRAIN_SHARE * limit_seconds}
     found = [path for path in sys.path if path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *found])}
@@ -136,7 +138,13 @@ def _measured(
         raise RequestError(f"--measure: {name}: {said}", "correct the spec, or plan without --measure")
     records: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return [
-        {**record, "params": cell.params, "workload": cell.workload, "train": cell.train, "flags": []}
+        {
+            **record,
+            "params": cell.params,
+            "workload": cell.workload,
+            "train": {**cell.train, "epochs": MOST_EPOCHS, "steps": None, "eval_every": None},
+            "flags": [],
+        }
         for record in records
     ]
 

@@ -48,7 +48,8 @@ class Forecast:
 
     Attributes:
         room: what the trials run on.
-        unit: `seconds`, or `epochs` where not every trial has an earlier timing: each epoch then counts as one unit.
+        unit: `seconds`, or `epochs` (with `eval_every` or `steps`: `evaluations`) where not every trial has an
+            earlier timing: each then counts as one unit.
         schedule: None where there is none, for the reason in `why`.
         why: why there is no schedule, or none in seconds.
         scaled: trials whose seconds are scaled from timings of another num_gpus or batch size.
@@ -56,7 +57,7 @@ class Forecast:
     """
 
     room: Room
-    unit: Literal["seconds", "epochs"]
+    unit: Literal["seconds", "epochs", "evaluations"]
     schedule: Schedule | None
     why: str | None
     at_most: bool = False
@@ -171,13 +172,14 @@ def forecast(
     earlier: trials as `plan.estimate` takes them. nodes: the machines, as Ray would see them.
     """
     room = room_of(spec, nodes)
+    periods: Literal["epochs", "evaluations"] = "epochs" if spec.train.period_word == "epoch" else "evaluations"
     if plan.to_suggest:
         later = f"{plan.to_suggest.method} chooses the points while the study runs"
-        return Forecast(room=room, unit="epochs", schedule=None, why=later)
+        return Forecast(room=room, unit=periods, schedule=None, why=later)
     spans = trial_spans(plan.trials, earlier)
     known = [span for span in spans if span is not None]
     unknown = len(spans) - len(known)
-    durations = [trial.train["epochs"] for trial in plan.trials] if unknown else [span.middle for span in known]
+    durations = [trial.evaluations for trial in plan.trials] if unknown else [span.middle for span in known]
     works = [
         Work(trial_id=trial.trial_id, num_workers=trial.num_gpus, duration=duration)
         for trial, duration in zip(plan.trials, durations, strict=True)
@@ -191,7 +193,7 @@ def forecast(
     early = spec.search.scheduler != "none" or spec.stops_at_target
     return Forecast(
         room=room,
-        unit="epochs" if unknown else "seconds",
+        unit=periods if unknown else "seconds",
         schedule=schedule,
         why=why,
         at_most=early,
@@ -330,7 +332,7 @@ def _summary(forecast: Forecast, schedule: Schedule) -> list[str]:
         times = f"{about} {duration_text(schedule.makespan)}, {bound} without the starts of workers"
         times += f"; Ray's start and end take some {AROUND_SECONDS} s more"
     else:
-        times = f"{schedule.makespan:.0f} epochs one after another; in seconds not known ({forecast.why})"
+        times = f"{schedule.makespan:.0f} {forecast.unit} one after another; in seconds not known ({forecast.why})"
     return [f"schedule: {most}{times}", f"with room for {slots} workers, {rule}: {starts}{spanning}"]
 
 

@@ -55,9 +55,15 @@ def plan(
         space = planned.to_suggest.space if planned.to_suggest else {}
         columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
     bound = "at most " if planned.to_suggest or spec.stops_at_target else ""
-    totals = f"{cost.trials} trials, {cost.epochs} epochs, {cost.worker_epochs} worker-epochs"
+    period = spec.train.period_word
+    totals = f"{cost.trials} trials, {cost.epochs} {period}s, {cost.worker_epochs} worker-{period}s"
     console.print(Text(f"{spec.name}: {bound}{totals}"))
-    for line in (*([extends] if extends else []), *spec.notes, *stop_lines(spec), *factorised_lines(planned, cost)):
+    for line in (
+        *([extends] if extends else []),
+        *spec.notes,
+        *stop_lines(spec),
+        *factorised_lines(planned, cost, period),
+    ):
         console.print(Text(line), soft_wrap=True)
     for line in cost_lines(cost, spec.targets.price_per_gpu_hour, rests_on):
         console.print(Text(line), soft_wrap=True)
@@ -72,12 +78,12 @@ def stop_lines(spec: StudySpec) -> list[str]:
     from scalestudy.experiments.analysis.measures.metric import StudyMetric
 
     reached = f"{spec.stop_target:g} {StudyMetric.of(spec.workload).title}"
-    saved = "saves the epochs after that; how many is known only after the run"
+    saved = "saves the steps after that; how many is known only after the run"
     return [f"targets.stop: a training ends once it has reached {reached}, which {saved}"]
 
 
-def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
-    """Says what a factorised study runs, and in place of what."""
+def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
+    """Says what a factorised study runs, and in place of what. period: what one is called."""
     parts, grid = planned.factorised, cost.grid
     if parts is None or grid is None:
         return []
@@ -86,7 +92,7 @@ def factorised_lines(planned: Plan, cost: Estimate) -> list[str]:
     held_out = f"{count} trial{'' if count == 1 else 's'} of held-out cells and " if count else ""
     after = f"then, one at a time and not in the schedule, {held_out}{cost.timings} timing runs"
     spent = "" if grid.worker_seconds is None else f", {grid.worker_seconds:.0f} worker-seconds"
-    whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-epochs{spent}"
+    whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-{period}s{spent}"
     return [f"factorised: {trainings}, {after}", whole]
 
 

@@ -65,7 +65,7 @@ class Lines:
         self._print(text)
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
-        """Prints a trial's starts, retries and end; epochs are in its last line."""
+        """Prints a trial's starts, retries and end; evaluations are in its last line."""
         if text := event_text(event, self._progress):
             self._print(f"{self._progress.trials[trial_id].run_name}: {text}")
 
@@ -114,16 +114,17 @@ class LiveTable:
         waits = [f"{what} ({seconds:.0f} s)" for what, seconds in self._waiting().items()]
         told = progress.statuses or progress.stopping or waits
         foot = Text(" · ".join([progress.line(), *waits]) if told else self._stage)
-        if not progress.running:
+        all_running = list(progress.running.values())
+        if not all_running:
             return foot
-        header = ("trial", "epoch", metric.title, "", "samples/s")
+        header = ("trial", all_running[0].trial.period_word, metric.title, "", "samples/s")
         table = Table(*header, box=None, header_style="bold", pad_edge=False)
-        for running in list(progress.running.values()):
+        for running in all_running:
             values, rate = running.values, running.samples_per_second
             last = values[-1] if values else None
             table.add_row(
                 running.trial.run_name,
-                f"{len(values)}/{running.trial.train['epochs']}",
+                f"{len(values)}/{running.trial.evaluations}",
                 sparkline(values, share=metric.share),
                 metric.text(last, 4) if last is not None else NOTHING if values else "",
                 "cut off" if progress.stopping else "" if rate is None else f"{rate:,.0f}",

@@ -140,7 +140,8 @@ class LivePage:
             {
                 "name": each.trial.run_name,
                 "cell": each.trial.cell,
-                "last": each.trial.train["epochs"],
+                "period": each.trial.period_word,
+                "last": each.trial.evaluations,
                 "epochs": [[epoch.epoch, epoch.train_seconds, finite_metric(epoch)] for epoch in list(each.epochs)],
             }
             for each in list(progress.running.values())

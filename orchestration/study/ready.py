@@ -19,7 +19,6 @@ from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage import mirror
-from scalestudy.orchestration.study.ahead import WHILE_RAY_STARTS, load_ahead
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
@@ -75,12 +74,8 @@ def get_ready(study: PreparedStudy, address: str | None, stack: ExitStack, say: 
         if spec.tracking.offline != "spool":
             raise
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
-    import ray  # noqa: F401 - whole, before a thread loads what needs it
-
-    loading = load_ahead(WHILE_RAY_STARTS)
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
-    loading.join()  # whoever imports the same now would get a module that is half there
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)

@@ -35,7 +35,6 @@ from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
-from scalestudy.orchestration.study.ahead import WHILE_THE_REPORT_IS_WRITTEN, load_ahead
 from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
@@ -323,7 +322,6 @@ class RunningStudy:
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
             self.engine.stop_soon()  # the groups end meanwhile
-            loading = load_ahead(WHILE_THE_REPORT_IS_WRITTEN if self.recorder.has_best else ())
             try:
                 trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
                 self.folder.update_plan(self.plan.with_trials(trainings))
@@ -333,7 +331,6 @@ class RunningStudy:
             except Exception as error:  # the records are there: `scalestudy report` can write it when it is mended
                 logger.exception("the report was not written")
                 self.broken = self.broken or f"the report was not written: {describe(error)}"
-            loading.join()  # a process that ends amid an import of libraries in C++ may abort
         try:
             self.recorder.close(interrupted=bool(caught) or self.broken is not None)
         except OSError as error:

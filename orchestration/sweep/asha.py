@@ -1,7 +1,7 @@
 """Asynchronous successive halving (ASHA; Li et al. 2018, arXiv 1810.05934) over a study's trials.
 
-A trial that is among the worst at a rung – an evaluation after which a share of the trials goes on – is stopped there. Where
-a target is listed, the time to it counts, and only like is compared with like: an epoch has fewer steps and other
+A trial that is among the worst at a rung – an evaluation after which a share of the trials goes on – is stopped there.
+Where a target is listed, the time to it counts, and only like is compared with like: an epoch has fewer steps and other
 seconds in a larger batch, so that the metric after equally many says nothing about which batch size is sooner at the
 target. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study tells it the past,
 and it decides as it would have.

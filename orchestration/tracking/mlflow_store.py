@@ -265,7 +265,7 @@ class MlflowStore:
         metrics = final_metrics(ended.to_line(trial), targets, metric)
         tags = trial_tags(ended)
         if trial.kind == "training":
-            tags[NOTE] = trial_note(ended, metrics, targets, metric)
+            tags[NOTE] = trial_note(ended, metrics, targets, metric, trial.period_word)
         points = _points(at, ended.epochs[-1].epoch if ended.epochs else 0, metrics)
         run = self._trial_run(trial, at)
         if ended.error and ended.error.traceback:

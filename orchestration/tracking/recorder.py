@@ -262,11 +262,6 @@ class Recorder:
             self.take_study(StudyFinished(best=best, wall_seconds=wall_seconds, answer=answer))
 
     @property
-    def has_best(self) -> bool:
-        """Whether a model was kept, which MLflow gets at the end."""
-        return self._best is not None
-
-    @property
     def wall_seconds(self) -> float:
         """The time that the study has taken up to now, over all of its runs."""
         return self.history.wall_seconds_at(time.time())

@@ -156,14 +156,16 @@ def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: Stu
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def trial_note(ended: Ended, metrics: Mapping[str, float], targets: Sequence[float], metric: StudyMetric) -> str:
-    """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`."""
+def trial_note(
+    ended: Ended, metrics: Mapping[str, float], targets: Sequence[float], metric: StudyMetric, period: str
+) -> str:
+    """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`. period: its name."""
     words = []
     for target in metric.hardest_first(targets)[:1]:
         seconds, goal = metrics.get(AT_TARGET.format(target)), f"{target:g} {metric.title}"
         words.append(f"{goal} not reached" if seconds is None else f"**{seconds_text(seconds)}** to {goal}")
     if metric.best_key in metrics:
-        words.append(f"best {metric.text(metrics[metric.best_key])} in {plural(len(ended.epochs), 'epoch')}")
+        words.append(f"best {metric.text(metrics[metric.best_key])} in {plural(len(ended.epochs), period)}")
     if ended.error:
         words.insert(0, f"{ended.status.replace('_', ' ')}: {ended.error.message[:LONGEST_TAG]}")
     return "; ".join(words)

@@ -242,7 +242,13 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
     folder.trials_file.write_text("".join(lines[:40]), "utf-8")
     plan = folder.read_plan()
-    running = {"name": "x", "cell": plan.trials[-1].cell, "last": 9, "epochs": [[1, 2.0, 0.5], [2, 2.0, 0.75]]}
+    running = {
+        "name": "x",
+        "cell": plan.trials[-1].cell,
+        "period": "epoch",
+        "last": 9,
+        "epochs": [[1, 2.0, 0.5], [2, 2.0, 0.75]],
+    }
     told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": [running]}
     write_live_page(folder, told)
     page = folder.report_file

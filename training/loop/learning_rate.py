@@ -167,7 +167,7 @@ def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> Learni
     Warm-up: with `linear` and S > 1 the rate rises from the nominal rate to S times it (Goyal et al. 2017, arXiv
     1706.02677): update i (from 0) of W has η0 + (S - 1)·η0·i/W. Otherwise it rises from 0: update i has (i + 1)/W of
     the rule's rate. The schedule covers the updates after the warm-up. AdaScale's schedules cover the progress that
-    as many examples would make at the base batch size. Its gain seldom reaches S, so they may end before their last value.
+    as many examples would make at the base batch size. Its gain seldom reaches S, so they may end early.
     """
     scale = config.batch_size / config.base_batch_size
     peak = scaled_rate(config.lr_rule, config.learning_rate, scale)

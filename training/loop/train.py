@@ -80,7 +80,7 @@ def train(
     choices: Choices | None = None,
     pulse: Pulse | None = None,
 ) -> TrainResult:
-    """Train the config's model to the end of its budget on this worker's shards. Call it on all ranks of the process group.
+    """Train the config's model to the end of its budget on this worker's shards. Call it on all ranks of the group.
 
     With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed.
 

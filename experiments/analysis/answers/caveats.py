@@ -35,17 +35,17 @@ def caveats_of(
         )
     if choice["evidence"]["kind"] != "measured":
         trained = ", ".join(choice["evidence"]["cells"])
-        caveats["inferred"] = f"Inferred: the epochs are those of {trained}, the seconds an epoch those of timing runs."
+        caveats["inferred"] = f"Inferred: the steps are those of {trained}, the seconds a step those of timing runs."
     reached = choice["reached"]
     if reached is not None and reached < seeds:
         were = "was" if choice["cut"] == 1 else "were"
-        early = f", {choice['cut']} of which {were} stopped before the last epoch" if choice["cut"] else ""
+        early = f", {choice['cut']} of which {were} stopped before their end" if choice["cut"] else ""
         caveats["missed"] = f"{seeds - reached} of {plural(seeds, 'seed')} did not reach the target{early}."
     stopped = len(choice.get("stopped_after") or ()) if choice["censored"] is None else 0
     if stopped:
         caveats["stopped"] = (
-            f"{plural(stopped, 'seed')} {'was' if stopped == 1 else 'were'} stopped early: its last epoch is not "
-            "that of a whole training."
+            f"{plural(stopped, 'seed')} {'was' if stopped == 1 else 'were'} stopped early: its last evaluation is "
+            "not that of a whole training."
         )
     if edge is not None:
         beyond = {"lowest": "a lower one", "highest": "a higher one", "only": "another one"}[edge]

@@ -10,17 +10,17 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, disjoint
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, identified, missing, present
-from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, three_digits
+from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, period_of, three_digits
 from scalestudy.experiments.plan.plan import label
 
 Answer = Literal["more", "less", "within noise", "not known"]
 ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
 NOT_KNOWN = (
     f"not known: without a figure, below {ENOUGH_SEEDS} seeds in the metric and in time to a target, and with too few "
-    "epochs in seconds an epoch and samples/s, a difference may be noise"
+    "repeats in seconds an epoch and samples/s, a difference may be noise"
 )
-RATE_PLACE, METRIC_PLACE = 1, 2
-"""Places of samples/s and the metric among the measures. The metric alone is compared by difference, not by ratio."""
+RATE = "samples/s"
+"""The measure that all studies have. The metric follows it, and alone is compared by difference, not by ratio."""
 LAWS: Sequence[tuple[str, str, str]] = (
     ("throughput_model", "alpha_c", "seconds a step"),
     ("throughput_model", "beta_c", "seconds an example"),
@@ -96,11 +96,15 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
 
 
 def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
-    """Seconds an epoch and samples a second. If all studies have the same metric, also that and the targets shared."""
-    found = [
-        Measure(heading="epoch s", key="epoch_seconds", by_ratio=True, repeated=True, timed=True),
-        Measure(heading="samples/s", key="samples_per_second", by_ratio=True, repeated=True, timed=True),
-    ]
+    """Seconds an epoch, or from one evaluation to the next, and samples a second.
+
+    The seconds only if all studies are evaluated as often. If all have the same metric, also that and the targets
+    shared.
+    """
+    found = [Measure(heading=RATE, key="samples_per_second", by_ratio=True, repeated=True, timed=True)]
+    if len({tuple(summary["study"].get("every", ("epochs", 1))) for summary in studies.values()}) == 1:
+        heading = f"{period_of(next(iter(studies.values())))} s"
+        found.insert(0, Measure(heading=heading, key="epoch_seconds", by_ratio=True, repeated=True, timed=True))
     metrics = {metric_of(summary["study"]).key: metric_of(summary["study"]) for summary in studies.values()}
     if len(metrics) == 1:
         (metric,) = metrics.values()
@@ -216,6 +220,7 @@ def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> t
     A value beyond noise carries its change: `0.232 (0.67×)`, `0.981 (+0.012)`. One of flagged timings is marked †.
     """
     chosen, headings = compared["cells"], compared["measures"]
+    rate = headings.index(RATE)
     if cells is not None and len(chosen) > cells:
 
         def largest_change(row: Mapping[str, Any]) -> float:
@@ -226,7 +231,7 @@ def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> t
     for row in chosen:
         for number, entry in enumerate(row["measures"][headings[0]]):
             values = [
-                _text(row["measures"][heading][number], whole=place == RATE_PLACE, by_ratio=place != METRIC_PLACE)
+                _text(row["measures"][heading][number], whole=place == rate, by_ratio=place != rate + 1)
                 for place, heading in enumerate(headings)
             ]
             rows.append([row["label"] if number == 0 else "", entry["study"], *values])

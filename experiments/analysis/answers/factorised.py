@@ -59,7 +59,7 @@ class _Study:
             trials=trials,
             trained=[trial for trial in without_timing_runs(trials) if trial["params"]["num_gpus"] == parts.train_on],
             timings=timings_by_step(trials),
-            epochs={trial.trial_id: int(trial.train["epochs"]) for trial in plan.trials},
+            epochs={trial.trial_id: trial.evaluations for trial in plan.trials},
         )
 
     def epochs_to_end(self, trial: Trial) -> int:
@@ -188,8 +188,8 @@ def factorised_caveats(
     if inferred:
         caveats.append(
             f"{inferred} of {len(rows)} cells {'is' if inferred == 1 else 'are'} inferred: their times are products of "
-            f"the epochs of the same training with num_gpus {plan.factorised.train_on} and of undisturbed seconds an "
-            "epoch."
+            f"the steps of the same training with num_gpus {plan.factorised.train_on} and of undisturbed seconds a "
+            "step."
         )
     if inferred or part["held_out"]:
         caveats.append(_check_words(part, "them" if inferred else "what would be inferred"))

@@ -49,7 +49,7 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
         chosen_by = f"soonest to {tuning.target:g} {tuning.metric.title}"
     else:
         rates = final_rates(tuning.trainings, tuning.metric)
-        chosen_by = f"{tuning.metric.title} after the last epoch"
+        chosen_by = f"{tuning.metric.title} at the last evaluation"
     known = {size: best for size, best in rates.items() if best is not None}
     if not known:
         return missing("no training finished")

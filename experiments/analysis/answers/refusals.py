@@ -108,7 +108,7 @@ def _rounded(metric: StudyMetric, value: float) -> float:
 def _how_far(
     metric: StudyMetric, target: float, cells: Sequence[Cell], rows: Sequence[Row], told: Mapping[str, Row]
 ) -> str:
-    """How far the best cell came, after how many epochs, and what one more costs; empty if no cell has a value.
+    """How far the best cell came, in how many evaluations, and what one more costs; empty if no cell has a value.
 
     rows: of these cells. told: rows of `TargetTimes` by label.
     """
@@ -117,14 +117,14 @@ def _how_far(
         return ""
     best = min(known, key=lambda row: (metric.order(row[metric.best_key]["value"]), row["params"]["num_gpus"]))
     [cell] = [cell for cell in cells if cell.label == best["label"]]
-    value, epochs = best[metric.best_key]["value"], max(len(epochs_of(trial)) for trial in cell.timed)
-    came = f"the best, {cell.label}, came to {metric.text(value)} in {plural(epochs, 'epoch')}"
+    value, count = best[metric.best_key]["value"], max(len(epochs_of(trial)) for trial in cell.timed)
+    came = f"the best, {cell.label}, came to {metric.text(value)} in {plural(count, 'evaluation')}"
     if not metric.better(target, value):
         row = told[cell.label]
         came += f", but {row['reached']} of {plural(row['n_seeds'], 'seed')} met it twice in a row"
-    advice = "try more epochs or other rates"
+    advice = "train longer, or try other rates"
     if cell.with_status(("at_target",)):
         came, advice = f"{came}, where its trainings stopped", "a study with this target would tell"
     seconds = positive(best["epoch_seconds"]["value"])
-    cost = f", an epoch of it takes {seconds_text(seconds)}" if seconds else ""
+    cost = f" ({seconds_text(seconds)} from one evaluation to the next)" if seconds else ""
     return f": {came}; {advice}{cost}"

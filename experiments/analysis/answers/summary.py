@@ -16,6 +16,7 @@ from scalestudy.experiments.analysis.measures.cells import (
     Cell,
     cell_row,
     count_statuses,
+    examples_of,
     flag_caveats,
     gather,
     seed_caveat,
@@ -73,6 +74,8 @@ def summarise_cells(
     lines, trials = trials, usable(trials)
     metric = StudyMetric.of(spec.workload)
     rows = [cell_row(cell) for cell in cells]
+    if spec.train.unit == "steps":
+        rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, cells, strict=True)]
     bases = Bases(rows)
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
@@ -105,7 +108,9 @@ def summarise_cells(
         "predictions": predictions_part(throughput, efficiency, price),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
         "factorised": factorised,
-        "verdicts": verdicts(Case.of(timed, recommendation, throughput, efficiency)),
+        "verdicts": verdicts(
+            Case.of(timed, recommendation, throughput, efficiency, in_steps=spec.train.unit == "steps")
+        ),
         "recommendation": recommendation,
         "failures": failures(trials),
         "caveats": [
@@ -150,7 +155,8 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
         "model": spec.workload.model,
         "data": spec.workload.data,
         "metric": metric.to_dict(),
-        "epochs": spec.train.epochs,
+        "epochs": spec.evaluations,
+        **({} if spec.train.period_word == "epoch" else {"every": [spec.train.unit, spec.train.period]}),
         "device": "/".join(devices) or None,
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
         "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),

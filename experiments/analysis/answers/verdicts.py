@@ -38,7 +38,8 @@ class Case:
 
     rows: all timing rows that have a time. places: those where causes are looked for, the judged cell's first: the
     recommended one if there is one, else that of the best metric. judged: as words name that cell.
-    throughput: from `throughput.throughput_part`. efficiency: from `efficiency.statistical_efficiency`.
+    throughput: from `throughput.throughput_part`. efficiency: from `efficiency.statistical_efficiency`. in_steps: a
+    period has the same steps for any number of workers, and so does not show that the data are divided among them.
     """
 
     rows: Sequence[Row]
@@ -47,6 +48,7 @@ class Case:
     recommendation: Figure
     throughput: Figure | None
     efficiency: Figure | None
+    in_steps: bool = False
 
     @classmethod
     def of(
@@ -55,6 +57,8 @@ class Case:
         recommendation: Figure,
         throughput: Figure | None = None,
         efficiency: Figure | None = None,
+        *,
+        in_steps: bool = False,
     ) -> "Case":
         """recommendation: from `recommendation.choose`. Where it names no cell there are no places."""
         recommended = present(recommendation["recommended"])
@@ -76,6 +80,7 @@ class Case:
             recommendation=recommendation,
             throughput=throughput,
             efficiency=efficiency,
+            in_steps=in_steps,
         )
 
     def above(
@@ -173,7 +178,7 @@ def unsteady(case: Case) -> Verdict | None:
         f"Timings of the same steps scatter by {pooled.deviation:.0%} (most at {next(iter(evidence))}; threshold "
         f"{UNSTEADINESS:.0%}): something disturbs them."
     )
-    remedy = "Keep other work off the machine, and time again with more seeds or longer epochs."
+    remedy = "Keep other work off the machine, and time again with more seeds or longer trainings."
     return _verdict("disturbed", words, remedy, UNSTEADINESS, evidence)
 
 
@@ -181,7 +186,7 @@ def not_sharded(case: Case) -> Verdict | None:
     """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
     groups: dict[str, list[Row]] = {}
     for row in case.rows:
-        if row.get("steps"):
+        if row.get("steps") and not case.in_steps:
             alike = f"{row['per_worker_batch']:g} {_alike(row)}"
             groups.setdefault(alike, []).append(row)
     evidence: dict[str, float] = {}

@@ -8,7 +8,7 @@ a step and what a step learns, so each combination has laws of its own.
 import json
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,7 @@ from scalestudy.experiments.spec.search_space import Factorised
 
 OF_TIMINGS = frozenset({"shared_node", "warm_up_included"})
 """Flags that concern only a trial's timings."""
-WARMING_UP = "its trials were stopped within their first epoch, in which they warmed up"
+WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
 NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
 FLAG_WORDS: Mapping[str, str] = {
@@ -273,6 +273,12 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),
     }
+
+
+def examples_of(cells: Iterable[Cell]) -> int | None:
+    """Training examples of a whole period, such as an epoch, or None if no training recorded them."""
+    periods = [period for cell in cells for trial in cell.trials for period in epochs_of(trial)]
+    return max((int(count) for period in periods if (count := positive(period.get("samples")))), default=None)
 
 
 def _times(cell: Cell) -> dict[str, Any]:

@@ -369,5 +369,5 @@ def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     return (
         f"Timings of {timed} of {len(rows)} cells are from short runs with the node to themselves; their time to a "
-        "target is epochs to target times undisturbed seconds an epoch."
+        "target is steps to target times undisturbed seconds a step."
     )

@@ -8,12 +8,18 @@ from typing import Any
 
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.speedup import karp_flatt
-from scalestudy.experiments.analysis.measures.cells import Cell, epoch_seconds, key_of, step_seconds, worker_device
+from scalestudy.experiments.analysis.measures.cells import (
+    Cell,
+    epoch_seconds,
+    examples_of,
+    key_of,
+    step_seconds,
+    worker_device,
+)
 from scalestudy.experiments.analysis.measures.intervals import Scatter, scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
 from scalestudy.experiments.analysis.measures.records import (
     Trial,
-    epochs_of,
     is_timing,
     timed_epochs,
     undisturbed_phase_seconds,
@@ -29,7 +35,7 @@ NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "karp_flatt", "retrograde")
 
 
 def speedup(seconds: float, base_seconds: float) -> float:
-    """S = X(N)/X(1), the ratio of throughputs: on one data set the inverse ratio of seconds an epoch."""
+    """S = X(N)/X(1), the ratio of throughputs: over the same examples the inverse ratio of seconds."""
     return base_seconds / seconds
 
 
@@ -110,6 +116,8 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
         if not present(side["epoch_seconds"]):
             return {**part, "why": f"{side['label']}: {side['epoch_seconds']['why']}"}
     gain = speedup(row["epoch_seconds"]["value"], base["epoch_seconds"]["value"])
+    if row.get("examples") and base.get("examples"):  # of periods that are counted in steps a larger batch has more
+        gain *= row["examples"] / base["examples"]
     count = row["params"]["num_gpus"]
     serial = {"karp_flatt": karp_flatt(gain, count), "retrograde": gain < 1}
     return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **serial}
@@ -148,7 +156,7 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) 
         "per_worker_batch": params["batch_size"] / params["num_gpus"],
         "seconds_per_example": seconds_per_example(phases, params),
         "steps": steps_an_epoch(trials),
-        "examples": examples_an_epoch(pool),
+        "examples": examples_of(pool),
         "across_nodes": nodes > 1,
         "straggler_ratio": straggler_ratio(timings or trials),
         "scatter": run_scatter(timings or trials),
@@ -168,12 +176,6 @@ def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
     """Steps of a whole epoch, or None if none was recorded."""
     counts = [positive(epoch.get("steps")) for trial in trials for epoch in timed_epochs(trial)]
     return max((int(count) for count in counts if count is not None), default=None)
-
-
-def examples_an_epoch(pool: Sequence[Cell]) -> int | None:
-    """Examples of the training set, or None if no training recorded them."""
-    epochs = [epoch for cell in pool for trial in cell.trials for epoch in epochs_of(trial)]
-    return max((int(count) for epoch in epochs if (count := positive(epoch.get("samples")))), default=None)
 
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:

@@ -117,7 +117,7 @@ class BatchPoint:
                 else "half of the trainings or more missed the target"
             )
         if self.upper_bound:
-            return "met within the first epoch"
+            return "met at the first evaluation"
         missed = sum(not math.isfinite(cost) for cost in self.best.costs)
         return f"{missed} of {len(self.best.costs)} seeds missed the target"
 

@@ -85,6 +85,20 @@ def metric_of(part: Mapping[str, Any]) -> StudyMetric:
     return StudyMetric(**part["metric"])
 
 
+def period_of(summary: Summary) -> str:
+    """What words call the steps from one evaluation to the next: `epoch`, or `evaluation` where they are no epoch."""
+    return "evaluation" if "every" in summary["study"] else "epoch"
+
+
+def length_text(summary: Summary) -> str:
+    """How long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
+    study = summary["study"]
+    if "every" not in study:
+        return f"{study['epochs']} epochs"
+    unit, every = study["every"]
+    return f"{study['epochs'] * every:,} {unit}, evaluated {study['epochs']} times"
+
+
 def other_parameters(summary: Summary) -> list[str]:
     """Swept parameters other than num_gpus, batch_size and learning_rate."""
     fixed = ("num_gpus", "batch_size", "learning_rate")

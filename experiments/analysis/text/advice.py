@@ -13,6 +13,7 @@ from scalestudy.experiments.analysis.measures.units import (
     clipped,
     metric_of,
     other_parameters,
+    period_of,
     plain_text,
     plural,
     three_digits,
@@ -95,15 +96,15 @@ def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
 def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """The table in the book's form: header, and a row of text for each cell.
 
-    Its columns are num_gpus, batch, lr, other swept parameters, epoch s, test acc, speed-up, efficiency, training
-    seconds to the target if one was reached, and notes. On CPU the first column says so. A number that comes from
-    flagged timings is marked †.
+    Its columns are num_gpus, batch, lr, other swept parameters, epoch s or evaluation s, test acc, speed-up,
+    efficiency, training seconds to the target if one was reached, and notes. On CPU the first column says so. A number
+    that comes from flagged timings is marked †.
     """
     cpu = "cpu" in (summary["study"]["device"] or "")
     others, metric = other_parameters(summary), metric_of(summary["study"])
     target = summary["recommendation"]["target"]
     header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
-    header += ["epoch s", metric.heading, "speed-up", "efficiency"]
+    header += [f"{period_of(summary)} s", metric.heading, "speed-up", "efficiency"]
     header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
     times = {row["label"]: [row["seconds"]] for row in summary["time_to_target"] if row["target"] == target}
     flagged = {row["label"] for row in summary["cells"] if row["flags"]}

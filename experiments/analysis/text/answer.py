@@ -127,12 +127,12 @@ def cell_words(choice: Figure) -> str:
 
 
 def measured_when(best: Figure) -> str:
-    """After which epoch the metric of a choice was measured: the last, unless a scheduler stopped its trials."""
+    """At which evaluation the metric of a choice was measured: the last, unless a scheduler stopped its trials."""
     epochs = best["stopped_after"]
     if not epochs:
-        return "after the last epoch"
+        return "at the last evaluation"
     span = f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]} to {epochs[-1]}"
-    return f"after the last epoch, or where trials were stopped (epoch {span})"
+    return f"at the last evaluation, or where trials were stopped (after {span})"
 
 
 def scaling_line(summary: Summary) -> Line:

@@ -136,6 +136,6 @@ def test_code_is_left_as_it_is():
 def test_the_table_of_keys_is_that_of_the_template():
     page = spec_keys.PAGE.read_text("utf-8")
     assert spec_keys.filled(page) == page, "write it anew: python infra/docs/spec_keys.py"
-    assert "| `train.epochs` | `10` | passes over the training set |" in page
+    assert "| `train.epochs` | `10` | passes over the training set" in page
     with pytest.raises(ValueError, match="needs the lines"):
         spec_keys.filled("a page without marks")

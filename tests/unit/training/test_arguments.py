@@ -44,7 +44,12 @@ OTHER = {
     "max_steps": 60,
 }
 
-APART = {"warmup_steps": {"warmup_steps": 5}, "task": {"task": "my_task:Task", "metric": "f1"}}
+APART = {
+    "steps": {"epochs": None, "steps": 50},
+    "eval_every": {"epochs": None, "steps": 50, "eval_every": {"steps": 5}},
+    "warmup_steps": {"warmup_steps": 5},
+    "task": {"task": "my_task:Task", "metric": "f1"},
+}
 """Keys that don't go with some of the others."""
 
 

@@ -28,7 +28,7 @@ STEPS_PER_EPOCH = 8
     ],
 )
 def test_a_budget(keys: dict[str, Any], steps: int, every: int, evaluations: int) -> None:
-    config = TrainKnobs(**keys)
+    config = TrainKnobs.from_dict(keys)
     assert budget_of(config, STEPS_PER_EPOCH) == Budget(steps=steps, every=every)
     assert config.evaluations == evaluations
 
@@ -44,7 +44,7 @@ def test_the_steps_of_each_period(most: int | None, made: list[int]) -> None:
 @given(st.integers(1, 500), st.integers(1, 60))
 def test_periods_are_the_whole_training(steps: int, every: int) -> None:
     """Their steps sum to the training's, and its last evaluation follows its last step."""
-    config = TrainKnobs(steps=steps, eval_every={"steps": every})
+    config = TrainKnobs(epochs=None, steps=steps, eval_every={"steps": every})
     budget = budget_of(config, STEPS_PER_EPOCH)
     made = [budget.steps_of(period) for period in range(1, config.evaluations + 2)]
     assert sum(made) == steps
@@ -58,10 +58,11 @@ def test_periods_are_the_whole_training(steps: int, every: int) -> None:
         ({"epochs": 2, "steps": 10}, "steps: 10 does not go with epochs 2: both say how long a training is"),
         ({"epochs": 2, "eval_every": {"steps": 5}}, "does not go with epochs 2: a training of epochs is evaluated by"),
         ({"steps": 9, "eval_every": {"epochs": 1}}, "does not go with steps 9: a training of steps is evaluated by"),
-        ({"eval_every": {"minutes": 1}}, "is not one of epochs and steps with a number"),
-        ({"eval_every": {"steps": 0}}, "has no whole number above 0"),
-        ({"eval_every": 5}, "is not one of epochs and steps with a number"),
+        ({"epochs": 1, "eval_every": {"minutes": 1}}, "is not one of epochs and steps with a number"),
+        ({"epochs": 1, "eval_every": {"steps": 0}}, "has no whole number above 0"),
+        ({"epochs": 1, "eval_every": 5}, "is not one of epochs and steps with a number"),
         ({"steps": 0}, "steps: 0 is too small"),
+        ({}, "epochs: None is no length, and steps gives none"),
     ],
 )
 def test_a_wrong_budget_is_refused(keys: dict[str, Any], said: str) -> None:

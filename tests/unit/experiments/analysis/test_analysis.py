@@ -166,7 +166,7 @@ def test_their_first_epoch_is_left_out_of_timings_as_their_siblings_is():
     scatters = [row["scatter"]["seconds"]["value"] for row in found["timings"]]
     assert all(value is None or value == pytest.approx(0) for value in scatters)
     assert not [verdict for verdict in found["verdicts"] if verdict["cause"] == "disturbed"]
-    assert "stopped within their first epoch" in rows_of(found)["workers=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
+    assert "stopped at their first evaluation" in rows_of(found)["workers=1 batch=64 lr=0.1"]["epoch_seconds"]["why"]
 
 
 def test_one_stopped_after_two_epochs_is_timed_by_its_second():
@@ -215,7 +215,7 @@ def test_the_best_rate_is_that_of_the_seeds_that_went_on():
     assert (point["learning_rate"], point["edge"], point["n"], point["stopped"]) == (0.4, "highest", 1, 2)
     assert point["rates"] == 3  # 0.1 was tried, though none of its seeds went on
     assert summary["recommendation"]["fastest"]["learning_rate"] == 0.4
-    assert "2 of 3 seeds did not reach the target, 2 of which were stopped before the last epoch." in words_of(
+    assert "2 of 3 seeds did not reach the target, 2 of which were stopped before their end." in words_of(
         summary["recommendation"]["fastest"]
     )
 
@@ -262,10 +262,10 @@ def test_trainings_that_stopped_at_the_target_say_so_and_are_compared_by_their_t
 def test_the_best_metric_says_where_it_was_measured():
     """Every trial of the best cell was stopped after its third epoch; of another, none was."""
     spec, plan, trials = study_of(STOPPED.replace("[0.5]", "[]"), Law())
-    assert measured_when(summarise(spec, plan, trials)["recommendation"]["best_accuracy"]) == "after the last epoch"
+    assert measured_when(summarise(spec, plan, trials)["recommendation"]["best_accuracy"]) == "at the last evaluation"
     cut = [stopped_after(trial, 3) for trial in trials]
     found = summarise(spec, plan, cut)
-    when = "after the last epoch, or where trials were stopped (epoch 3)"
+    when = "at the last evaluation, or where trials were stopped (after 3)"
     assert measured_when(found["recommendation"]["best_accuracy"]) == when
     assert any(line.endswith(f"{when}.") for line in answer_lines(found))
 
@@ -318,7 +318,7 @@ def test_every_trial_ended_so(ending):
 def test_no_target_was_reached():
     parts = check_parts(*study(**SMALL, targets="[0.999]"))
     assert "no batch size reached a target" in parts["statistical_efficiency"]["why"]
-    assert parts["lr_rule"]["target_or_metric"] == "test accuracy after the last epoch"
+    assert parts["lr_rule"]["target_or_metric"] == "test accuracy at the last evaluation"
 
 
 def test_a_metric_of_which_less_is_better():

@@ -17,6 +17,7 @@ TOLD = {
         {
             "name": "workers=2 batch=32 lr=0.1 seed=0",
             "cell": {"num_gpus": 2, "batch_size": 32, "learning_rate": 0.1},
+            "period": "epoch",
             "last": 8,
             "epochs": [[1, 2.0, 0.25], [2, 1.5, None], [3, 2.5, 0.5]],
         }

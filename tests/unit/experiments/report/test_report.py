@@ -158,8 +158,8 @@ def test_the_ranges_over_seeds_are_the_summarys(folder):
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
     header, *rows = page.tables["Table of ranges over seeds"]
     assert header[2:] == [
-        "test acc, last epoch",
-        "test acc, best epoch",
+        "test acc, last",
+        "test acc, best",
         "epoch s",
         "samples/s",
         "time to 0.3",
@@ -266,8 +266,8 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
         assert words not in page
     for words in (
         "Test mse over time",
-        "test mse after the last epoch (less is better)",
-        "test mse, best epoch",
+        "test mse at the last evaluation (less is better)",
+        "test mse, best",
         "best test mse",
         "to 0.2 test mse",
         "time to 0.2",
@@ -278,7 +278,7 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
     for row in summary["cells"]:
         assert f"{row['test_mse']['value']:.3g}" in page
     best = min(summary["cells"], key=lambda row: row["test_mse"]["value"])
-    assert f"{best['label']} is ahead with {best['test_mse']['value']:.3g}" in page
+    assert f"{best['label']} ends ahead of all with {best['test_mse']['value']:.3g}" in page
     assert {path.name for path in folder.figures.iterdir()} >= {"mse_epochs.png", "mse_seconds.png"}
 
 

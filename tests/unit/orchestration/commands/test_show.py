@@ -67,7 +67,7 @@ def test_a_plan_says_where_trainings_stop_and_what_that_saves():
     for stop, told in (("true", True), ("auto", False)):
         spec, plan, _ = study_of(TINY.replace("[0.8]", f"[0.95, 0.8], stop: {stop}"))
         shown = printed(show.plan, spec, plan, estimate(plan, []), width=120)
-        assert ("a training ends once it has reached 0.95 test accuracy, which saves the epochs after" in shown) is told
+        assert ("a training ends once it has reached 0.95 test accuracy, which saves the steps after" in shown) is told
         assert ("tiny: at most 4 trials, 32 epochs" in shown) is told
 
 

@@ -166,8 +166,8 @@ def test_a_trial_s_description_is_how_it_ended():
             "out of memory: no room; 0.5 test accuracy not reached",
         ),
     ):
-        assert trial_note(end_with(**facts), metrics, (0.3, 0.5), ACCURACY) == words
-    assert trial_note(end_with(), best, (), ACCURACY) == "best 0.877 in 2 epochs"
+        assert trial_note(end_with(**facts), metrics, (0.3, 0.5), ACCURACY, "epoch") == words
+    assert trial_note(end_with(), best, (), ACCURACY, "evaluation") == "best 0.877 in 2 evaluations"
 
 
 def end_with(**facts):

@@ -164,6 +164,20 @@ def test_a_kill_after_any_step(tmp_path: Path, changes: dict[str, Any], every_st
         assert resumed["resumed"] == (kill_after >= every_steps if every_steps else kill_after > STEPS)
 
 
+@pytest.mark.parametrize(("changes", "every_steps"), [(LENET, 2), (DROPOUT, 1)], ids=["lenet", "dropout"])
+def test_a_training_of_steps_goes_on_after_a_kill_at_any_step(
+    tmp_path: Path, changes: dict[str, Any], every_steps: int
+) -> None:
+    """Its evaluations fall into the middle of epochs, and its last one comes sooner than the others."""
+    length = 2 * STEPS + 3
+    config = config_of(**changes, epochs=None, steps=length, eval_every={"steps": STEPS - 1}, schedule="cosine")
+    whole = never_killed(ALONE, config)
+    for kill_after in range(every_steps, length):
+        resumed = killed_and_resumed(ALONE, config, str(tmp_path / str(kill_after)), kill_after, every_steps)
+        check_same(whole, resumed)
+        assert resumed["resumed"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "kill_after"),
     [

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -603,3 +604,37 @@ def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: 
     assert first == ("start", "loading", 0)
     activities = [activity for point, activity, _ in steps if point == "backward"]
     assert activities == ["compiling", "training", "compiling", "training", "training", "training"]
+
+
+# --- how long, and when it is evaluated -------------------------------------------------------------------------------
+
+
+def test_a_training_of_as_many_steps_is_that_of_epochs(ranks: GlooPool) -> None:
+    epochs = make_config(epochs=3, batch_size=50, schedule="cosine", lr_rule="linear", warmup_steps=4)  # 6 steps each
+    by_epochs = ranks.run(2, run_training, epochs)
+    steps = dataclasses.replace(epochs, epochs=None, steps=18, eval_every={"steps": 6})
+    by_steps = ranks.run(2, run_training, steps)
+    often = ranks.run(2, run_training, dataclasses.replace(steps, eval_every={"steps": 4}))
+    for one, other, third in zip(by_epochs, by_steps, often, strict=True):
+        assert same_bits(one["state"], other["state"])
+        assert same_bits(one["state"], third["state"]), "evaluations do not change what is learnt"
+
+
+def test_records_are_of_the_steps_since_the_last_evaluation() -> None:
+    """256 examples in batches of 50: the sixth step of an epoch has 6."""
+    records = train(make_config(epochs=None, steps=15, eval_every={"steps": 4}, batch_size=50), ALONE).records
+    assert [record.epoch for record in records] == [1, 2, 3, 4]
+    assert [record.steps for record in records] == [4, 4, 4, 3]
+    assert [record.samples for record in records] == [200, 156, 156, 150]
+    rare = train(make_config(epochs=5, eval_every={"epochs": 2}, batch_size=50), ALONE).records
+    assert [(record.epoch, record.steps, record.samples) for record in rare] == [
+        (1, 12, 512),
+        (2, 12, 512),
+        (3, 6, 256),
+    ]
+
+
+def test_a_divergence_is_told_by_its_place_in_the_data() -> None:
+    result = train(make_config(learning_rate=1e30, epochs=None, steps=30, eval_every={"steps": 3}), ALONE)
+    assert result.status == "diverged"
+    assert re.search(r"in epoch \d, step \d of 8", str(result.message))

@@ -197,7 +197,7 @@ def test_met_within_the_first_epoch_is_an_upper_bound():
     assert not point(part, 1024)["upper_bound"]
     part = efficiency_of(EXACT, law=Law(samples=2_000_000), epochs=2)
     assert part["s_min"]["value"] is None
-    assert "64: met within the first epoch" in part["why"]
+    assert "64: met at the first evaluation" in part["why"]
 
 
 def test_batches_beyond_the_training_set_count_once():

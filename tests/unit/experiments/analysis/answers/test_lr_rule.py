@@ -61,11 +61,11 @@ def test_below_three_batch_sizes_there_is_no_exponent(batches):
 def test_without_a_target_the_metric_decides():
     # 3 epochs of 20,480 examples: no training is near its end
     part = rule_of(BatchTruth(noise=0.0), targets="[]", epochs=3)
-    assert part["target_or_metric"] == "test accuracy after the last epoch"
+    assert part["target_or_metric"] == "test accuracy at the last evaluation"
     assert part["target"] is None
     assert part["exponent"]["value"] == pytest.approx(1)
     part = rule_of(BatchTruth(noise=0.0), targets="[0.8]", epochs=3)
-    assert part["target_or_metric"] == "test accuracy after the last epoch"
+    assert part["target_or_metric"] == "test accuracy at the last evaluation"
 
 
 def test_the_rule_that_was_applied_is_part_of_it():

@@ -211,7 +211,7 @@ def test_the_evidence_of_an_inferred_cell_are_the_trainings_it_is_inferred_from(
     assert row["num_gpus"] != study.plan.factorised.train_on
     trained = f"workers={study.plan.factorised.train_on} batch={row['batch_size']} lr={row['learning_rate']:g}"
     assert row["evidence"] == {"cells": [trained], "seeds": 3, "kind": "factorised"}
-    assert f"Inferred: the epochs are those of {trained}" in " ".join(words_of(row))
+    assert f"Inferred: the steps are those of {trained}" in " ".join(words_of(row))
 
 
 def test_a_clear_choice_has_neither_ties_nor_caveats():

@@ -53,14 +53,14 @@ def test_a_target_out_of_reach_says_how_far_the_best_came_and_what_more_of_it_co
     why = recommend(*study_of(TEXT, law), accuracy=0.99)["fastest"]["why"]
     # 0.985 - 0.885 exp(-130 * 0.2 / 32 * 8) = 0.9837; 45 steps of 0.0002 + 0.002 + 0.00352 + 0.0003 s
     assert why == (
-        "no cell reached a test accuracy of 0.99: the best, workers=1 batch=32 lr=0.2, came to 0.984 in 8 epochs; try "
-        "more epochs or other rates, an epoch of it takes 0.271 s"
+        "no cell reached a test accuracy of 0.99: the best, workers=1 batch=32 lr=0.2, came to 0.984 in 8 evaluations; "
+        "train longer, or try other rates (0.271 s from one evaluation to the next)"
     )
     spec, plan, trials = study_of(TEXT, law)
     for trial in trials:
         trial["epochs"] = [{**epoch, "test_accuracy": 0.9 * (epoch["epoch"] % 2)} for epoch in trial["epochs"]]
     once = recommend(spec, plan, trials, accuracy=0.85)["fastest"]["why"]
-    assert "came to 0.900 in 8 epochs, but 0 of 2 seeds met it twice in a row; try" in once
+    assert "came to 0.900 in 8 evaluations, but 0 of 2 seeds met it twice in a row; train" in once
     stopped = [{**stopped_after(trial, 4), "status": "at_target"} for trial in study_of(TEXT, law)[2]]
     cut = recommend(spec, plan, stopped, accuracy=0.99)["fastest"]["why"]
     assert "came to 0.951 in 4 epochs, where its trainings stopped; a study with this target would tell, an" in cut

@@ -169,7 +169,7 @@ def test_without_targets_the_smallest_error_is_recommended():
     assert answer_lines(summary)[0] == "The spec names no target mse (targets.accuracy)."
     assert (
         answer_lines(summary)[1]
-        == f"Best test mse: {smallest['label'].removeprefix('workers=1 ')}, {value} after the last epoch."
+        == f"Best test mse: {smallest['label'].removeprefix('workers=1 ')}, {value} at the last evaluation."
     )
 
 

@@ -55,10 +55,13 @@ class Passes:
         return callable(getattr(self.dataset, "shard", None))
 
     def part(self, rank: int, world_size: int) -> Passes:
-        """A rank's part of a data set that shards itself."""
+        """A rank's part of a data set that shards itself. Raises DataError if it has none for this rank."""
         self.rewind()
-        part = self.dataset.shard(num_shards=world_size, index=rank)
-        return Passes(part, f"rank {rank}'s part of {self.what}, one of {world_size},")
+        what = f"rank {rank}'s part of {self.what}, one of {world_size},"
+        try:
+            return Passes(self.dataset.shard(num_shards=world_size, index=rank), what)
+        except IndexError as error:  # of Hugging Face's data sets, with fewer files than ranks
+            raise DataError(f"data: {what} can't be had ({error})", "give more files, or fewer workers") from error
 
     def rewind(self) -> None:
         """Put a data set that has a state back to where no pass of it is begun."""

@@ -52,7 +52,7 @@ class Drawing(IterableDataset[Any]):
 
 
 class Stateful(IterableDataset[Any]):
-    """Tells its place, and keeps it; `opened` counts the examples that were read to get there."""
+    """Tells its place, and keeps it; `read` counts all examples that were read."""
 
     def __init__(self, count: int) -> None:
         self.count, self.next, self.read = count, 0, 0
@@ -86,6 +86,13 @@ class Sharded(Counting):
         for number, example in enumerate(super().__iter__()):
             if number % self.num_shards == self.index:
                 yield example
+
+
+class FewFiles(Sharded):
+    """Has too few files for all workers."""
+
+    def shard(self, num_shards: int, index: int) -> Sharded:
+        return super().shard(num_shards, [0][index])
 
 
 class SplitByLoader(Counting):

@@ -341,11 +341,6 @@ def refusals(worker: Worker, config: Any) -> str:
     ("world_size", "changes", "found"),
     [
         (1, {"epochs": 3, "steps": None}, "epochs: '.*' is an iterable data set, .*; give train.steps in its place"),
-        (
-            1,
-            {"epochs": None, "steps": None},
-            "epochs: '.*' is an iterable data set, .* length; give train.steps in its",
-        ),
         (1, {"warmup_epochs": 0.5}, "warmup_epochs: .* no known length; give train.warmup_steps in its place"),
         (1, {"data_args": {"count": 0}}, "the train set has no examples; give it examples"),
         (1, {"data_args": {"tests": 0}}, "the test set has no examples; give it examples"),
@@ -354,6 +349,11 @@ def refusals(worker: Worker, config: Any) -> str:
             2,
             {"data_args": {"kind": "Sharded", "count": 1}},
             "rank 1's part of the train set, one of 2, has no ex",
+        ),
+        (
+            2,
+            {"data_args": {"kind": "FewFiles"}},
+            "rank 1's part of the train set, one of 2, can't be had .*; give more",
         ),
         (
             2,

@@ -70,6 +70,8 @@ class Splits:
         for another form of data sets or examples.
         """
         sets = _examples("train", train), _examples("test", test)
+        if train is test and not hasattr(sets[0], "__getitem__"):  # an evaluation would begin it anew amid training
+            raise DataError("data: one iterable data set is given for training and test", "make two of it")
         if num_classes is None:
             return DatasetSplits(*sets, dict(for_model or {}), collate=collate)
         if for_model is not None:

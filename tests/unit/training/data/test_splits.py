@@ -103,6 +103,13 @@ class Numbers(IterableDataset[int]):
         return iter(range(self.count))
 
 
+def test_an_iterable_data_set_serves_training_or_test() -> None:
+    numbers = Numbers(5)
+    with pytest.raises(DataError, match="one iterable data set is given for training and test; make two of it"):
+        Splits.from_datasets(numbers, numbers, for_model={})
+    assert Splits.from_datasets(Numbers(5), Numbers(3), for_model={}).test_examples(9).tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("dataset", "found"),
     [

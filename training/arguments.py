@@ -99,7 +99,7 @@ def make_arguments(config: TrainConfig) -> list[str]:
 
 def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Key]]:
     """Yields option, path in the config, and key. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`,
-    `--optimizer-args` its `args`.
+    `--optimizer-args` its `args`, `--loader-workers` the `workers` of `loader`.
     """
     for key in keys(config):
         path = (*above, key.name)
@@ -107,8 +107,8 @@ def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple
             yield from _options(key.kind, path)
         else:
             name = key.name
-            if above and name in ("name", "args"):  # too general to stand alone
-                name = above[-1] if name == "name" else f"{above[-1]}_args"
+            if above and name in ("name", "args", "workers", "prefetch"):  # too general to stand alone
+                name = above[-1] if name == "name" else f"{above[-1]}_{name}"
             yield f"--{name.replace('_', '-')}", path, key
 
 

@@ -365,6 +365,29 @@ class OptimizerConfig(Knobs):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoaderConfig(Knobs):
+    """How data are read ahead of the training. Raises KnobError with field, value and remedy."""
+
+    PREFIX = "loader."
+
+    workers: int | None = knob(
+        None,
+        "processes that read a torch data set, for each worker; 0: the worker itself; tensors need none",
+        least=0,
+        most=256,
+        unset="as many as pay",
+        changes_result=False,
+    )
+    prefetch: int = knob(
+        2,
+        "batches that each of them holds ready",
+        least=1,
+        most=LARGEST,
+        changes_result=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainKnobs(Knobs):
     """How one trial is trained: the keys of a spec's `train`. Raises KnobError with field, value and remedy.
 
@@ -509,6 +532,7 @@ class TrainConfig(TrainKnobs):
     task: str | None = knob(
         None, "what a batch's loss and metrics are", names=TASKS, unset="inputs, targets, loss and metric", later=True
     )
+    loader: LoaderConfig = knob(LoaderConfig(), "how data are read", changes_result=False, later=True)  # noqa: RUF009
     max_steps: int | None = knob(
         None, "end after so many steps, without evaluation; for timing", least=1, unset="train all epochs"
     )

@@ -1,21 +1,25 @@
 """Every generator is seeded from the trial, so that a used process trains like a fresh one.
 
 Independent of the world size: initial parameters, order of examples, augmentation, and the random numbers of a user's
-data set (both keyed by example). Dependent on it: random numbers inside the model, above all dropout. Each rank draws
-its masks from its own generator, seeded anew for each (seed, rank, epoch): repeatable at one world size, different at
-another.
+data set (both keyed by example; those of an iterable one by its pass). Dependent on it: random numbers inside the
+model, above all dropout. Each rank draws its masks from its own generator, seeded anew for each (seed, rank, epoch):
+repeatable at one world size, different at another.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-_PARAMETERS, _ORDER, _STEPS, _AUGMENTATION, _EXAMPLES = range(5)  # one independent stream each
+_PARAMETERS, _ORDER, _STEPS, _AUGMENTATION, _EXAMPLES, _PASSES = range(6)  # one independent stream each
+
+Generators = tuple[Any, Any, torch.Tensor]
+"""States of the CPU's global generators: Python's, NumPy's and PyTorch's."""
 
 
 def seed_parameters(seed: int) -> None:
@@ -47,27 +51,72 @@ def seed_example(seed: int, epoch: int, example: int) -> None:
 
     Seeds only the CPU's generators: a GPU's belongs to the model.
     """
-    derived = _derive(seed, _EXAMPLES, epoch, example)
-    random.seed(derived)
-    np.random.seed(derived % 2**32)
-    torch.default_generator.manual_seed(derived)
+    _seed_cpu(_derive(seed, _EXAMPLES, epoch, example))
+
+
+def seed_pass(seed: int, epoch: int) -> None:
+    """Call it before a pass over a user's iterable data set: from 1 in training, 0 in an evaluation. CPU alone."""
+    _seed_cpu(_derive(seed, _PASSES, epoch))
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Restore the CPU's generators after what is drawn or seeded inside."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = cpu_generators()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        set_cpu_generators(states)
+
+
+def cpu_generators() -> Generators:
+    """Their states now."""
+    return random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
+
+
+def set_cpu_generators(states: Generators) -> None:
+    """Put them back to these states."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def plain_generators(states: Generators) -> dict[str, Any]:
+    """The states as data for `pack`."""
+    (version, internal, gauss_next), (name, words, position, has_gauss, gauss), torch_state = states
+    return {
+        "torch": torch_state,
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(words, dtype=np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+        "python": [version, torch.tensor(internal, dtype=torch.int64), gauss_next],
+    }
+
+
+def generators_from(plain: Mapping[str, Any]) -> Generators:
+    """The states that `plain_generators` gave."""
+    name, words, *rest = plain["numpy"]
+    version, internal, gauss_next = plain["python"]
+    return (
+        (version, tuple(internal.tolist()), gauss_next),
+        (name, words.numpy().astype(np.uint32), *rest),
+        plain["torch"],
+    )
 
 
 def _derive(seed: int, *stream: int) -> int:
     """63 well mixed bits: neighbouring seeds give unrelated streams."""
     return int(np.random.SeedSequence((seed, *stream)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _seed_cpu(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
 
 
 def _seed_generators(seed: int) -> None:

@@ -60,9 +60,12 @@ class _Untitled(GenerateJsonSchema):
 
 
 def _describe(properties: Schema, section: type[Section]) -> None:
-    """Gives each key of a section the text below its field."""
+    """Gives each key of a section, and of the sections in it, the text below its field."""
     for name, text in _texts(section).items():
         properties[name]["description"] = text
+        kind = section.model_fields[name].annotation
+        if inspect.isclass(kind) and issubclass(kind, Section):
+            _describe(properties[name]["properties"], kind)
 
 
 def _texts(section: type[Section]) -> dict[str, str]:

@@ -140,6 +140,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Loader(Section):
+    """How data are read ahead of the training."""
+
+    workers: Annotated[int, Field(ge=0, le=256)] | None = None
+    """Processes that read a torch data set, for each worker. null: as many as pay. 0: the worker itself."""
+    prefetch: Count = 2
+    """Batches that each of them, or the reader of tensors that don't fit the device, holds ready."""
+
+
 class Workload(Section):
     """What is trained, and on which data."""
 
@@ -163,6 +172,8 @@ class Workload(Section):
     """Whether the larger or the smaller metric is better."""
     task: Annotated[Text, built_in(*TASKS)] | None = None
     """`package.module:Class` that says what a batch's loss and metrics are. null: inputs, targets, loss and metric."""
+    loader: Loader = Loader()
+    """How data are read ahead. It changes no result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +185,8 @@ OUTSIDE_STEP = frozenset(key.name for key in keys(Train) if not key.knob.changes
 """Keys of `train` that can change neither the time nor the memory of a step."""
 OUTSIDE_RESULT = frozenset(key.name for key in keys(Train) if not key.knob.changes_result)
 """Keys of `train` that can't change a trial's result."""
-LATER = ("task",)
-"""Keys of `workload` that earlier versions had not; null, the default, is what they did."""
+LATER = {"task": None, "loader": Loader().model_dump()}
+"""Keys of `workload` that earlier versions had not, with their defaults, which are what they did."""
 
 
 def length_of(train: Mapping[str, Any]) -> Train:
@@ -185,7 +196,12 @@ def length_of(train: Mapping[str, Any]) -> Train:
 
 def workload_keys(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What of `workload` a trial's id depends on; versions that lack a key at its default agree."""
-    return {key: value for key, value in workload.items() if key not in LATER or value is not None}
+    return {key: value for key, value in step_workload_keys(workload).items() if key != "loader"}
+
+
+def step_workload_keys(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `workload` the time of a step depends on; versions that lack a key at its default agree."""
+    return {key: value for key, value in workload.items() if key not in LATER or value != LATER[key]}
 
 
 def result_keys(train: Mapping[str, Any]) -> dict[str, Any]:

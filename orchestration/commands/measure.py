@@ -144,6 +144,8 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     from scalestudy.training.batches import steps_per_epoch
     from scalestudy.training.data.loading import load_splits
     from scalestudy.training.data.splits import Splits
+    from scalestudy.training.data.streams import Passes
+    from scalestudy.training.exceptions import InputError
     from scalestudy.training.loop.train import train
 
     config = dataclasses.replace(config, warm_up_steps=WARM_UP_STEPS)
@@ -151,6 +153,8 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     sets: Any = (
         (splits.train_targets, splits.test_targets) if isinstance(splits, Splits) else (splits.train, splits.test)
     )
+    if any(isinstance(each, Passes) for each in sets):
+        raise InputError(f"data: {config.data!r} is an iterable data set, and the length of its epochs is not known")
     examples, tests = map(len, sets)
     steps = steps_per_epoch(examples, config.batch_size)
 

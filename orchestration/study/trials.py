@@ -11,13 +11,13 @@ from scalestudy.orchestration.groups.model import CheckpointPlace, TrialOrder
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.training.config import TrainConfig, TrainKnobs, keys
 
-WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric", "task")
+WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric", "task", "loader")
 
 
 def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
     """A trial's training configuration. Raises ValueError for a training that can't be."""
     plain = {
-        **{key: trial.workload[key] for key in WORKLOAD_KEYS if key in trial.workload},  # 0.2 had no task
+        **{key: trial.workload[key] for key in WORKLOAD_KEYS if key in trial.workload},  # 0.2 lacked the last two
         **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
         "max_steps": trial.train.get("max_steps"),  # of a timing run
         "data_root": str(data_root),

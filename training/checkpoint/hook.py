@@ -36,7 +36,7 @@ from scalestudy.training.state import pack
 
 LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
 MOST_BETWEEN = 64  # moments between two looks
-FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards")
+FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader")
 """Fields of a config that change results only by rounding; the length too, if the rate does not look ahead."""
 
 

@@ -7,12 +7,10 @@ the ranks held apart, and fresh generators.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import numpy as np
 import torch
 
 from scalestudy.training.config import TrainConfig
@@ -20,7 +18,13 @@ from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Progress, Tally, Trial, new_tally
 from scalestudy.training.records import EpochRecord
-from scalestudy.training.seeding import seed_steps
+from scalestudy.training.seeding import (
+    cpu_generators,
+    generators_from,
+    plain_generators,
+    seed_steps,
+    set_cpu_generators,
+)
 
 State = dict[str, Any]
 
@@ -49,6 +53,7 @@ def own_state(trial: Trial) -> State:
         "buffers": {name: buffer.clone() for name, buffer in trial.model.named_buffers()},
         "optimizer": None if trial.sync.replicated else trial.optimizer.state_dict(),
         "sync": trial.sync.state(),
+        "stream": trial.data.place,
         "tally": {
             "loss_sum": tally.loss_sum.item(),
             "weight_sum": float(tally.weight_sum),
@@ -102,6 +107,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     tallies = [part["tally"] for part in parts]
     trial.progress = Progress(_tally(trial, tallies), period, records)
     trial.progress.began_at = trial.made
+    trial.data.go_on([part.get("stream") for part in parts])
     if same_world:
         set_generator_states(mine["generators"], trial.worker.device)
     else:
@@ -147,28 +153,12 @@ def _mean(states: Sequence[Any]) -> Any:
 
 def generator_states(device: torch.device) -> State:
     """Python's, NumPy's and PyTorch's global generators, the device's included, as data for `pack`."""
-    name, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    version, internal, gauss_next = random.getstate()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [
-            str(name),
-            torch.from_numpy(np.asarray(words, dtype=np.int64)),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ],
-        "python": [version, torch.tensor(internal, dtype=torch.int64), gauss_next],
-    }
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {**plain_generators(cpu_generators()), "cuda": cuda}
 
 
 def set_generator_states(states: Mapping[str, Any], device: torch.device) -> None:
     """Restore the generators to what `generator_states` gave."""
-    torch.set_rng_state(states["torch"])
+    set_cpu_generators(generators_from(states))
     if device.type == "cuda" and states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"], device)
-    name, words, *rest = states["numpy"]
-    np.random.set_state((name, words.numpy().astype(np.uint32), *rest))
-    version, internal, gauss_next = states["python"]
-    random.setstate((version, tuple(internal.tolist()), gauss_next))

@@ -10,7 +10,7 @@ Shapes: n training and m test examples, N of them in a batch, C channels, H × W
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from scalestudy.training.batches import shard_bounds
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.files import DataError
-from scalestudy.training.data.reading import Bounds, DatasetReader, HostReader, Reader, ResidentReader
+from scalestudy.training.data.reading import Bounds, DatasetReader, HostReader, Reader, ResidentReader, StreamReader
 from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits, check_alike, scaled
-from scalestudy.training.distributed import Worker
+from scalestudy.training.data.streams import Passes, Place
+from scalestudy.training.distributed import Worker, gather_texts
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key
 from scalestudy.training.trees import Tree, tensors
@@ -47,8 +50,8 @@ _last_used: dict[tuple[str, ...], AnySplits] = {}  # at most one, which a worker
 class TrainingData:
     """The training and the test set as one worker reads them."""
 
-    train: Reader
-    test: Reader
+    train: Reader | StreamReader
+    test: Reader | StreamReader
     for_model: tuple[int, int] | Mapping[str, Any]  # what the model's callable is called with before its arguments
     num_classes: int | None  # K: classes, or numbers to predict; None: batches of any form
     device: torch.device
@@ -57,14 +60,28 @@ class TrainingData:
     is_scaled: bool = False  # whether inputs come as bytes, and are divided by 255 on the device
 
     @property
-    def samples(self) -> int:
-        """n."""
-        return len(self.train)
+    def samples(self) -> int | None:
+        """n; None: a stream, whose length is not known."""
+        return None if isinstance(self.train, StreamReader) else len(self.train)
 
     @property
-    def test_samples(self) -> int:
-        """m."""
-        return len(self.test)
+    def test_samples(self) -> int | None:
+        """m; None as for `samples`."""
+        return None if isinstance(self.test, StreamReader) else len(self.test)
+
+    @property
+    def place(self) -> dict[str, Any] | None:
+        """Where this rank is in a stream, as plain data; None: the training set has a length."""
+        return vars(self.train.place) if isinstance(self.train, StreamReader) else None
+
+    def go_on(self, places: Sequence[Mapping[str, Any] | None]) -> None:
+        """Let a stream go on where a checkpoint's ranks were. `places`: theirs, by rank.
+
+        Raises InputError if the data set shards itself, and the checkpoint is of another world size.
+        """
+        known = [Place(**place) for place in places if place is not None]
+        if known and isinstance(self.train, StreamReader):
+            self.train.go_on(known)
 
     def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
         """A batch on the device for each pair of bounds, its inputs scaled and augmented.
@@ -73,22 +90,51 @@ class TrainingData:
         position in it, for each of this worker's shards; equal ones give an empty batch. The reading ahead ends with
         the iterator.
         """
+        assert not isinstance(self.train, StreamReader)
         here = order.to(self.device) if self.augmentation else order
         key = augmentation_key(self.seed, epoch)
         with closing(self.train.batches(order, bounds, epoch)) as batches:
             for (first, stop), batch in zip(bounds, batches, strict=True):
-                if self.is_scaled:
-                    batch = scaled(batch[0]), batch[1]
-                if self.augmentation:
-                    batch = self.augmentation(batch[0], here[first:stop], key), batch[1]
-                yield batch
+                yield self._prepared(batch, here[first:stop], key)
+
+    def stream_shards(self, first: int, size: int, batch: int, steps: range) -> Generator[Tree]:
+        """Of a stream, a batch on the device for each step: examples first … first + size - 1 of the global batch.
+
+        It goes on at `place` if that is not behind the first of them. Augmented by their number in the stream.
+        """
+        assert isinstance(self.train, StreamReader)
+        key = augmentation_key(self.seed, 0)
+        here = torch.arange(first, first + size, device=self.device)
+        with closing(self.train.shards(first, size, batch, steps)) as batches:
+            for step, shard in zip(steps, batches, strict=True):
+                yield self._prepared(shard, here + step * batch, key)
+
+    def test_part(self, worker: Worker, weights: Sequence[float]) -> Generator[Tree]:
+        """This worker's share of the test set, on the device, scaled, never augmented.
+
+        By its weight a contiguous part; of a stream, batches that are dealt out in turn.
+        """
+        if not isinstance(self.test, StreamReader):
+            yield from self.test_batches(*shard_bounds(len(self.test), weights, worker.rank))
+            return
+        with closing(self.test.dealt(EVALUATION_BATCH)) as batches:
+            for batch in batches:
+                yield self._scaled(batch)
 
     def test_batches(self, start: int, stop: int) -> Iterator[Tree]:
         """The test examples start … stop - 1 in their order, on the device, scaled, never augmented."""
+        assert not isinstance(self.test, StreamReader)
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
         with closing(self.test.batches(None, bounds, epoch=0)) as batches:
             for batch in batches:
-                yield (scaled(batch[0]), batch[1]) if self.is_scaled else batch
+                yield self._scaled(batch)
+
+    def _prepared(self, batch: Tree, examples: torch.Tensor, key: int) -> Tree:
+        batch = self._scaled(batch)
+        return (self.augmentation(batch[0], examples, key), batch[1]) if self.augmentation else batch
+
+    def _scaled(self, batch: Tree) -> Tree:
+        return (scaled(batch[0]), batch[1]) if self.is_scaled else batch
 
 
 def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
@@ -96,19 +142,20 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
 
     Tensors live on the device if they take at most RESIDENT_SHARE of its free memory. Other tensors, and torch data
     sets, come through a DataLoader. Raises DataError (a ValueError) if files are missing or damaged, an argument is
-    unknown, a user's callable returns another type, labels are out of range, or `augment` needs images.
+    unknown, a user's callable returns another type, labels are out of range, or `augment` needs images; InputError if
+    the config needs the length of an iterable set. Call it on all ranks.
     """
     splits = load_splits(config, worker.device)
-    train: Reader
-    test: Reader
+    train: Reader | StreamReader
+    test: Reader | StreamReader
     if isinstance(splits, DatasetSplits):
-        classes, collate = splits.num_classes, splits.collate
-        train = DatasetReader("train", splits.train, classes, worker, config.seed, collate)
-        test = DatasetReader("test", splits.test, classes, worker, config.seed, collate)
+        if isinstance(splits.train, Passes):
+            _require_no_length(config, splits.train, worker)
+        train, test = _dataset_readers(config, splits, worker)
     elif next(tensors(splits.train))[1].device.type == worker.device.type:
         train, test = ResidentReader(splits.train), ResidentReader(splits.test)
     else:
-        train, test = HostReader(splits.train, worker.device), HostReader(splits.test, worker.device)
+        train, test = (HostReader(each, worker.device, config.loader.prefetch) for each in (splits.train, splits.test))
     if splits.num_classes is None and config.task is None:
         raise DataError(
             f"data: {config.data!r} has examples of any form, which only a task understands",
@@ -130,7 +177,46 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
     )
 
 
-def _require_images(config: TrainConfig, train: Reader) -> None:
+def _dataset_readers(
+    config: TrainConfig, splits: DatasetSplits, worker: Worker
+) -> tuple[DatasetReader | StreamReader, DatasetReader | StreamReader]:
+    """The readers of torch data sets. What is wrong with a stream on one rank, every rank raises."""
+
+    def made(name: str, dataset: Any) -> DatasetReader | StreamReader:
+        arguments = (splits.num_classes, worker, config.seed, splits.collate, config.loader)
+        if isinstance(dataset, Passes):
+            return StreamReader(name, dataset, *arguments, endless=name == "train")
+        return DatasetReader(name, dataset, *arguments)
+
+    if not (isinstance(splits.train, Passes) or isinstance(splits.test, Passes)):
+        return made("train", splits.train), made("test", splits.test)
+    problem: InputError | None = None
+    try:
+        readers = made("train", splits.train), made("test", splits.test)
+    except InputError as error:  # a rank's part may be empty, and the others would wait for this rank
+        problem = error
+    for said in gather_texts(json.dumps([problem.what, problem.remedy] if problem else None), worker):
+        if found := json.loads(said):
+            raise DataError(*found) from problem
+    return readers
+
+
+def _require_no_length(config: TrainConfig, passes: Passes, worker: Worker) -> None:
+    """Raise InputError for settings that need the number of examples, or another division of them."""
+    what = f"{config.data!r} is an iterable data set, which has no known length"
+    if config.epochs is not None:
+        raise InputError(f"epochs: {what}", "give train.steps in its place")
+    if config.warmup_epochs:
+        raise InputError(f"warmup_epochs: {what}", "give train.warmup_steps in its place")
+    even = config.shards != "speed" and len(set(config.weights(worker.world_size))) == 1
+    if passes.shards_itself and worker.world_size > 1 and not even:
+        raise InputError(
+            f"shards: {config.data!r} gives each worker a part of its own, by its method shard, and parts are even",
+            "set train.shards to even",
+        )
+
+
+def _require_images(config: TrainConfig, train: Reader | StreamReader) -> None:
     """Raise DataError if inputs are to be augmented that are no images."""
     if config.augment == "none":
         return

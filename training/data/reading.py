@@ -1,13 +1,14 @@
 """Batches on their way to the device.
 
-They come from tensors that live there, from tensors in the host's memory, or from a user's torch data set. All three
-ways give the same batches to the bit.
+They come from tensors that live there, from tensors in the host's memory, or from a user's map-style data set. These
+three ways give the same batches to the bit. An iterable data set has an order of its own, and no length.
 
 Shapes: n examples, N of them in a batch, C channels.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -27,11 +28,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils import worker as loader_process
 
+from scalestudy.training.config import LoaderConfig
 from scalestudy.training.data.files import DataError
 from scalestudy.training.data.splits import Collate, check_inputs, check_targets
+from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.seeding import generators_kept, seed_example
 from scalestudy.training.torchvision_compat import define_missing_operators
 from scalestudy.training.trees import Tree, check_rows, count, moved, part, rows, tensors
@@ -44,7 +49,6 @@ Batches = Generator[Tree, None, None]
 Bounds = Sequence[tuple[int, int]]
 """First and one-past-last position of each batch; equal for an empty one."""
 
-READ_AHEAD = 2  # batches
 MOST_LOADER_PROCESSES = 4  # a worker
 LOADERS_PAY_FROM_SECONDS = 2.0  # of reading in the training process; the start of loader processes takes some tenths
 _PROBED = 4  # examples that are read to measure how long one takes
@@ -97,6 +101,7 @@ class HostReader(_TensorReader):
     """Tensors in the host's memory, too large for the device: a thread gathers and pins batches ahead."""
 
     device: torch.device
+    prefetch: int = LoaderConfig.prefetch  # batches
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         positions = torch.arange(len(self)) if order is None else order
@@ -107,62 +112,60 @@ class HostReader(_TensorReader):
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # otherwise it draws from the global one
         )
-        with closing(read_ahead(iter(loader), READ_AHEAD)) as loaded:
+        with closing(read_ahead(iter(loader), self.prefetch)) as loaded:
             for batch in loaded:
                 yield moved(batch, self.device)
 
 
-class DatasetReader:
-    """A user's torch data set, read by loader processes if that pays, otherwise in the training process."""
+class _UserReader:
+    """The base of readers of a user's data set, by loader processes if that pays, otherwise in the training process."""
 
     def __init__(
         self,
         name: str,
-        dataset: Dataset[Any],
         num_classes: int | None,
         worker: Worker,
         seed: int,
-        collate: Collate | None = None,
+        collate: Collate | None,
+        loader: LoaderConfig | None,
     ) -> None:
-        """`name`: train or test; `num_classes`: None: examples of any form. Raises DataError for other examples than
-        pairs of tensors if it is given, and for batches whose tensors have not a row an example."""
-        self._name, self._dataset, self._num_classes = name, dataset, num_classes
+        self._name, self._num_classes = name, num_classes
         self._worker, self._seed = worker, seed
-        self._collate = collate or default_collate
-        self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
-        self.empty = part(self._checked(self._collate(examples), len(examples)), 0, 0)
+        self._collate: Collate = collate or default_collate
+        self._loader = loader or LoaderConfig()
 
-    def __len__(self) -> int:
-        return len(self._dataset)  # type: ignore[arg-type]
+    def _processes(self, seconds: float, dataset: object) -> int:
+        """How many loader processes read what takes so many seconds: as many as the user says, or as pay."""
+        asked = self._loader.workers
+        if asked is not None:
+            processes = 0 if multiprocessing.current_process().daemon else asked
+        else:
+            processes = loader_processes(self._worker, seconds)
+        reason = why_not_sent((dataset, self._collate)) if processes else None
+        if reason is None:
+            return processes
+        warnings.warn(
+            f"data: the {self._name} set is read in the training process, because it can't be sent to others "
+            f"({reason}); make it picklable",
+            stacklevel=2,
+        )
+        return 0
 
-    def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
-        filled = [(first, stop) for first, stop in bounds if first < stop]
-        examples = sum(stop - first for first, stop in filled)
-        processes = loader_processes(self._worker, self._seconds_an_example * examples)
-        reason = why_not_sent((self._dataset, self._collate)) if processes else None
-        if reason is not None:
-            processes = 0
-            warnings.warn(
-                f"data: the {self._name} set is read in the training process, because it can't be sent to others "
-                f"({reason}); make it picklable",
-                stacklevel=2,
-            )
-        device = self._worker.device
+    def _loaded(self, read: Dataset[Any], dataset: object, processes: int, **how: Any) -> Generator[Any, None, None]:
+        """What a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes."""
         loader = DataLoader(
-            KeyedExamples(self._dataset, self._seed, epoch),
-            batch_sampler=_Positions(torch.arange(len(self)) if order is None else order, filled),
-            collate_fn=self._collate,
+            read,
             num_workers=processes,
-            multiprocessing_context=fork_server(self._dataset) if processes else None,
+            multiprocessing_context=fork_server(dataset) if processes else None,
             worker_init_fn=end_with_parent,
-            prefetch_factor=READ_AHEAD if processes else None,
-            pin_memory=device.type == "cuda",
+            prefetch_factor=self._loader.prefetch if processes else None,
+            pin_memory=self._worker.device.type == "cuda",
             generator=torch.Generator(),  # otherwise it draws from the global one
+            **how,
         )
         loaded = iter(loader)
         try:
-            for first, stop in bounds:
-                yield moved(self._checked(next(loaded), stop - first) if first < stop else self.empty, device)
+            yield from loaded
         finally:
             # The iterator ends its processes when it is deleted, which an exception's traceback may delay.
             if hasattr(loaded, "_shutdown_workers"):  # has loader processes
@@ -182,6 +185,130 @@ class DatasetReader:
         targets = targets.to(number if targets.is_floating_point() else torch.int64)
         check_targets(self._name, targets, self._num_classes)
         return inputs, targets
+
+
+class DatasetReader(_UserReader):
+    """A user's map-style data set."""
+
+    def __init__(
+        self,
+        name: str,
+        dataset: Dataset[Any],
+        num_classes: int | None,
+        worker: Worker,
+        seed: int,
+        collate: Collate | None = None,
+        loader: LoaderConfig | None = None,
+    ) -> None:
+        """`name`: train or test; `num_classes`: None: examples of any form. Raises DataError for other examples than
+        pairs of tensors if it is given, and for batches whose tensors have not a row an example."""
+        super().__init__(name, num_classes, worker, seed, collate, loader)
+        self._dataset = dataset
+        self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
+        self.empty = part(self._checked(self._collate(examples), len(examples)), 0, 0)
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
+        filled = [(first, stop) for first, stop in bounds if first < stop]
+        examples = sum(stop - first for first, stop in filled)
+        positions = _Positions(torch.arange(len(self)) if order is None else order, filled)
+        keyed = KeyedExamples(self._dataset, self._seed, epoch)
+        processes = self._processes(self._seconds_an_example * examples, self._dataset) if filled else 0
+        how = {"batch_sampler": positions, "collate_fn": self._collate}
+        with closing(self._loaded(keyed, self._dataset, processes, **how)) as loaded:
+            for first, stop in bounds:
+                batch = self._checked(next(loaded), stop - first) if first < stop else self.empty
+                yield moved(batch, self._worker.device)
+
+
+class StreamReader(_UserReader):
+    """A user's iterable data set: every rank reads all of it and drops what is others', or reads its own part.
+
+    Loader processes read all of it too; each makes one batch in so many. So every number of them gives the same
+    batches, and more than one is seldom faster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        passes: Passes,
+        num_classes: int | None,
+        worker: Worker,
+        seed: int,
+        collate: Collate | None = None,
+        loader: LoaderConfig | None = None,
+        *,
+        endless: bool,
+    ) -> None:
+        """`endless`: pass after pass, for training. Raises DataError as DatasetReader does, and for a set, or this
+        rank's part of a training set, without examples."""
+        super().__init__(name, num_classes, worker, seed, collate, loader)
+        self._endless = endless
+        stream = Stream(passes, seed, endless=False)
+        examples = stream.take(1)  # may open files or import modules
+        started = time.perf_counter()
+        others = stream.take(_PROBED - 1)
+        self._seconds_an_example = (time.perf_counter() - started) / max(len(others), 1)
+        if not examples:
+            raise passes.is_empty(0)
+        self.empty = part(self._checked(self._collate(examples + others), len(examples + others)), 0, 0)
+        self._has_parts = passes.shards_itself
+        self._passes = passes
+        if self._has_parts and worker.world_size > 1:
+            self._passes = passes.part(worker.rank, worker.world_size)
+            if endless:
+                self._passes.first(1, seed)
+        self.place = Place()
+        """Behind the last batch of training that was taken, or where a checkpoint was: where `shards` goes on."""
+
+    def go_on(self, places: Sequence[Place]) -> None:
+        """Go on where a checkpoint's ranks were, by rank. One stream for all ranks goes on at the farthest place.
+
+        Raises InputError if the ranks had parts of their own, and were another number.
+        """
+        if not self._has_parts:
+            self.place = max(places, key=lambda place: place.example)
+        elif len(places) == self._worker.world_size:
+            self.place = places[self._worker.rank]
+        else:
+            raise InputError(
+                f"checkpoint: its {len(places)} workers had parts of the {self._name} set of their own, by its method "
+                f"shard, and now there are {self._worker.world_size} workers",
+                f"resume with {len(places)} workers, or give an empty folder",
+            )
+
+    def shards(self, first: int, size: int, batch: int, steps: range) -> Batches:
+        """This rank's examples first … first + size - 1 of each step's global batch, without end of the data set.
+
+        Of a data set that shards itself: the next `size` of the rank's own part.
+        """
+        if not size:
+            yield from (moved(self.empty, self._worker.device) for _ in steps)
+        elif self._has_parts:
+            yield from self._pieces(_Pieces(steps.start * size, size, size, len(steps)))
+        else:
+            yield from self._pieces(_Pieces(steps.start * batch + first, size, batch, len(steps)))
+
+    def dealt(self, size: int) -> Batches:
+        """All examples of one pass, in batches that are dealt out to the ranks in turn."""
+        rank, ranks = (0, 1) if self._has_parts else (self._worker.rank, self._worker.world_size)
+        return self._pieces(_Pieces(rank * size, size, ranks * size, None))
+
+    def _pieces(self, pieces: _Pieces) -> Batches:
+        place = self.place if self.place.example <= pieces.first else Place()
+        seconds = self._seconds_an_example * pieces.stride * (pieces.count or 0)
+        dataset = self._passes.dataset
+        processes = self._processes(seconds, dataset)
+        if self._loader.workers is None:
+            processes = min(processes, 1)
+        read = _Batches(self._passes, self._seed, self._endless, self._collate, place, pieces)
+        with closing(self._loaded(read, dataset, processes, batch_size=None, collate_fn=_unchanged)) as loaded:
+            for batch, examples, place in loaded:
+                if self._endless:
+                    self.place = place
+                yield moved(self._checked(batch, examples), self._worker.device)
 
 
 def loader_processes(worker: Worker, seconds: float) -> int:
@@ -293,6 +420,47 @@ def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]
         while (item := pending.popleft().result()) is not None:
             pending.append(thread.submit(next, batches, None))
             yield item
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Of a stream the examples first + k · stride … first + k · stride + size - 1, for k from 0."""
+
+    first: int
+    size: int
+    stride: int
+    count: int | None  # None: to the stream's end
+
+    def of_loader(self, loader: int, loaders: int) -> _Pieces:
+        """Every so many-th piece: those of one of the loader processes, which deliver in turn."""
+        count = None if self.count is None else max(0, -(-(self.count - loader) // loaders))
+        return _Pieces(self.first + loader * self.stride, self.size, self.stride * loaders, count)
+
+
+@dataclass(frozen=True)
+class _Batches(IterableDataset[tuple[Any, int, Place]]):
+    """The pieces of a stream as batches, each with its number of examples and the place behind it."""
+
+    passes: Passes
+    seed: int
+    endless: bool
+    collate: Collate
+    place: Place
+    pieces: _Pieces
+
+    def __iter__(self) -> Iterator[tuple[Any, int, Place]]:
+        pieces, loader = self.pieces, get_worker_info()
+        if loader is not None:
+            pieces = pieces.of_loader(loader.id, loader.num_workers)
+            loader_process._worker_info = None  # a data set that asks torch for it would yield only a part here
+        stream = Stream(self.passes, self.seed, self.place, endless=self.endless)
+        for number in itertools.count() if pieces.count is None else range(pieces.count):
+            stream.skip(pieces.first + number * pieces.stride - stream.example)
+            examples = stream.take(pieces.size)
+            if examples:
+                yield self.collate(examples), len(examples), stream.place
+            if len(examples) < pieces.size:
+                return
 
 
 @dataclass(frozen=True)

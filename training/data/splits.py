@@ -5,7 +5,7 @@ Shapes: n training and m test examples, C channels, K classes or numbers to pred
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
+    from scalestudy.training.data.streams import Passes
     from scalestudy.training.trees import Tree
 
-Collate = Callable[[Sequence[Any]], Any]
+Collate = Callable[[list[Any]], Any]
 """Examples of a batch -> the batch: tensors with a row an example, in dicts, tuples, lists or dataclasses."""
 
 
@@ -61,23 +62,23 @@ class Splits:
         collate: Collate | None = None,
         for_model: Mapping[str, Any] | None = None,
     ) -> DatasetSplits:
-        """Take torch's map-style data sets in place of tensors.
+        """Take torch's map-style or iterable data sets in place of tensors.
 
         With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default that of the first
         training example. Without it they have any form, for a task, and the model's callable is called with
         `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. Raises DataError
         for another form of data sets or examples.
         """
-        for split, dataset in (("train", train), ("test", test)):
-            _require_examples(split, dataset)
+        sets = _examples("train", train), _examples("test", test)
+        if train is test and not hasattr(sets[0], "__getitem__"):  # an evaluation would begin it anew amid training
+            raise DataError("data: one iterable data set is given for training and test", "make two of it")
         if num_classes is None:
-            return DatasetSplits(train, test, dict(for_model or {}), collate=collate)
+            return DatasetSplits(*sets, dict(for_model or {}), collate=collate)
         if for_model is not None:
             raise DataError("data: for_model and num_classes are both given", "put num_classes into for_model")
-        found = _channels("train", train)
-        _channels("test", test)
+        found, _ = (_channels(split, dataset) for split, dataset in zip(("train", "test"), sets, strict=True))
         facts = (num_classes, found if in_channels is None else in_channels)
-        return DatasetSplits(train, test, facts, num_classes, collate)
+        return DatasetSplits(*sets, facts, num_classes, collate)
 
     @staticmethod
     def from_tensors(train: Tree, test: Tree, *, for_model: Mapping[str, Any] | None = None) -> TensorSplits:
@@ -130,8 +131,8 @@ class Splits:
 class DatasetSplits:
     """A training and a test set, read example by example; made by `Splits.from_datasets`."""
 
-    train: Dataset[Any]
-    test: Dataset[Any]
+    train: Dataset[Any] | Passes
+    test: Dataset[Any] | Passes
     for_model: tuple[int, int] | Mapping[str, Any]  # K and C, or named arguments of the model's callable
     num_classes: int | None = None  # K; None: examples of any form
     collate: Collate | None = None
@@ -140,8 +141,7 @@ class DatasetSplits:
         """At most so many of the first test examples, as the model or the task sees a batch."""
         from torch.utils.data import default_collate
 
-        size = len(self.test)  # type: ignore[arg-type]
-        batch = (self.collate or default_collate)([self.test[index] for index in range(min(most, size))])
+        batch = (self.collate or default_collate)(_first(self.test, most))
         return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
 
 
@@ -226,19 +226,35 @@ def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
         )
 
 
-def _require_examples(split: str, dataset: Dataset[Any]) -> None:
-    """Raise DataError unless a data set has a length, above 0, and an example for each number below it."""
+def _examples(split: str, dataset: Dataset[Any]) -> Dataset[Any] | Passes:
+    """The data set; an iterable one by passes. Raises DataError unless it is iterable, or has a length above 0."""
+    from torch.utils.data import IterableDataset
+
+    from scalestudy.training.data.streams import Passes
+
+    if isinstance(dataset, IterableDataset):
+        return Passes(dataset, f"the {split} set")
     size = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else 0
     if not size:
         raise DataError(
             f"data: the {split} data set is a {type(dataset).__name__} without a length or without examples",
-            "give a map-style torch Dataset",
+            "give a map-style torch Dataset, or an IterableDataset",
         )
+    return dataset
 
 
-def _channels(split: str, dataset: Dataset[Any]) -> int:
+def _first(dataset: Dataset[Any] | Passes, most: int) -> list[Any]:
+    """At most so many of the first examples."""
+    from scalestudy.training.data.streams import Passes
+
+    if isinstance(dataset, Passes):
+        return dataset.first(most)
+    return [dataset[index] for index in range(min(most, len(dataset)))]  # type: ignore[arg-type]
+
+
+def _channels(split: str, dataset: Dataset[Any] | Passes) -> int:
     """C of the first example. Raises DataError for another form of example."""
-    example = dataset[0]
+    [example] = _first(dataset, 1)
     if not isinstance(example, tuple | list) or len(example) != 2 or not getattr(example[0], "shape", ()):
         form = f"a {type(example).__name__}"
         if isinstance(example, tuple | list):

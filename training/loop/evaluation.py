@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from scalestudy.training.batches import even_weights, shard_bounds
+from scalestudy.training.batches import even_weights
 from scalestudy.training.data.loading import TrainingData
 from scalestudy.training.distributed import Worker, gather_rows, gather_texts
 from scalestudy.training.exceptions import InputError
@@ -53,18 +53,17 @@ def evaluate(
     weights: Sequence[float] | None = None,
     pulse: Pulse | None = None,
 ) -> Sums:
-    """Sum over this worker's contiguous part of the test set; the part may be empty.
+    """Sum over this worker's part of the test set; the part may be empty.
 
-    `weights`: each worker's share of the test set; None: even. The model is in evaluation mode meanwhile, so that an
-    example's outputs are independent of the rest of its batch. It is in training mode afterwards. What a task may not
-    return ends it; the sums say so.
+    `weights`: each worker's share of the test set; None: even. Batches of a stream are dealt out in turn. The model is
+    in evaluation mode meanwhile, so that an example's outputs are independent of the rest of its batch. It is in
+    training mode afterwards. What a task may not return ends it; the sums say so.
     """
-    start, stop = shard_bounds(data.test_samples, weights or even_weights(worker.world_size), worker.rank)
     sums, task = Sums(), shard_loss.task
     pulse = pulse or Pulse()
     pulse.turn_to("evaluating")
     shard_loss.model.eval()
-    for batch in data.test_batches(start, stop):
+    for batch in data.test_part(worker, weights or even_weights(worker.world_size)):
         with pulse.compiling("evaluating", *(tensor.shape for _, tensor in tensors(batch))):
             outputs = shard_loss.predict(batch)
         try:

@@ -59,8 +59,10 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
 
 def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree:
     """The first batch's examples, as many as the largest even shard has; at least two, for batch normalisation."""
-    order = epoch_order(data.samples, config.seed, epoch=1)
-    size = min(max(math.ceil(config.batch_size / worker.world_size), 2), data.samples)
+    size = max(math.ceil(config.batch_size / worker.world_size), 2)
+    if data.samples is None:
+        return next(data.stream_shards(0, size, size, range(1)))
+    order, size = epoch_order(data.samples, config.seed, epoch=1), min(size, data.samples)
     return next(iter(data.shards(order, [(0, size)], 1)))
 
 

@@ -12,12 +12,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from scalestudy.training.batches import even_weights
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.loading import TrainingData, open_data
 from scalestudy.training.data.reading import ResidentReader
@@ -28,7 +30,7 @@ from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import check_batch_size
 from scalestudy.training.seeding import generators_kept
 from scalestudy.training.task import ShardLoss, Task, checked_loss, make_task
-from scalestudy.training.trees import Tree, count, mapped, split
+from scalestudy.training.trees import Tree, count, mapped, part, split
 
 EXAMPLES = 8  # of the test set
 TOLERANCE = 1e-2  # of a sum: in half precision sums of a few numbers round to some 1e-3; a mean is wrong by half
@@ -65,11 +67,12 @@ def rehearse(config: TrainConfig, worker: Worker, largest_batch: int, *, in_grou
     try:
         with generators_kept():
             data = open_data(config, worker)
-            check_batch_size(largest_batch, data.samples, config.data)
+            if data.samples is not None:
+                check_batch_size(largest_batch, data.samples, config.data)
             result = train(config, worker)
             task = make_task(config.task, config.loss, config.metric, data.num_classes)
             shard_loss = ShardLoss(result.model, task)
-            batch = next(data.test_batches(0, min(EXAMPLES, data.test_samples)))
+            batch = _test_batch(data, worker)
             if config.task is not None:
                 _check_sums(shard_loss, batch)
             _check_metrics(shard_loss, data, batch, worker, config.metric.rpartition(":")[2])
@@ -78,6 +81,15 @@ def rehearse(config: TrainConfig, worker: Worker, largest_batch: int, *, in_grou
             stop_process_group()
     loss = result.records[-1].train_loss if result.records else math.nan
     return Rehearsed(loss, time.perf_counter() - began)
+
+
+def _test_batch(data: TrainingData, worker: Worker) -> Tree:
+    """The first test examples, at most EXAMPLES."""
+    if data.test_samples is not None:
+        return next(data.test_batches(0, min(EXAMPLES, data.test_samples)))
+    with closing(data.test_part(worker, even_weights(1))) as batches:
+        batch = next(batches)
+    return part(batch, 0, min(EXAMPLES, count(batch)))
 
 
 def _check_sums(shard_loss: ShardLoss, batch: Tree) -> None:
@@ -135,8 +147,8 @@ def _check_metrics(shard_loss: ShardLoss, data: TrainingData, batch: Tree, worke
     """
     n, sums = count(batch), Sums()
     for piece in split(batch, [n - n // 2, n // 2] if n > 1 else [n]):
-        part = _evaluated(shard_loss, dataclasses.replace(data, test=ResidentReader(piece)), worker)
-        sums.add(part.loss, part.named, worker.device)
+        tested = _evaluated(shard_loss, dataclasses.replace(data, test=ResidentReader(piece)), worker)
+        sums.add(tested.loss, tested.named, worker.device)
     task: Task = shard_loss.task
     try:
         metrics_of(task, summed(sums, worker), metric)

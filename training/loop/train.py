@@ -122,9 +122,12 @@ def train(
 
     epochs, steps = divmod(trial.made, trial.steps)
     if status == "diverged":
-        message = f"loss or gradient is not finite in epoch {epochs + 1}, step {steps + 1} of {trial.steps}"
+        place = f"step {steps + 1} of {trial.steps}"
+        message = f"loss or gradient is not finite in {'' if trial.is_stream else f'epoch {epochs + 1}, '}{place}"
     elif status == "left":
         message = f"{epochs} epochs and {steps} steps of the next are made"
+        if trial.is_stream:
+            message = f"{steps} of {trial.steps} steps are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())

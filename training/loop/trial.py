@@ -102,9 +102,14 @@ class Trial:
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
 
     @property
+    def is_stream(self) -> bool:
+        """Whether the training set is iterable, without a known length. It counts as one epoch as long as `steps`."""
+        return self.data.samples is None
+
+    @property
     def samples(self) -> int:
         """Training examples an epoch."""
-        return self.data.samples
+        return samples_of(self.config, self.data)
 
     @property
     def steps(self) -> int:
@@ -127,9 +132,9 @@ class Trial:
 
     @cached_property
     def plans(self) -> list[StepPlan]:
-        """What this worker does in each step of an epoch, equal in all epochs."""
+        """What this worker does in each step of an epoch, equal in all epochs; of a stream, the one of all steps."""
         plans = []
-        for step in range(self.steps):
+        for step in range(1 if self.is_stream else self.steps):
             first, end = batch_bounds(self.samples, self.config.batch_size, step)
             start, stop = shard_bounds(end - first, self.choices.weights, self.worker.rank)
             plans.append(StepPlan(shard=stop - start, batch=end - first, first=first + start))
@@ -137,11 +142,16 @@ class Trial:
 
     def plan_step(self, step: int, steps: int) -> None:
         """Make `step` of the period the one in progress; the last of its `steps` is followed by an evaluation."""
-        plan = self.plans[self.step_of_epoch(step)]
+        plan = self.plans[0 if self.is_stream else self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
     def shards(self, step: int = 0) -> Generator[Tree]:
         """This worker's batch, on its device, for each of the training's steps from `step` on. Close it at the end."""
+        if self.is_stream:
+            plan, steps = self.plans[0], range(step, self.budget.steps)
+            with closing(self.data.stream_shards(plan.first, plan.shard, plan.batch, steps)) as batches:
+                yield from batches
+            return
         while step < self.budget.steps:
             epoch, first = divmod(step, self.steps)
             plans = self.plans[first : first + self.budget.steps - step]
@@ -173,6 +183,11 @@ class Trial:
         return {**self.choices.measured, **self.sync.details()}
 
 
+def samples_of(config: TrainConfig, data: TrainingData) -> int:
+    """Training examples an epoch. A stream is one epoch, as long as the whole training."""
+    return config.length * config.batch_size if data.samples is None else data.samples
+
+
 def new_tally(worker: Worker) -> Tally:
     """The tally before a period's first step."""
     return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
@@ -189,8 +204,9 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     torch.set_num_threads(worker.threads)
     precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
-    check_batch_size(config.batch_size, data.samples, config.data)
-    steps = steps_per_epoch(data.samples, config.batch_size)
+    samples = samples_of(config, data)
+    check_batch_size(config.batch_size, samples, config.data)
+    steps = steps_per_epoch(samples, config.batch_size)
 
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
@@ -230,7 +246,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         metric=config.metric.rpartition(":")[2],
         sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, options),
         optimizer=make_optimizer(config.optimizer, config.learning_rate, model),
-        rate=make_rate(config, data.samples, steps),
+        rate=make_rate(config, samples, steps),
         choices=choices,
         progress=Progress(new_tally(worker)),
         budget=budget,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from typing import Any
@@ -109,6 +110,17 @@ def test_the_tasks_learn_what_their_metric_says(
     first, _ = ranks.run(2, run_training, config)
     assert first["curve"][0][2] < first["curve"][-1][2]
     assert first["curve"][-1][2] > reached
+
+
+def test_the_stream_learns_waves_on_one_worker_as_on_two(ranks: GlooPool) -> None:
+    where = "docs.examples.waves"
+    config = make_config(
+        **{"model": f"{where}:build", "model_args": {}, "data": f"{where}:load", "data_args": {}},
+        **{"loss": "mse", "metric": "mse", "epochs": None, "steps": 300},
+    )
+    (alone,), (first, _) = ranks.run(1, run_training, config), ranks.run(2, run_training, config)
+    assert largest_difference(alone["state"], first["state"]) < 1e-5
+    assert first["curve"][-1][2] < 0.02 < first["curve"][0][2]
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -242,7 +254,7 @@ def test_it_trains_alike_on_one_worker_and_two(ranks: GlooPool, strategy: str) -
     replicas = ranks.run(
         2,
         run_training,
-        make_config(**{**CUSTOM_MODEL.to_dict(), "optimizer": CUSTOM_MODEL.optimizer, "gradient_sync": strategy}),
+        dataclasses.replace(CUSTOM_MODEL, gradient_sync=strategy),
     )
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from scalestudy.training.arguments import make_arguments, make_config, make_parser
-from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig
 
 LEAST = {"model": "lenet", "data": "digits", "batch_size": 64, "learning_rate": 0.1}
 OTHER = {
@@ -40,6 +40,7 @@ OTHER = {
     "data_root": "--folder",
     "loss": "mse",
     "metric": "mse",
+    "loader": LoaderConfig(workers=2, prefetch=4),
     "max_steps": 60,
 }
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from scalestudy.experiments.plan.estimate import way_of
 from scalestudy.experiments.plan.plan import make_plan, trial_id
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -528,10 +529,30 @@ def test_a_trial_without_the_keys_of_a_task_has_the_id_that_it_had():
     plain = spec_of("name: x").to_dict()
     assert "task" in plain["workload"]
     point = {"num_gpus": 1, "batch_size": 64, "learning_rate": 0.1, "seed": 0}
-    earlier = {key: value for key, value in plain["workload"].items() if key != "task"}
+    earlier = {key: value for key, value in plain["workload"].items() if key not in ("task", "loader")}
     train = {key: value for key, value in plain["train"].items() if key not in ("warmup_steps", "unused_parameters")}
     train["optimizer"] = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
     now = trial_id(point, plain["workload"], plain["train"], plain["resources"])
     assert now == trial_id(point, earlier, train, plain["resources"])
     with_task = {**plain["workload"], "task": "my_task:Task"}
     assert now != trial_id(point, with_task, plain["train"], plain["resources"])
+
+
+def test_how_data_are_read_ahead_changes_no_id_but_may_change_the_time_of_a_step():
+    first, second = (
+        spec_of(f"name: x\nworkload: {{loader: {{workers: {workers}}}}}").to_dict() for workers in ("null", 2)
+    )
+    point = {"num_gpus": 1, "batch_size": 64, "learning_rate": 0.1, "seed": 0}
+    ids = {trial_id(point, each["workload"], each["train"], each["resources"]) for each in (first, second)}
+    assert len(ids) == 1
+    earlier = {key: value for key, value in first["workload"].items() if key != "loader"}
+    assert way_of(earlier, first["train"]) == way_of(first["workload"], first["train"])
+    assert way_of(first["workload"], first["train"]) != way_of(second["workload"], second["train"])
+
+
+@pytest.mark.parametrize(
+    "loader", ["{workers: -1}", "{workers: 257}", "{workers: true}", "{prefetch: 0}", "{threads: 2}"]
+)
+def test_a_loader_that_can_not_be_is_refused_at_its_key(loader):
+    (problem,) = problems_of(f"name: x\nworkload: {{loader: {loader}}}")
+    assert problem.field.startswith("workload.loader.")

@@ -100,6 +100,15 @@ def test_a_model_that_can_not_be_built_is_a_request_error(tmp_path, workload, me
     assert "\n" not in str(caught.value)
 
 
+def test_the_model_of_an_iterable_data_set_is_shown_and_its_training_needs_steps(tmp_path):
+    named = {"model": "docs.examples.waves:build", "data": "docs.examples.waves:load"}
+    waves = {**named, "loss": "mse", "metric": "mse", "metric_mode": "min"}
+    lines = printed(inspect_study(write_spec(tmp_path, workload=waves, train={"steps": 9})))
+    assert "577 numbers to train" in lines[-2], "16 · 32 + 32 and 32 + 1"
+    with pytest.raises(RequestError, match=r"epochs: .* iterable data set, .*; give train\.steps in its place"):
+        inspect_study(write_spec(tmp_path, workload=waves, train={"epochs": 2}))
+
+
 def test_the_command_prints_plain_data_and_writes_nothing(tmp_path):
     done = scalestudy("inspect", "digits-quick", "--set", "workload.model=resnet18", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

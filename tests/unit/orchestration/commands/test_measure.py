@@ -8,10 +8,12 @@ import pytest
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands import plan
-from scalestudy.orchestration.commands.measure import cell_to_time, measure_cells
+from scalestudy.orchestration.commands.measure import cell_to_time, measure_cells, time_training
 from tests.support.in_process import scalestudy
 from tests.support.studies import write_spec
 from tests.support.synthetic_studies import spec_of
+from tests.support.training.helpers import ALONE
+from tests.support.training.streams import counted_config
 
 GRID = """
 name: x
@@ -29,6 +31,13 @@ def test_the_cell_in_the_middle_of_the_batches_of_the_fewest_workers_is_timed():
 def test_of_several_workers_one_worker_trains_its_share():
     cell = cell_to_time(make_plan(spec_of(GRID.replace("[1, 2]", "[4, 8]"))).trials)
     assert (cell.num_gpus, cell.batch_size) == (1, 16)
+
+
+def test_a_data_set_without_a_length_is_refused_in_one_line():
+    with pytest.raises(
+        ValueError, match=r"^data: '.*' is an iterable data set, and the length of its epochs is not known$"
+    ):
+        time_training(counted_config(), ALONE, 1.0)
 
 
 @pytest.mark.slow

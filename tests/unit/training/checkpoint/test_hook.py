@@ -14,7 +14,8 @@ import pytest
 
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
 from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, MOST_BETWEEN, Checkpoints, Preemption
-from scalestudy.training.config import OptimizerConfig, TrainConfig, keys
+from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig, keys
+from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
@@ -46,6 +47,7 @@ from tests.support.training.resuming import (
     killed_and_resumed,
     never_killed,
 )
+from tests.support.training.streams import counted_config, stream_config
 from tests.support.training.tasks import task_config
 
 TRAININGS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -84,6 +86,66 @@ def test_a_task_goes_on_to_the_bit(ranks: GlooPool, tmp_path: Path, strategy: st
     expected = ranks.run(2, never_killed, config)
     resumed = ranks.run(2, killed_and_resumed, config, str(tmp_path), 6, 2)
     for one, other in zip(resumed, expected, strict=True):
+        check_same(one, other)
+        assert one["resumed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kill_after"), [*itertools.product(["drawing", "stateful"], [2, 4, 7, 9]), ("texts", 7)]
+)
+def test_a_stream_goes_on_to_the_bit(ranks: GlooPool, tmp_path: Path, kind: str, kill_after: int) -> None:
+    """Passes are of 3.1 steps, evaluations each four: killed in the middle of either, or at an evaluation."""
+    config = stream_config(kind, **MOMENTUM, shards=(2.0, 1.0))
+    expected = ranks.run(2, never_killed, config)
+    resumed = ranks.run(2, killed_and_resumed, config, str(tmp_path), kill_after, 1)
+    for one, other in zip(resumed, expected, strict=True):
+        check_same(one, other)
+        assert one["resumed"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["drawing", "stateful"])
+def test_a_stream_that_is_read_ahead_goes_on_where_it_was_trained(tmp_path: Path, kind: str, workers: int) -> None:
+    """Not where its loader processes were; and with other ones."""
+    config = stream_config(kind, **MOMENTUM)
+    whole = never_killed(ALONE, config)
+    killed(ALONE, dataclasses.replace(config, loader=LoaderConfig(workers=workers)), str(tmp_path), 7, 1)
+    resumed = checkpointed(
+        ALONE, dataclasses.replace(config, loader=LoaderConfig(workers=2 - workers)), str(tmp_path), 1
+    )
+    check_same(whole, resumed)
+    assert resumed["resumed"]
+
+
+def test_a_stream_with_a_state_is_not_read_again(tmp_path: Path) -> None:
+    """Eleven steps of 16; killed after the seventh. Some are read beside them, to learn the examples' form."""
+    config = stream_config("stateful", data_args={"kind": "stateful", "count": 1000})
+    killed(ALONE, config, str(tmp_path), 7, 1)
+    dataset = load_splits(config, ALONE.device).train.dataset
+    before = dataset.read
+    checkpointed(ALONE, config, str(tmp_path), 0)
+    assert before >= 6 * 16, "it was read"
+    assert 4 * 16 <= dataset.read - before < 6 * 16
+
+
+@pytest.mark.parametrize("kind", ["drawing", "stateful"])
+def test_a_stream_goes_on_with_other_workers(ranks: GlooPool, tmp_path: Path, kind: str) -> None:
+    config = stream_config(kind)
+    whole = never_killed(ALONE, config)
+    ranks.run(2, killed, config, str(tmp_path), 7, 1)
+    for world_size in (4, 1):
+        (first, *_) = ranks.run(world_size, checkpointed, config, str(tmp_path), 0)
+        assert first["resumed"]
+        assert largest_difference(first["state"], whole["state"]) < 1e-11
+
+
+def test_parts_of_their_own_go_on_to_the_bit_and_with_as_many_workers(ranks: GlooPool, tmp_path: Path) -> None:
+    config = counted_config(data_args={"kind": "Sharded", "count": 10}, steps=9)
+    expected = ranks.run(2, never_killed, config)
+    ranks.run(2, killed, config, str(tmp_path), 5, 1)
+    with pytest.raises(ValueError, match="checkpoint: its 2 workers had parts of the train set of their own"):
+        checkpointed(ALONE, config, str(tmp_path), 1)
+    for one, other in zip(ranks.run(2, checkpointed, config, str(tmp_path), 1), expected, strict=True):
         check_same(one, other)
         assert one["resumed"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -94,17 +93,29 @@ def test_tensors_of_any_form_need_a_row_an_example() -> None:
         Splits.from_tensors({"ids": torch.zeros(0, 3)}, batch)
 
 
-class Endless(IterableDataset[int]):
-    """No map-style data set."""
+class Numbers(IterableDataset[int]):
+    """An iterable data set of another form of examples."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def __iter__(self) -> Iterator[int]:
-        return itertools.count()
+        return iter(range(self.count))
+
+
+def test_an_iterable_data_set_serves_training_or_test() -> None:
+    numbers = Numbers(5)
+    with pytest.raises(DataError, match="one iterable data set is given for training and test; make two of it"):
+        Splits.from_datasets(numbers, numbers, for_model={})
+    assert Splits.from_datasets(Numbers(5), Numbers(3), for_model={}).test_examples(9).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("dataset", "found"),
     [
-        (Endless(), "train data set is a Endless without a length .*; give a map-style torch Dataset"),
+        ([], "train data set is a list without a length .*; give a map-style torch Dataset, or an IterableDataset"),
+        (Numbers(0), "the train set has no examples; give it examples"),
+        (Numbers(5), r"a train example is a int; return \(input, target\)"),
         (Returning(None, count=0), "without a length or without examples"),
         (Returning(torch.zeros(3)), r"a train example is a Tensor; return \(input, target\)"),
         (Returning(("an image", 3)), r"a train example is \(str, int\); return .*transform=ToTensor\(\)"),

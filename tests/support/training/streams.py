@@ -1,0 +1,202 @@
+"""Iterable data sets as users write them; the tests name their callables by import path."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from docs.examples import tagger
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.data import DatasetSplits, Splits
+from tests.support.training.helpers import make_config
+from tests.support.training.tasks import task_config
+
+HERE = "tests.support.training.streams"
+
+
+class Counting(IterableDataset[Any]):
+    """The numbers 0 … count - 1 with the pass's number, as pairs of a tensor (1,) and a class."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.epoch = count, -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.count):
+            yield torch.tensor([float(self.epoch), float(number)]), number % 3
+
+
+class Drawing(IterableDataset[Any]):
+    """Shuffles by the process's three generators, in a buffer, while it is read: (numbers (6,) float64, a class)."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer = [self._draw() for _ in range(5)]
+        for _ in range(self.count - 5):
+            yield buffer.pop(random.randrange(5))
+            buffer.append(self._draw())
+        yield from buffer
+
+    def _draw(self) -> Any:
+        inputs = torch.randn(6, dtype=torch.float64) + np.random.rand()
+        return inputs, int(inputs[:3].argmax())
+
+
+class Stateful(IterableDataset[Any]):
+    """Tells its place, and keeps it; `read` counts all examples that were read."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.next, self.read = count, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < self.count:
+            inputs = torch.randn(6, dtype=torch.float64)
+            inputs[self.next % 3] += 3
+            self.next, self.read = self.next + 1, self.read + 1
+            yield inputs, (self.next - 1) % 3
+        self.next = 0
+
+
+class Sharded(Counting):
+    """Gives each worker every n-th example, by the method of Hugging Face's data sets."""
+
+    def __init__(self, count: int, num_shards: int = 1, index: int = 0) -> None:
+        super().__init__(count)
+        self.num_shards, self.index = num_shards, index
+
+    def shard(self, num_shards: int, index: int) -> Sharded:
+        return Sharded(self.count, num_shards, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, example in enumerate(super().__iter__()):
+            if number % self.num_shards == self.index:
+                yield example
+
+
+class FewFiles(Sharded):
+    """Has too few files for all workers."""
+
+    def shard(self, num_shards: int, index: int) -> Sharded:
+        return super().shard(num_shards, [0][index])
+
+
+class SplitByLoader(Counting):
+    """As torch's page tells: in a loader process it yields a part of its examples alone."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        for number, example in enumerate(super().__iter__()):
+            if info is None or number % info.num_workers == info.id:
+                yield example
+
+
+class Once(Counting):
+    """The mistake of a data set that can be read only once."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.left = list(range(count))
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.left:
+            yield torch.tensor([0.0, float(self.left.pop())]), 0
+
+
+class Unpackable(Stateful):
+    """A state that no checkpoint takes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": {self.next}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        (self.next,) = state["next"]
+
+
+class TextStream(IterableDataset[Any]):
+    """The tagger's texts, of different lengths, in an order that each pass draws."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.texts = tagger.Texts(count, 30, seed)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in torch.randperm(len(self.texts)).tolist():
+            yield self.texts[index]
+
+
+class Listed(IterableDataset[Any]):
+    """The same examples in each pass."""
+
+    def __init__(self, examples: Any) -> None:
+        self.examples = examples
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.examples)
+
+
+KINDS = {"drawing": Drawing, "stateful": Stateful, "unpackable": Unpackable}
+
+
+def data(root: str, kind: str = "drawing", count: int = 50, tests: int = 37) -> DatasetSplits:
+    """For `tests.support.training.tasks:Examples`: six numbers and one of three classes."""
+    return Splits.from_datasets(KINDS[kind](count), KINDS[kind](tests))
+
+
+def counted(root: str, kind: str = "Counting", count: int = 20, tests: int = 9, tests_kind: str = "") -> DatasetSplits:
+    """Pairs of two numbers and one of three classes."""
+    train, test = globals()[kind](count), globals()[tests_kind or kind](tests)
+    return Splits.from_datasets(train, test, num_classes=3, in_channels=2)
+
+
+def texts(root: str) -> DatasetSplits:
+    """The tagger's task on a stream, with an iterable test set."""
+    facts = {"vocabulary": 30, "tags": tagger.TAGS}
+    return Splits.from_datasets(TextStream(50, 0), TextStream(37, 1), collate=tagger.collate, for_model=facts)
+
+
+def pictures(root: str) -> DatasetSplits:
+    """Pictures of bytes (1, 8, 8) from a stream, and a test set with a length."""
+    examples = [(torch.full((1, 8, 8), index, dtype=torch.uint8), index % 3) for index in range(20)]
+    return Splits.from_datasets(Listed(examples), examples, num_classes=3)  # type: ignore[arg-type]
+
+
+def linear(num_classes: int, in_channels: int) -> torch.nn.Module:
+    """A model of the counted numbers."""
+    return torch.nn.Linear(in_channels, num_classes)
+
+
+def stream_config(kind: str = "drawing", **changes: Any) -> TrainConfig:
+    """Eleven steps of 16 over passes of 50, so that batches span two; evaluated each four steps; in float64."""
+    values = {"batch_size": 16, "epochs": None, "steps": 11, "eval_every": {"steps": 4}, "learning_rate": 0.2}
+    if kind == "texts":
+        return task_config("tagger", **{**values, "data": f"{HERE}:texts", **changes})
+    named = {"data": f"{HERE}:data", "data_args": {"kind": kind}}
+    return task_config("examples", **{**values, **named, **changes})
+
+
+def counted_config(**changes: Any) -> TrainConfig:
+    """A training on the counted numbers."""
+    values = {
+        "model": f"{HERE}:linear",
+        "model_args": {},
+        "data": f"{HERE}:counted",
+        "data_args": {},
+        "batch_size": 6,
+        "epochs": None,
+        "steps": 4,
+    }
+    return make_config(**{**values, **changes})

@@ -240,6 +240,13 @@ class AsksItsRank(nn.Linear):
         return super().forward(inputs.flatten(1))
 
 
+def test_an_iterable_data_set():
+    here = "docs.examples.waves"
+    words = {"model": f"{here}:build", "data": f"{here}:load", "loss": "mse", "metric": "mse"}
+    config = make_config(**words, model_args={}, data_args={}, epochs=None, steps=50)
+    assert rehearsed(config, largest_batch=10**6).loss > 0, "it has no length that a batch may exceed"
+
+
 def test_code_that_only_several_workers_run_finds_a_process_group():
     config = make_config(model=f"{HERE}:AsksItsRank", model_args={})
     assert rehearsed(config, in_group=True).loss > 0

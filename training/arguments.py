@@ -15,6 +15,7 @@ from typing import Any, Self
 from scalestudy.training.config import (
     EPOCHS,
     LARGEST,
+    UNITS,
     CheckpointKnobs,
     Key,
     Knobs,
@@ -74,8 +75,8 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
         for part in sections:
             section = section.setdefault(part, {})
         section[name] = getattr(options, ".".join(path))
-    if plain["steps"] is not None and plain["epochs"] == EPOCHS:
-        del plain["epochs"]  # the default, which does not stand beside steps
+    if plain["epochs"] == EPOCHS and any(plain[unit] is not None for unit in UNITS[1:]):
+        del plain["epochs"]  # the default, which does not stand beside steps or tokens
     return TrainConfig.from_dict(plain)
 
 

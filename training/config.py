@@ -35,6 +35,8 @@ from scalestudy.training.registry import (
 
 LARGEST = 2**31 - 1
 """The largest whole number that a key of `train` takes."""
+LARGEST_TOKENS = 2**53
+"""The same of tokens, which are many."""
 POWERSGD_RANK = 2
 """`powersgd_rank` where it is null."""
 LOCAL_STEPS = 8
@@ -42,7 +44,9 @@ LOCAL_STEPS = 8
 EPOCHS = 10
 """`epochs` where `steps` is not given."""
 PERIODS = 10
-"""Evaluations of a training of `steps`, where `eval_every` is null."""
+"""Evaluations of a training of `steps` or `tokens`, where `eval_every` is null."""
+UNITS = ("epochs", "steps", "tokens")
+"""Of the length of a training; each is a key of `train`, of which one is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,12 +331,12 @@ def _read_shards(value: Any) -> tuple[float, ...]:
 
 def _read_every(value: Any) -> dict[str, int]:
     """Checks the period of evaluations."""
-    units = ("epochs", "steps")
-    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in units:
-        raise InputError("is not one of epochs and steps with a number", "write {epochs: N} or {steps: N}")
+    remedy = "write {epochs: N}, {steps: N} or {tokens: N}"
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in UNITS:
+        raise InputError("is not one of epochs, steps and tokens with a number", remedy)
     (number,) = value.values()
-    if type(number) is not int or not 1 <= number <= LARGEST:
-        raise InputError("has no whole number above 0", "write {epochs: N} or {steps: N}")
+    if type(number) is not int or not 1 <= number <= LARGEST_TOKENS:
+        raise InputError("has no whole number above 0", remedy)
     return dict(value)
 
 
@@ -406,11 +410,20 @@ class TrainKnobs(Knobs):
         changes_step=False,
         later=True,
     )
+    tokens: int | None = knob(
+        None,
+        "how long a training is, by what the task's tokens counts",
+        least=1,
+        most=LARGEST_TOKENS,
+        unset="as epochs says",
+        changes_step=False,
+        later=True,
+    )
     eval_every: Mapping[str, int] | None = knob(
         None,
-        "from one evaluation to the next, {epochs: N} or {steps: N}, in the unit of the length",
+        "from one evaluation to the next, {epochs: N}, {steps: N} or {tokens: N}, in the unit of the length",
         read=_read_every,
-        unset=f"each epoch; a training of steps, {PERIODS} times",
+        unset=f"each epoch; a training of steps or tokens, {PERIODS} times",
         changes_step=False,
         later=True,
     )
@@ -468,24 +481,25 @@ class TrainKnobs(Knobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.epochs is None and self.steps is None:
-            what, remedy = "is no length, and steps gives none", "give one of the two"
+        if not any(getattr(self, unit) for unit in UNITS):
+            what, remedy = "is no length, and steps and tokens give none", "give one of the three"
             raise KnobError([KnobProblem(field="epochs", value=None, what=what, remedy=remedy)])
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """As for all configurations; `epochs` has no default beside `steps`."""
-        return super().from_dict({"epochs": None, **plain} if plain.get("steps") is not None else plain)
+        """As for all configurations; `epochs` has no default beside `steps` or `tokens`."""
+        other = any(plain.get(unit) is not None for unit in UNITS[1:])
+        return super().from_dict({"epochs": None, **plain} if other else plain)
 
     @property
-    def unit(self) -> Literal["epochs", "steps"]:
+    def unit(self) -> Literal["epochs", "steps", "tokens"]:
         """Of length and period."""
-        return "epochs" if self.steps is None else "steps"
+        return "steps" if self.steps is not None else "tokens" if self.tokens is not None else "epochs"
 
     @property
     def length(self) -> int:
         """How long the training is."""
-        return self.steps or self.epochs or 0  # none is 0
+        return int(getattr(self, self.unit))
 
     @property
     def period(self) -> int:

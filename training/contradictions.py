@@ -73,24 +73,35 @@ CONTRADICTIONS = (
         reason="both say how long the rate rises",
         remedy="keep one of the two",
     ),
-    Contradiction(
-        key="steps",
-        applies=bool,
-        other_key="epochs",
-        other_applies=bool,
-        reason="both say how long a training is",
-        remedy="keep one of the two; to sweep one, give it in train too",
+    *(
+        Contradiction(
+            key=key,
+            applies=bool,
+            other_key=other,
+            other_applies=bool,
+            reason="both say how long a training is",
+            remedy="keep one of the two; to sweep one, give it in train too",
+        )
+        for key, other in (("steps", "epochs"), ("tokens", "epochs"), ("tokens", "steps"))
     ),
     *(
         Contradiction(
             key="eval_every",
-            applies=lambda every, unit=unit: bool(every) and unit in every,  # type: ignore[misc]
+            applies=lambda every, length=length: bool(every) and length not in every,  # type: ignore[misc]
             other_key=length,
             other_applies=bool,
             reason=f"a training of {length} is evaluated by {length}",
             remedy=f"write eval_every: {{{length}: N}}",
         )
-        for unit, length in (("epochs", "steps"), ("steps", "epochs"))
+        for length in ("epochs", "steps", "tokens")
+    ),
+    Contradiction(
+        key="tokens",
+        applies=bool,
+        other_key="task",
+        other_applies=lambda task: task is None,
+        reason="only a task counts tokens",
+        remedy="give the length in epochs or steps, or name a task with a method tokens",
     ),
     Contradiction(
         key="loss",

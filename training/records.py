@@ -89,6 +89,7 @@ METRICS = (
         "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
         "over k workers counts 2 (k - 1) / k · n",
     ),
+    Metric("tokens", "1", "sum", "trained since the last evaluation, as the task's tokens counts them"),
     Metric("grad_sq_norm", "1", "over ranks, see docs/formulas.md §3", "squared norm of the true gradient"),
     Metric("grad_trace_cov", "1", "over ranks, see docs/formulas.md §3", "trace of the per-example covariance"),
     Metric(
@@ -162,6 +163,7 @@ class RankMeasurements:
     cpu_cores: float = math.nan  # kept busy by this process; NaN: not measured
     resident_bytes: float = math.nan
     gpu_share: float = math.nan  # of its GPU's time; NaN: no GPU, or no NVML
+    tokens: float = math.nan  # of this rank's training examples; NaN: the task does not count them
 
     def to_row(self) -> tuple[float, ...]:
         """The numbers in the order of the fields."""
@@ -199,6 +201,7 @@ class EpochRecord:
     cpu_cores: float | None = None  # all workers together
     resident_bytes: float | None = None  # all workers together
     gpu_share: float | None = None  # mean over the workers; None: no GPU, or no NVML
+    tokens: int | None = None  # of the training examples; None, and left out of the data: the task does not count them
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics; each written as test_<name>
 
     def to_dict(self) -> dict[str, Any]:
@@ -207,6 +210,8 @@ class EpochRecord:
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
         named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
         named |= {f"test_{name}": value for name, value in named.pop("more").items()}
+        if self.tokens is None:
+            del named["tokens"]
         return {name: _finite_or_none(value) for name, value in named.items() if name != "metric"}
 
     @classmethod
@@ -220,7 +225,7 @@ class EpochRecord:
             metric = (tested or ["loss"])[0]
         names = {"test_metric": f"test_{metric}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
-        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", *USAGE)
+        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", "tokens", *USAGE)
         given: dict[str, Any] = {
             name: math.nan if value is None and name not in optional else value for name, value in values.items()
         }
@@ -272,6 +277,7 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         cpu_cores=_finite_or_none(_total(ranks, "cpu_cores")),
         resident_bytes=_finite_or_none(_total(ranks, "resident_bytes")),
         gpu_share=_finite_or_none(_total(ranks, "gpu_share") / len(ranks)),
+        tokens=None if math.isnan(tokens := _total(ranks, "tokens")) else int(tokens),
         more={name: value for name, value in facts.tested.items() if name != facts.metric},
         **facts.measured,
     )
@@ -299,6 +305,7 @@ def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
         "sync_bytes",
         "learning_rate",
         "straggler_ratio",
+        "tokens",
     )
     tested = sorted((name for name in epoch if name.startswith("test_")), key=lambda name: name == "test_loss")
     values = {name: epoch.get(name) for name in (*tested, *same)}

@@ -48,6 +48,9 @@ class Task(Protocol):
         Each is reported as test_<name>; one is `workload.metric`. The mean loss is there as test_loss already.
         """
 
+    # tokens(batch) -> Number is a fifth, optional method: how many tokens a batch has. With it records tell how many
+    # were trained, and `train.tokens` may say how long.
+
 
 class ExamplesTask:
     """Batches (inputs (N, C, …), targets (N, …)), the mean of one loss an example, the mean of one value an example."""
@@ -99,6 +102,21 @@ def make_task(task: str | None, loss: str, metric: str, num_classes: int | None)
     if isinstance(made, nn.Module) and any(True for _ in made.parameters()):
         raise InputError(f"task: {task!r} has parameters, which nothing would train", "put them into the model")
     return made
+
+
+def counts_tokens(task: Task) -> bool:
+    """Whether a task has the optional method."""
+    return callable(getattr(task, "tokens", None))
+
+
+def tokens_of(task: Task, batch: Tree) -> Number:
+    """What the task's `tokens` counts in a batch. Raises ValueError unless it is one number."""
+    number: Any = task.tokens(batch)  # type: ignore[attr-defined]
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        return number.detach().reshape(())
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        return number
+    raise InputError(f"task: tokens gave a {type(number).__name__}", "return how many tokens the batch has, one number")
 
 
 class ShardLoss(nn.Module):

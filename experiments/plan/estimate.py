@@ -88,7 +88,7 @@ class Timed:
 
     periods: whole ones of whole trainings, with their evaluation, by what a period is. steps: of one step.
     evaluations: of those that were evaluated. quiet: of runs that had the machine to themselves. counts: steps of an
-    epoch.
+    epoch. tokens: of an example.
     """
 
     periods: dict[Period, list[float]] = field(default_factory=dict)
@@ -97,6 +97,7 @@ class Timed:
     quiet: list[float] = field(default_factory=list)
     evaluations: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
 
     def take(self, trial: Mapping[str, Any]) -> None:
         """Adds the periods of a record of trials.jsonl. A timing run's step is taken from its rate after the warm-up.
@@ -110,6 +111,7 @@ class Timed:
         for epoch in trial.get("epochs") or ():
             seconds, evaluation, count = epoch["train_seconds"], epoch.get("eval_seconds"), epoch.get("steps") or 1
             rate, samples = epoch.get("samples_per_second"), epoch.get("samples")
+            self.tokens += [epoch["tokens"] / samples] if epoch.get("tokens") and samples else []
             step = samples / count / rate if rate and samples and not whole else seconds / count
             self.steps.append(step)
             self.quiet += [step] if alone else []
@@ -162,7 +164,7 @@ class Timings:
             quiet, all_ = (each.get(period_of(length)) for each in (known.quiet_periods, known.periods))
             if quiet or (all_ and not known.quiet):
                 return Span.of(quiet or all_ or ())
-        step, count = self.step(trial), 1 if length.unit == "steps" else _steps_an_epoch(trial, alike)
+        step, count = self.step(trial), _steps_a_unit(length.unit, trial, alike)
         if step is None or count is None:
             return None
         return step.times(count * length.period).plus(_evaluation(trial, alike))
@@ -207,6 +209,14 @@ def _nearest(trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> tuple[
 
     key = min(alike, key=uncertainty)
     return key, alike[key]
+
+
+def _steps_a_unit(unit: str, trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> float | None:
+    """Steps of one unit of a training's length; None: not known."""
+    if unit == "tokens":
+        tokens = [each for timed in alike.values() for each in timed.tokens]
+        return 1 / (statistics.fmean(tokens) * trial.batch_size) if tokens else None
+    return 1 if unit == "steps" else _steps_an_epoch(trial, alike)
 
 
 def _steps_an_epoch(trial: TrialPlan, alike: Mapping[tuple[int, int], Timed]) -> int | None:

@@ -90,9 +90,10 @@ def timing_trials(
 
 
 def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, Any]:
-    """Keys of `train` that let a timing run make so many steps, of which one in steps has one record."""
-    if (length := length_of(train)).steps:
-        return {"steps": max(length.steps, most), "eval_every": {"steps": most}}
+    """Keys of `train` that let a timing run make so many steps; one that is not counted in epochs has one record."""
+    length = length_of(train)
+    if length.unit != "epochs":
+        return {"steps": max(length.steps or 0, most), "eval_every": {"steps": most}, "tokens": None}
     periods = math.ceil(most / record["epochs"][0]["steps"])
     return {"epochs": max(length.length, periods * length.period)}
 

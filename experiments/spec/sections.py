@@ -191,7 +191,8 @@ LATER = {"task": None, "loader": Loader().model_dump()}
 
 def length_of(train: Mapping[str, Any]) -> Train:
     """How long a training is and when it is evaluated, from its `train`. Earlier versions had only epochs."""
-    return Train(epochs=train.get("epochs"), steps=train.get("steps"), eval_every=train.get("eval_every"))
+    epochs, steps, tokens, every = map(train.get, ("epochs", "steps", "tokens", "eval_every"))
+    return Train(epochs=epochs, steps=steps, tokens=tokens, eval_every=every)
 
 
 def workload_keys(workload: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ NOT_TIMED: Mapping[str, Any] = {
     "warmup_epochs": 0.0,
     "warmup_steps": None,
     "steps": None,
+    "tokens": None,
     "eval_every": None,
     "epochs": 1_000,  # more than are trained: `max_steps` ends a training that is timed
 }
@@ -128,7 +129,7 @@ def _measured(
             **record,
             "params": cell.params,
             "workload": cell.workload,
-            "train": {**cell.train, "epochs": MOST_EPOCHS, "steps": None, "eval_every": None},
+            "train": {**cell.train, "epochs": MOST_EPOCHS, "steps": None, "tokens": None, "eval_every": None},
             "flags": [],
         }
         for record in records

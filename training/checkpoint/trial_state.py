@@ -58,6 +58,7 @@ def own_state(trial: Trial) -> State:
             "loss_sum": tally.loss_sum.item(),
             "weight_sum": float(tally.weight_sum),
             "samples": tally.samples,
+            "tokens": float(tally.tokens),
             "steps": tally.steps,
             "seconds": trial.seconds_in_period(),
             "sync_bytes": trial.bytes_in_period() if tally.steps else 0,
@@ -122,6 +123,7 @@ def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:
     tally.loss_sum += sum(each["loss_sum"] for each in mine)
     tally.weight_sum = sum(each.get("weight_sum", each["samples"]) for each in mine)  # 0.2 had examples alone
     tally.samples = sum(each["samples"] for each in mine)
+    tally.tokens = sum(each.get("tokens", 0.0) for each in mine)
     tally.steps = tallies[0]["steps"]
     tally.seconds_before = max(each["seconds"] for each in tallies)
     tally.bytes_before = mine[0]["sync_bytes"] if same_world else max(each["sync_bytes"] for each in tallies)

@@ -122,6 +122,11 @@ class Splits:
         """A copy of at most so many of the first test examples, as the model sees a batch."""
         return scaled(self.test_inputs[:most].clone()), self.test_targets[:most].clone()
 
+    def train_examples(self, most: int) -> Tree:
+        """At most so many training examples from all over the set, as the model sees a batch."""
+        places = _spread(len(self.train_inputs), most)
+        return scaled(self.train_inputs[places]), self.train_targets[places]
+
     def _pairs(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         yield "train", self.train_inputs, self.train_targets
         yield "test", self.test_inputs, self.test_targets
@@ -142,6 +147,20 @@ class DatasetSplits:
         from torch.utils.data import default_collate
 
         batch = (self.collate or default_collate)(_first(self.test, most))
+        return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
+
+    def train_examples(self, most: int) -> Tree:
+        """At most so many training examples from all over the set, of a stream the first, as a batch."""
+        from torch.utils.data import default_collate
+
+        from scalestudy.training.data.streams import Passes
+
+        found = (
+            self.train.first(most)
+            if isinstance(self.train, Passes)
+            else [self.train[place] for place in _spread(len(self.train), most)]  # type: ignore[arg-type]
+        )
+        batch = (self.collate or default_collate)(found)
         return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
 
 
@@ -183,6 +202,19 @@ class TensorSplits:
         from scalestudy.training.trees import mapped
 
         return mapped(lambda tensor: tensor[:most].clone(), self.test)
+
+    def train_examples(self, most: int) -> Tree:
+        """At most so many training examples from all over the set, as a batch."""
+        from scalestudy.training.trees import count, mapped
+
+        places = _spread(count(self.train), most)
+        return mapped(lambda tensor: tensor[places], self.train)
+
+
+def _spread(examples: int, most: int) -> list[int]:
+    """Places of at most so many examples, evenly spaced: a set may be sorted by length."""
+    chosen = min(most, examples)
+    return [number * examples // chosen for number in range(chosen)]
 
 
 def scaled(inputs: torch.Tensor) -> torch.Tensor:

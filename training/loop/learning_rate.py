@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.training.batches import steps_per_epoch as count_steps
-from scalestudy.training.budget import budget_of
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import SCHEDULES, resolve_field
@@ -161,8 +160,8 @@ class LearningRate:
             self.estimator.load_state(state["estimator"])
 
 
-def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> LearningRate:
-    """The config's rates where an epoch is `samples` examples, in `steps_per_epoch` updates.
+def make_rate(config: TrainConfig, samples: int, steps: int) -> LearningRate:
+    """The config's rates for `steps` updates, where an epoch is `samples` examples.
 
     Warm-up: with `linear` and S > 1 the rate rises from the nominal rate to S times it (Goyal et al. 2017, arXiv
     1706.02677): update i (from 0) of W has η0 + (S - 1)·η0·i/W. Otherwise it rises from 0: update i has (i + 1)/W of
@@ -172,12 +171,12 @@ def make_rate(config: TrainConfig, samples: int, steps_per_epoch: int) -> Learni
     scale = config.batch_size / config.base_batch_size
     peak = scaled_rate(config.lr_rule, config.learning_rate, scale)
     adascale = config.lr_rule == "adascale"
-    base_steps, steps = count_steps(samples, config.base_batch_size), budget_of(config, steps_per_epoch).steps
+    an_epoch, base_steps = (count_steps(samples, size) for size in (config.batch_size, config.base_batch_size))
     plan = RatePlan(
         first=config.learning_rate if config.lr_rule == "linear" and scale > 1 else None,
         peak=peak,
-        warm_up=config.warmup_steps or warm_up_updates(config.warmup_epochs, steps_per_epoch),
-        steps=round(steps * base_steps / steps_per_epoch) if adascale else steps,
+        warm_up=config.warmup_steps or warm_up_updates(config.warmup_epochs, an_epoch),
+        steps=round(steps * base_steps / an_epoch) if adascale else steps,
         schedule=resolve_field("schedule", config.schedule, SCHEDULES),
     )
     return LearningRate(plan, GainEstimator(config.base_batch_size, scale) if adascale and scale != 1 else None)

@@ -36,7 +36,7 @@ from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
-from scalestudy.training.task import Number, wrong_weight
+from scalestudy.training.task import Number, tokens_of, wrong_weight
 from scalestudy.training.trees import Tree, split, tensors
 
 Status = Literal["finished", "stopped", "diverged", "left"]
@@ -208,6 +208,8 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     tally.loss_sum += loss_sum
     tally.weight_sum += weight
     tally.samples += trial.plan.shard
+    if trial.counts_tokens and trial.plan.shard:
+        tally.tokens += tokens_of(trial.shard_loss.task, batch)
     tally.learning_rate = rate
     tally.steps += 1
     _call(hooks, "step_ends", trial, step)
@@ -279,6 +281,7 @@ def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> Ep
         train_loss_sum=done.tally.loss_sum.item(),
         train_weight_sum=float(done.tally.weight_sum),
         samples=done.tally.samples,
+        tokens=float(done.tally.tokens) if trial.counts_tokens else math.nan,
         train_seconds=done.train_seconds,
         timed_samples=done.timed_samples,
         timed_seconds=done.timed_seconds,

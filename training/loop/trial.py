@@ -16,7 +16,7 @@ from torch import nn
 from scalestudy.training.batches import batch_bounds, shard_bounds, steps_per_epoch
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import OptimizerConfig, TrainConfig
-from scalestudy.training.data.loading import TrainingData, open_data
+from scalestudy.training.data.loading import TrainingData, load_splits, open_data
 from scalestudy.training.device import make_precision
 from scalestudy.training.distributed import Worker, check_process_group
 from scalestudy.training.exceptions import InputError
@@ -30,9 +30,11 @@ from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
-from scalestudy.training.seeding import epoch_order, seed_steps
-from scalestudy.training.task import ShardLoss, make_task
-from scalestudy.training.trees import Tree
+from scalestudy.training.seeding import epoch_order, generators_kept, seed_steps
+from scalestudy.training.task import ShardLoss, Task, counts_tokens, make_task, tokens_of
+from scalestudy.training.trees import Tree, count
+
+TOKEN_EXAMPLES = 512  # of which the mean tokens are taken
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Tally:
     weight_sum: torch.Tensor | float = 0.0  # what divides it: examples, or as the task says; on the device
     samples: int = 0  # of this rank
     steps: int = 0  # updates made
+    tokens: torch.Tensor | float = 0.0  # that the task has counted in this rank's batches; on the device
     learning_rate: float = math.nan  # of the last of them
     seconds_before: float = 0.0  # in steps of this period, before this process resumed it
     bytes_before: int = 0  # sent in those steps
@@ -81,6 +84,8 @@ class Trial:
     choices: Choices
     progress: Progress
     budget: Budget
+    samples: int  # training examples an epoch; a stream is one epoch, as long as the whole training
+    counts_tokens: bool = field(init=False)  # whether the task does
     group_rates: list[float] = field(init=False)  # each parameter group's rate, as a share of the training's
     plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
@@ -99,17 +104,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
+        self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
 
     @property
     def is_stream(self) -> bool:
         """Whether the training set is iterable, without a known length. It counts as one epoch as long as `steps`."""
         return self.data.samples is None
-
-    @property
-    def samples(self) -> int:
-        """Training examples an epoch."""
-        return samples_of(self.config, self.data)
 
     @property
     def steps(self) -> int:
@@ -183,9 +184,18 @@ class Trial:
         return {**self.choices.measured, **self.sync.details()}
 
 
-def samples_of(config: TrainConfig, data: TrainingData) -> int:
-    """Training examples an epoch. A stream is one epoch, as long as the whole training."""
-    return config.length * config.batch_size if data.samples is None else data.samples
+def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
+    """The mean over some examples, equal on all ranks. Raises ValueError for a task that counts none."""
+    if not counts_tokens(task):
+        raise InputError(
+            f"tokens: the task {config.task!r} does not count them", "give it a method tokens(batch), or train by steps"
+        )
+    with generators_kept():
+        examples = load_splits(config, worker.device).train_examples(TOKEN_EXAMPLES)
+        mean = float(tokens_of(task, examples)) / count(examples)
+    if not (math.isfinite(mean) and mean > 0):
+        raise InputError(f"task: tokens gave {mean:g} an example", "return how many tokens the batch has")
+    return mean
 
 
 def new_tally(worker: Worker) -> Tally:
@@ -204,12 +214,17 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     torch.set_num_threads(worker.threads)
     precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
-    samples = samples_of(config, data)
-    check_batch_size(config.batch_size, samples, config.data)
-    steps = steps_per_epoch(samples, config.batch_size)
 
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
+    an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
+    if data.samples is None:
+        whole = budget_of(config, 1, an_example)
+        samples = whole.steps * config.batch_size
+    else:
+        samples = data.samples
+        check_batch_size(config.batch_size, samples, config.data)
+        whole = budget_of(config, steps_per_epoch(samples, config.batch_size), an_example)
     choices = choices or choose(config, worker, data, ShardLoss(model, task, precision))
     shard_loss = ShardLoss(
         model, task, precision, channels_last=choices.channels_last, fills_unused=config.unused_parameters
@@ -229,7 +244,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
             "give it a layer with parameters, or set their requires_grad to True",
         )
 
-    budget = budget_of(config, steps).cut(config.max_steps)
+    budget = whole.cut(config.max_steps)
     chosen: Mapping[str, int | None] = {"powersgd_rank": config.powersgd_rank, "local_steps": config.local_steps}
     options = SyncOptions(
         total_steps=budget.steps,
@@ -246,10 +261,11 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         metric=config.metric.rpartition(":")[2],
         sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, options),
         optimizer=make_optimizer(config.optimizer, config.learning_rate, model),
-        rate=make_rate(config, samples, steps),
+        rate=make_rate(config, samples, whole.steps),
         choices=choices,
         progress=Progress(new_tally(worker)),
         budget=budget,
+        samples=samples,
     )
     seed_steps(config.seed, worker.rank, period=1)
     return trial

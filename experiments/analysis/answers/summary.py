@@ -76,7 +76,7 @@ def summarise_cells(
     lines = trials.lines
     metric = StudyMetric.of(spec.workload)
     rows = [cell_row(cell) for cell in cells]
-    if spec.train.unit == "steps":
+    if spec.train.unit != "epochs":
         rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, cells, strict=True)]
     bases = Bases(rows)
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
@@ -150,7 +150,7 @@ def predict(
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:
-    devices = sorted({row["device"] for row in rows if row["device"]})
+    train, devices = spec.train, sorted({row["device"] for row in rows if row["device"]})
     return {
         "name": spec.name,
         "description": spec.description,
@@ -158,7 +158,7 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
         "data": spec.workload.data,
         "metric": metric.to_dict(),
         "epochs": spec.evaluations,
-        **({} if spec.train.period_word == "epoch" else {"every": [spec.train.unit, spec.train.period]}),
+        **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": train.length}),
         "device": "/".join(devices) or None,
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
         "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),

@@ -95,8 +95,7 @@ def length_text(summary: Summary) -> str:
     study = summary["study"]
     if "every" not in study:
         return f"{study['epochs']} epochs"
-    unit, every = study["every"]
-    return f"{study['epochs'] * every:,} {unit}, evaluated {study['epochs']} times"
+    return f"{study['length']:,} {study['every'][0]}, evaluated {study['epochs']} times"
 
 
 def other_parameters(summary: Summary) -> list[str]:

@@ -46,6 +46,7 @@ OTHER = {
 
 APART = {
     "steps": {"epochs": None, "steps": 50},
+    "tokens": {"epochs": None, "tokens": 50, "task": "my_task:Task", "metric": "f1"},
     "eval_every": {"epochs": None, "steps": 50, "eval_every": {"steps": 5}},
     "warmup_steps": {"warmup_steps": 5},
     "task": {"task": "my_task:Task", "metric": "f1"},

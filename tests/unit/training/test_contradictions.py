@@ -22,7 +22,7 @@ def test_every_contradiction_is_refused(pair: Contradiction) -> None:
         "schedule": ("one_cycle",),
         "loss": ("mse",),
         "augment": ("crop_flip",),
-        "task": ("my_task:Task",),
+        "task": ("my_task:Task", None),
         "optimizer.name": ("sgd", "adam", "my_optimizer:build"),
         "optimizer.momentum": (0.9, 0.0),
         "optimizer.dampening": (0.5,),
@@ -33,12 +33,16 @@ def test_every_contradiction_is_refused(pair: Contradiction) -> None:
         "optimizer.weight_decay": (0.1,),
         "optimizer.args": ({"a": 1},),
         "steps": (100,),
+        "tokens": (1000,),
         "epochs": (1,),
         "eval_every": ({"steps": 5}, {"epochs": 1}),
     }
     plain = make_config().to_dict()
-    if "steps" in (pair.key, pair.other_key):
+    lengths = {pair.key, pair.other_key} & {"epochs", "steps", "tokens"}
+    if lengths:
         plain["epochs"] = None
+    if "tokens" in lengths and pair.other_key != "task":
+        plain |= {"task": "my_task:Task", "metric": "f1"}
     if pair.key == "optimizer.nesterov" and pair.other_key == "optimizer.dampening":
         plain["optimizer"]["momentum"] = 0.5
     sides = ((pair.key, pair.applies), (pair.other_key, pair.other_applies))

@@ -33,9 +33,14 @@ def make_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**(values | changes))
 
 
+def made(config: TrainConfig) -> LearningRate:
+    """The rates of a training of epochs."""
+    return make_rate(config, SAMPLES, config.length * STEPS)
+
+
 def rates(updates: int, **changes: Any) -> list[float]:
     """The rates of the first updates of a training with batches of 256 out of 1,000 examples."""
-    rate = make_rate(make_config(batch_size=256, **changes), SAMPLES, STEPS)
+    rate = made(make_config(batch_size=256, **changes))
     return [_advanced(rate) for _ in range(updates)]
 
 
@@ -172,7 +177,7 @@ settings = st.fixed_dictionaries(
 @given(settings, st.integers(0, 15))
 def test_a_rate_taken_up_at_any_step_goes_on_as_before(changes: dict[str, Any], step: int) -> None:
     config = make_config(batch_size=256, **changes)
-    whole, resumed = make_rate(config, SAMPLES, STEPS), make_rate(config, SAMPLES, STEPS)
+    whole, resumed = made(config), made(config)
     for _ in range(step):
         whole.advance()
     resumed.load_state(json.loads(json.dumps(whole.state())))
@@ -258,7 +263,7 @@ def test_what_is_not_finite_is_left_out(bad: float) -> None:
 def adascale(**changes: Any) -> LearningRate:
     """S = 4, so that an epoch of four updates counts for at most sixteen at the base batch size."""
     values = {"learning_rate": 0.1, "lr_rule": "adascale", "base_batch_size": 64, "epochs": 2}
-    return make_rate(make_config(batch_size=256, **(values | changes)), SAMPLES, STEPS)
+    return made(make_config(batch_size=256, **(values | changes)))
 
 
 def test_adascale_multiplies_by_its_gain_and_counts_it_as_progress() -> None:

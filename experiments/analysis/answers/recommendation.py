@@ -128,7 +128,7 @@ def choose(
         }
         for role, option in chosen.items():
             same = role == "fastest" and option is chosen["recommended"]  # told apart from the others by the same times
-            found[role] = found["recommended"] if same else choosing.choice(option, ratios, role)
+            found[role] = dict(found["recommended"]) if same else choosing.choice(option, ratios, role)
         settle = choosing.settle(ratios)
     else:
         why = why_none(metric, within, cells, cell_rows, by_target, reached=target, max_gpus=max_gpus)

@@ -90,3 +90,7 @@ class Tagging:
         """F1 of a tag is 2 · right / (said + there); macro-F1 is the mean over the tags."""
         f1 = 2 * sums["right"] / (sums["said"] + sums["there"]).clamp(min=1)
         return {"macro_f1": f1.mean().item(), "word_accuracy": (sums["right"].sum() / sums["there"].sum()).item()}
+
+    def tokens(self, batch: dict) -> torch.Tensor:
+        """Optional: what `train.tokens` counts, and each record tells."""
+        return (batch["words"] != PADDING).sum()

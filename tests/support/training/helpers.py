@@ -56,6 +56,7 @@ def outcome(result: TrainResult) -> dict[str, Any]:
         "status": result.status,
         "message": result.message,
         "curve": [(record.train_loss, record.test_loss, record.test_metric) for record in result.records],
+        "tokens": [record.tokens for record in result.records],
         "replica_max_diff": [record.replica_max_diff for record in result.records],
         "state": state_of(result.model),
     }

@@ -80,6 +80,7 @@ def never_killed(worker: Worker, config: TrainConfig) -> dict[str, Any]:
 def check_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Equal to the bit in everything that a training computes."""
     assert one["curve"] == other["curve"]
+    assert one["tokens"] == other["tokens"]
     assert same_bits(one["state"], other["state"])
     assert one["status"] == other["status"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from scalestudy.training.config import OptimizerConfig
+from docs.examples import tagger
+from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import start_trial
 from scalestudy.training.models import LeNet
+from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
 from scalestudy.training.task import ShardLoss, checked_loss, make_task
 from tests.support.gloo import GlooPool
@@ -267,3 +271,64 @@ def test_unused_parameters_that_are_allowed_have_zero_gradients_at_any_world_siz
         assert first["curve"] == second["curve"]
         assert first["replica_max_diff"] == [0.0, 0.0]
     assert run_training(ALONE, config)["status"] == "finished"
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def with_records(worker: Worker, config: TrainConfig) -> tuple[dict[str, Any], list[EpochRecord]]:
+    """The parameters after a training, and its records."""
+    result = train(config, worker)
+    return state_of(result.model), result.records
+
+
+def test_a_length_in_tokens_is_the_same_training_on_any_number_of_workers(ranks: GlooPool) -> None:
+    """100 texts of 3 to 19 words, in batches of 30: steps by the mean of all, records by the words that were read."""
+    config = task_config("tagger", epochs=None, tokens=3000, eval_every={"tokens": 800})
+    words = sum(len(text) for text in tagger.Texts(100, 30, seed=0).words)
+    steps = math.ceil(3000 / (words / 100 * 30))
+    state, records = with_records(ALONE, config)
+    for other, told in ranks.run(2, with_records, config):
+        assert largest_difference(other, state) < TOLERANCE
+        assert [record.tokens for record in told] == [record.tokens for record in records]
+    assert len(records) == config.evaluations == 4
+    assert sum(record.steps for record in records) == steps
+    epochs, rest = divmod(steps, 4)
+    assert epochs * words < sum(record.tokens or 0 for record in records) <= (epochs + 1) * words
+    assert rest
+
+
+def test_records_tell_the_tokens_of_any_length() -> None:
+    words = sum(len(text) for text in tagger.Texts(100, 30, seed=0).words)
+    records = train(task_config("tagger", epochs=2), ALONE).records
+    assert [record.tokens for record in records] == [words, words]
+    assert EpochRecord.from_dict(records[0].to_dict()).tokens == words
+    assert "tokens" not in train(task_config("two_inputs", epochs=1), ALONE).records[0].to_dict()
+
+
+class CountsNothing(tagger.Tagging):
+    def tokens(self, batch: Any) -> Any:
+        return 0
+
+
+class CountsInWords(tagger.Tagging):
+    def tokens(self, batch: Any) -> Any:
+        return "many"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"task": f"{__name__}:CountsNothing"}, "task: tokens gave 0 an example"),
+        ({"task": f"{__name__}:CountsInWords"}, "task: tokens gave a str; return how many tokens the batch has"),
+        ({"eval_every": {"tokens": 5}}, r"eval_every: 5 tokens are fewer than the \d+ of a step"),
+    ],
+)
+def test_what_counts_no_tokens_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        train(task_config("tagger", **{"epochs": None, "tokens": 3000, **changes}), ALONE)
+
+
+def test_a_task_without_tokens_has_no_length_in_tokens() -> None:
+    with pytest.raises(InputError, match="does not count them; give it a method tokens"):
+        train(task_config("two_inputs", epochs=None, tokens=3000), ALONE)

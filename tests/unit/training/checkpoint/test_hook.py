@@ -191,6 +191,16 @@ def test_a_training_of_steps_goes_on_after_a_kill_at_any_step(
         assert resumed["resumed"]
 
 
+def test_a_training_of_tokens_goes_on_to_the_bit(ranks: GlooPool, tmp_path: Path) -> None:
+    config = task_config("tagger", epochs=None, tokens=3000, eval_every={"tokens": 800})
+    expected = ranks.run(2, never_killed, config)
+    resumed = ranks.run(2, killed_and_resumed, config, str(tmp_path), 6, 2)
+    for one, other in zip(resumed, expected, strict=True):
+        check_same(one, other)
+        assert one["resumed"]
+        assert all(one["tokens"])
+
+
 @pytest.mark.parametrize(
     ("strategy", "kill_after"),
     [

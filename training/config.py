@@ -523,7 +523,12 @@ class CheckpointKnobs(Knobs):
     """When a training is saved. A spec's `train` has these keys too; a `TrainConfig` has not."""
 
     checkpoint_every: int = knob(
-        1, "epochs between checkpoints; 0: never", least=0, most=LARGEST, changes_step=False, changes_result=False
+        1,
+        "evaluations, by default epochs, between checkpoints; 0: never",
+        least=0,
+        most=LARGEST,
+        changes_step=False,
+        changes_result=False,
     )
 
 

@@ -1,4 +1,6 @@
-"""What each rank measured in an epoch, reduced to one record, and the table of all metrics.
+"""What each rank measured in a period, reduced to one record, and the table of all metrics.
+
+A period is the steps from one evaluation to the next, by default an epoch; `epoch` in names and keys means it.
 
 No torch here: the driver reads the same table and functions.
 """
@@ -144,7 +146,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class RankMeasurements:
-    """One rank's share of an epoch, all plain numbers so that a collective can carry it."""
+    """One rank's share of a period, all plain numbers so that a collective can carry it."""
 
     train_loss_sum: float  # over this rank's training examples
     train_weight_sum: float  # what that sum is divided by, over all ranks: examples, or what the task counts
@@ -179,7 +181,7 @@ class RankMeasurements:
 class EpochRecord:
     """One entry of "epochs" in trials.jsonl. None or NaN: not measured."""
 
-    epoch: int  # from 1
+    epoch: int  # number of the evaluation, from 1
     at: str  # UTC, ISO 8601 with milliseconds and Z
     steps: int
     train_loss: float
@@ -236,9 +238,9 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFacts:
-    """What all ranks know alike of an epoch."""
+    """What all ranks know alike of a period."""
 
-    epoch: int  # from 1
+    epoch: int  # number of the evaluation, from 1
     steps: int
     enough_timed: bool  # whether enough steps were left after the warm-up for a rate (else it is None)
     metric: str  # short name of the target metric

@@ -243,13 +243,13 @@ class Search(Section):
     seed: Whole = 0
     """Of the choice: the same seed chooses the same points."""
     objective: Annotated[str, one_of("metric", "time_to_target", "cost_to_target")] = "metric"
-    """What tpe optimises: the best metric of any epoch, or the training seconds or worker-seconds until the metric
+    """What tpe optimises: the best metric of any evaluation, or the training seconds or worker-seconds until the metric
     reaches the hardest of targets.accuracy. A point counts with the median of its seeds."""
     scheduler: Annotated[str, one_of("none", "asha")] = "none"
-    """asha: stop the trials with the worst metrics at rungs of epochs. Each seed is a trial of its own. With a target,
-    only trials of the same batch size are compared."""
+    """asha: stop the trials with the worst metrics at rungs of evaluations, by default epochs. Each seed is a trial of
+    its own. With a target, only trials of the same batch size are compared."""
     grace_epochs: Count = 1
-    """The first rung. The others are this times reduction, reduction squared and so on, below the last epoch."""
+    """The first rung, in evaluations. The others are this times reduction, its square and so on, below the last."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
     """At each rung, one trial in this many continues."""
     train_on: Count | None = None

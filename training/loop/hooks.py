@@ -1,6 +1,6 @@
 """The six points at which an optional feature may look at a training, or change it.
 
-Hooks run on every rank. The three points inside a step lie inside the timed epoch. Their cost counts in the phase that
+Hooks run on every rank. The three points inside a step lie inside the timed period. Their cost counts in the phase that
 follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none.
 """
 
@@ -30,8 +30,8 @@ class Hook:
         """The parameters are updated."""
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """All steps of the epoch are made. Returns entries for its record, equal on all ranks; may use collectives."""
+        """All steps of the period are made. Returns entries for its record, equal on all ranks; may use collectives."""
         return {}
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        """The epoch is evaluated; the record is equal on all ranks, apart from its time stamp."""
+        """The period is evaluated; the record is equal on all ranks, apart from its time stamp."""

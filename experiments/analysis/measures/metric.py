@@ -13,7 +13,7 @@ MANY = 1_000_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class StudyMetric:
-    """What a study compares its trials by. It is measured on the test set after each epoch."""
+    """What a study compares its trials by. It is measured on the test set at each evaluation."""
 
     name: str
     """`accuracy`; for an import path, the part after the colon."""

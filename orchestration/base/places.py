@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -27,6 +30,28 @@ def home() -> Path:
 def base_folder() -> Path:
     """Returns where a study's relative paths begin: the current folder, or `home()` inside a Ray job."""
     return home() if inside_ray_job() else Path.cwd()
+
+
+@contextmanager
+def outside_job_folder() -> Iterator[None]:
+    """Leaves the current folder inside a Ray job meanwhile, since Ray may replace it under the job.
+
+    A second raylet on the same machine unpacks the job's files into the same place again. The folder's modules are
+    still found. Elsewhere it does nothing.
+    """
+    if not inside_ray_job():
+        yield
+        return
+    before = None
+    with suppress(FileNotFoundError):  # it may be gone already
+        before = Path.cwd()
+        sys.path[:] = [str(before / entry) for entry in sys.path]  # "" is the current folder
+    os.chdir(nearest(home()))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(before or ".")
 
 
 def is_there(path: Path) -> bool:

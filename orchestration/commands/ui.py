@@ -90,14 +90,14 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     A store that is a server has pages already: the study's is opened there, and nothing is served.
 
     Args:
-        uri: of the store; None: the study's, else the one that `run` takes.
+        uri: of the store; None: the study's; without a study the one that `run` takes.
         port: on 127.0.0.1.
-        study: its folder; None: the latest one that is in the store, if there is one.
+        study: its folder; None: the latest one, of a named store the latest one that is in it.
 
     Raises RequestError if the port is in use or there is no such study, UnreachableError if the store can't be reached.
     """
     prepare_environment()
-    page = TrackedPage.of(study, uri) if study else _latest_in(resolve_address(uri))
+    page = TrackedPage.of(study, uri) if study else _latest_in(uri or os.environ.get("MLFLOW_TRACKING_URI"))
     address = page.address if page else resolve_address(uri)
     check_reachable(address)
     if address.is_server:
@@ -139,12 +139,12 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     return 0 if stopped.is_set() else status
 
 
-def _latest_in(address: TrackingAddress) -> TrackedPage | None:
-    """The page of the study that began last, if it is in this store."""
+def _latest_in(uri: str | None) -> TrackedPage | None:
+    """The page of the study that began last, if it is in this store; None: in whichever it is."""
     with suppress(StudyError, SpecError):  # no study is here, or it can't be read: the pages are of use all the same
         latest = find_latest(LATEST)
         page = TrackedPage.of(latest.folder) if latest else None
-        if page and page.address.uri == address.uri:
+        if page and (uri is None or page.address.uri == resolve_address(uri).uri):
             return page
     return None
 

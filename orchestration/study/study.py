@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.orchestration.base.places import outside_job_folder
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
@@ -119,6 +120,7 @@ def _run(
 ) -> StudyResult:
     """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
     ready = get_ready(study, address, stack, say, rehearsal=rehearsal)
+    stack.enter_context(outside_job_folder())
     from scalestudy.orchestration.study.running import RunningStudy  # it takes Ray Train along
 
     folder = study.folder

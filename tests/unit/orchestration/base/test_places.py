@@ -8,7 +8,7 @@ import pytest
 
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.base.places import check_not_hidden
-from tests.support.studies import REPOSITORY, left_behind, scalestudy
+from tests.support.studies import REPOSITORY, environment, left_behind, scalestudy
 
 MODEL = """
 import torch
@@ -56,3 +56,33 @@ def test_the_command_line_refuses(tmp_path):
         "rename it, or run the command in another folder\n"
     )
     assert left_behind(tmp_path) == ["scalestudy.py"]
+
+
+def test_a_job_leaves_its_folder_which_ray_may_replace(tmp_path):
+    """As a second raylet of one machine does, which unpacks the job's files over the first one's."""
+    program = """
+import os, shutil, sys
+from pathlib import Path
+from scalestudy.orchestration.base.places import outside_job_folder
+
+job = Path.cwd()
+sys.path.insert(0, "")
+with outside_job_folder():
+    shutil.rmtree(job)
+    job.mkdir()
+    (job / "beside_the_spec.py").write_text("VALUE = 7")
+    print(Path.cwd(), __import__("beside_the_spec").VALUE)
+print(Path.cwd() == job)
+"""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    inside = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "SCALESTUDY_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment(**inside, PYTHONPATH=str(REPOSITORY)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [str(tmp_path), "7", "True"]), done.stderr

@@ -96,13 +96,18 @@ def test_a_study_s_pages_are_those_of_its_own_store(place, monkeypatch):
     assert TrackedPage.of(STUDY).address.uri == f"sqlite:///{place}/other.db"
 
 
-def test_without_a_study_the_latest_one_is_shown_if_it_is_in_the_store(place):
-    assert ui._latest_in(resolve_address(None)).study_id == "tiny-20260131T120000Z"
-    assert ui._latest_in(resolve_address("sqlite:///other.db")) is None
+def test_without_a_study_the_latest_one_is_shown_from_its_own_store(place):
+    same_address(place / STUDY / "spool" / "address.json", resolve_address("sqlite:///its.db"))
+    assert ui._latest_in(None).address.uri == f"sqlite:///{place}/its.db", "as a job's, which is in ~/scalestudy"
     (place / STUDY / "spec.yaml").write_text("name: [x")
-    assert ui._latest_in(resolve_address(None)) is None, "its spec can't be read"
+    assert ui._latest_in(None) is None, "its spec can't be read"
     (place / STUDY / "plan.json").unlink()
-    assert ui._latest_in(resolve_address(None)) is None
+    assert ui._latest_in(None) is None
+
+
+def test_of_a_named_store_the_latest_study_is_shown_if_it_is_there(place):
+    assert ui._latest_in("sqlite:///mlflow.db").study_id == "tiny-20260131T120000Z"
+    assert ui._latest_in("sqlite:///other.db") is None
 
 
 @pytest.mark.parametrize(

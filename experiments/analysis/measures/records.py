@@ -363,8 +363,8 @@ def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial])
             "What was learnt counts."
         )
     if spanning:
-        cells = "1 cell is" if spanning == 1 else f"{spanning} cells are"
-        caveats.append(f"The times of {cells} of workers on several nodes, and include the network between these.")
+        cells = "1 cell" if spanning == 1 else f"{spanning} cells"
+        caveats.append(f"The times of {cells} are of workers on several nodes, and include the network between these.")
     return caveats
 
 

@@ -35,7 +35,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     workload, training = parser.add_argument_group("workload"), parser.add_argument_group("training")
     for option, path, key in _options(TrainConfig):
         group = training if path[0] in trained else workload
-        group.add_argument(option, dest=".".join(path), **_how(option, key))
+        how = _how(option, key)
+        group.add_argument(option, dest=".".join(path), **(how | {"default": None} if key.name == "epochs" else how))
     add = parser.add_argument_group("place and files").add_argument
     add("--device", default="auto", help="auto, cpu, cuda")
     add(
@@ -75,8 +76,8 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
         for part in sections:
             section = section.setdefault(part, {})
         section[name] = getattr(options, ".".join(path))
-    if plain["epochs"] == EPOCHS and any(plain[unit] is not None for unit in UNITS[1:]):
-        del plain["epochs"]  # the default, which does not stand beside steps or tokens
+    if all(plain[unit] is None for unit in UNITS):
+        plain["epochs"] = EPOCHS
     return TrainConfig.from_dict(plain)
 
 
@@ -148,7 +149,7 @@ def _parse(key: Key, text: str) -> Any:
     except json.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object; write it like {{"init": "xavier"}}')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object; write it like {{"name": 1}}')
     return value
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
@@ -21,7 +22,7 @@ class Budget:
     """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one."""
 
     steps: int
-    every: float  # at least 1
+    every: Fraction  # at least 1
 
     def begin(self, period: int) -> int:
         """Steps that are made before a period, from 1 without end."""
@@ -50,6 +51,6 @@ def budget_of(config: TrainConfig, steps_per_epoch: int, tokens_an_example: floa
                 "evaluate less often, or train longer or with smaller batches",
             )
         steps = math.ceil(config.length / a_step)
-        return Budget(steps=steps, every=steps * config.period / config.length)
+        return Budget(steps=steps, every=Fraction(steps * config.period, config.length))
     steps = steps_per_epoch if config.unit == "epochs" else 1
-    return Budget(steps=config.length * steps, every=config.period * steps)
+    return Budget(steps=config.length * steps, every=Fraction(config.period * steps))

@@ -423,7 +423,7 @@ class TrainKnobs(Knobs):
         None,
         "from one evaluation to the next, {epochs: N}, {steps: N} or {tokens: N}, in the unit of the length",
         read=_read_every,
-        unset=f"each epoch; a training of steps or tokens, {PERIODS} times",
+        unset=f"each epoch; a training of steps or tokens, about {PERIODS} times",
         changes_step=False,
         later=True,
     )
@@ -563,7 +563,7 @@ class TrainConfig(TrainKnobs):
             value, other = value_of(self, pair.key), value_of(self, pair.other_key)
             if pair.applies(value) and pair.other_applies(other):
                 problems.append(
-                    KnobProblem(field=pair.key, value=value, what=pair.what(str(other)), remedy=pair.remedy)
+                    KnobProblem(field=pair.key, value=value, what=pair.what(text_of(other)), remedy=pair.remedy)
                 )
         if self.max_steps is not None and self.max_steps <= self.warm_up_steps:
             what = f"leaves no step after {self.warm_up_steps} warm_up_steps"

@@ -80,7 +80,7 @@ CONTRADICTIONS = (
             other_key=other,
             other_applies=bool,
             reason="both say how long a training is",
-            remedy="keep one of the two; to sweep one, give it in train too",
+            remedy="keep one of the two; if it is swept, write one of its values in train too",
         )
         for key, other in (("steps", "epochs"), ("tokens", "epochs"), ("tokens", "steps"))
     ),

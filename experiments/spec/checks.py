@@ -14,7 +14,7 @@ from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.sections import Workload
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import TrainKnobs, did_you_mean, keys, metric_problem
+from scalestudy.training.config import TrainKnobs, did_you_mean, keys, metric_problem, text_of
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 
@@ -164,7 +164,7 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
         key = _dotted(pair.key)
         for value, other in combinations(spec, key, _dotted(pair.other_key)):
             if pair.applies(value) and pair.other_applies(other):
-                yield field_of(spec, key), value, pair.what(f"{other}, which some trial has"), pair.remedy
+                yield field_of(spec, key), value, pair.what(f"{text_of(other)}, which some trial has"), pair.remedy
 
 
 def _dotted(key: str) -> str:
@@ -229,9 +229,11 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
 
     if search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
         unit, word, count = spec.train.unit, spec.train.period_word, spec.evaluations
-        if len(spec.sweep.values_of(f"train.{unit}")) > 1:
-            message = f"can't be combined with a sweep over train.{unit}: both decide how long a trial trains"
-            yield "search.scheduler", "asha", message, f"set train.{unit} to the longest, or scheduler: none"
+        swept = [key for key in (f"train.{unit}", "train.eval_every") if len(spec.sweep.values_of(key)) > 1]
+        if swept:
+            message = f"can't be combined with a sweep over {swept[0]}: both decide how long a trial trains"
+            remedy = "the longest" if swept[0] == f"train.{unit}" else "one of its values"
+            yield "search.scheduler", "asha", message, f"set {swept[0]} to {remedy}, or scheduler: none"
         elif count == 1:
             remedy = f"train for more {word}s, or set scheduler: none"
             yield "search.scheduler", "asha", f"can't stop trials of one {word} early", remedy

@@ -97,9 +97,11 @@ class StudySpec(Section):
     @property
     def evaluations(self) -> int:
         """The most evaluations that a training of the study has."""
-        unit = self.train.unit
-        lengths = self.sweep.values_of(f"train.{unit}") or [self.train.length]
-        return max(replace(self.train, **{unit: length}).evaluations for length in lengths)
+        unit, values_of = self.train.unit, self.sweep.values_of
+        lengths = values_of(f"train.{unit}") or [self.train.length]
+        periods = values_of("train.eval_every") or [self.train.eval_every]
+        pairs = itertools.product(lengths, periods)
+        return max(replace(self.train, **{unit: length}, eval_every=every).evaluations for length, every in pairs)
 
     @property
     def evaluations_in_a_row(self) -> int:

@@ -144,10 +144,11 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     """
     from scalestudy.training.batches import steps_per_epoch
     from scalestudy.training.data.loading import load_splits
-    from scalestudy.training.data.splits import Splits
+    from scalestudy.training.data.splits import Splits, TensorSplits
     from scalestudy.training.data.streams import Passes
     from scalestudy.training.exceptions import InputError
     from scalestudy.training.loop.train import train
+    from scalestudy.training.trees import count
 
     config = dataclasses.replace(config, warm_up_steps=WARM_UP_STEPS)
     splits = load_splits(config, worker.device)
@@ -156,7 +157,7 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     )
     if any(isinstance(each, Passes) for each in sets):
         raise InputError(f"data: {config.data!r} is an iterable data set, and the length of its epochs is not known")
-    examples, tests = map(len, sets)
+    examples, tests = (count(each) if isinstance(splits, TensorSplits) else len(each) for each in sets)
     steps = steps_per_epoch(examples, config.batch_size)
 
     def timed(count: int) -> tuple[list[dict[str, Any]], float]:
@@ -169,12 +170,12 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
 
     epochs, step = timed(FIRST_STEPS)
     whole = step * steps * (1 + tests / examples)
-    if (count := min(MOST_EPOCHS, int(seconds / whole))) > 0:
-        result = train(dataclasses.replace(config, epochs=count), worker)
+    if (epoch_count := min(MOST_EPOCHS, int(seconds / whole))) > 0:
+        result = train(dataclasses.replace(config, epochs=epoch_count), worker)
         if result.records:
             return [{"kind": "training", "epochs": [record.to_dict() for record in result.records]}]
-    if (count := min(MOST_STEPS, int(seconds / step) - WARM_UP_STEPS)) > FIRST_STEPS:
-        epochs, step = timed(count)
+    if (more := min(MOST_STEPS, int(seconds / step) - WARM_UP_STEPS)) > FIRST_STEPS:
+        epochs, step = timed(more)
     return [
         {
             "kind": "timing",

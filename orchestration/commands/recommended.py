@@ -107,7 +107,7 @@ def _differing(plain: Mapping[str, Any], default: Mapping[str, Any], above: str 
     kept: dict[str, Any] = {}
     for key, value in plain.items():
         path, usual = f"{above}{key}", default.get(key)
-        if path in ALWAYS:
+        if path in ALWAYS and value is not None:
             kept[key] = value
         elif isinstance(value, Mapping) and usual:
             if part := _differing(value, usual, f"{path}."):

@@ -1,4 +1,7 @@
-"""A random search over ways to sum, on workers that split batches by their speed; its metric is an error."""
+"""A random search over ways to sum, on workers that split batches by their speed; its metric is an error.
+
+Its trainings are counted in steps.
+"""
 
 import pytest
 from mlflow import MlflowClient
@@ -27,7 +30,8 @@ def done(cluster, module_place):
             "metric_mode": "min",
         },
         train={
-            "epochs": 2,
+            "steps": 30,
+            "eval_every": {"steps": 15},
             "shards": "speed",
             "channels_last": "auto",
             "optimizer": {"name": "sgd", "momentum": 0.5},
@@ -61,6 +65,7 @@ def test_every_strategy_finishes_and_lowers_the_error(done, trials):
     assert sorted(trial["params"]["train.gradient_sync"] for trial in trials) == sorted(2 * STRATEGIES)
     for trial in trials:
         first, last = trial["epochs"]
+        assert (first["epoch"], first["steps"], last["epoch"], last["steps"]) == (1, 15, 2, 15)
         assert first["test_mse"] > last["test_mse"] > 0
         assert "test_accuracy" not in last
         assert first["learning_rate"] > last["learning_rate"]
@@ -90,6 +95,8 @@ def test_the_smallest_error_is_recommended_and_its_model_kept(done, trials):
     by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
     assert by_trial[best["trial_id"]].data.metrics["best_test_mse"] == pytest.approx(best["epochs"][-1]["test_mse"])
     assert "scalestudy.shards" in by_trial[best["trial_id"]].data.tags
+    assert "in 2 evaluations" in by_trial[best["trial_id"]].data.tags["mlflow.note.content"]
+    assert done.summary["study"]["every"] == ["steps", 15]
     models = client.search_logged_models([client.get_experiment_by_name("small").experiment_id])
     assert [model.source_run_id for model in models] == [by_trial[best["trial_id"]].info.run_id]
     kept = {path.name for path in (done.folder / "checkpoints").iterdir()}

@@ -109,7 +109,7 @@ def _named(table: Mapping[str, Any] | None, trial: TrialPlan, default: Any) -> A
 
 def _record(trial: TrialPlan, law: Law, status: str, clock: datetime, device: str, message: str) -> dict[str, Any]:
     generator = random.Random(trial.trial_id)
-    count = {"finished": trial.train["epochs"], "diverged": 2, "out_of_memory": 0, "failed": 1}.get(status, 0)
+    count = {"finished": trial.evaluations, "diverged": 2, "out_of_memory": 0, "failed": 1}.get(status, 0)
     epochs: list[dict[str, Any]] = []
     now = clock + timedelta(seconds=law.between_trials)
     for number in range(1, count + 1):

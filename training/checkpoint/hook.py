@@ -101,7 +101,7 @@ class Checkpoints(Hook):
         self._found = self._found or open_checkpoint(self._store, self._number)
         self._shared = self._found.read(SHARED)
         done = len(self._shared["records"])
-        if done > config.evaluations:
+        if done * config.period > config.length:
             raise InputError(
                 f"{config.unit}: {config.length} are fewer than the {done * config.period} that the checkpoint has",
                 f"ask for at least {done * config.period}, or give an empty folder",
@@ -117,6 +117,12 @@ class Checkpoints(Hook):
         parts = [self._found.read(part_name(rank)) for rank in range(manifest.world_size)]
         restore(trial, self._shared, parts, manifest.epoch)
         self._shared = {}
+        if manifest.step > trial.period_steps:
+            config = trial.config
+            raise InputError(
+                f"{config.unit}: {config.length} are fewer than the checkpoint has",
+                "ask for more, or give an empty folder",
+            )
 
     def step_ends(self, trial: Trial, step: int) -> None:
         """Write one each `every_steps`, or as soon after as the strategy has equal parameters on all ranks."""
@@ -189,8 +195,8 @@ class Checkpoints(Hook):
 def identity_of(config: TrainConfig) -> str:
     """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
     free = set(FREE_TO_CHANGE)
-    if config.schedule == "constant" and (config.unit == "epochs" or config.eval_every):
-        free.add(config.unit)  # evaluations stay where they are
+    if config.schedule == "constant" and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
+        free.add(config.unit)  # evaluations stay where they are; those of a length in tokens move with it
     held = {name: value for name, value in identity(TrainConfig, config.to_dict()).items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)
 

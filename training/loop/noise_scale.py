@@ -65,8 +65,7 @@ def parts_of(trial: Trial) -> Parts:
     """The parts by which this trial is measured; equal on every rank.
 
     None if the strategy's sum is only approximate, or if the task's loss is a mean over something else than examples.
-    Halves need a second example. They are not made for the measurement
-    alone if batch normalisation would see them.
+    Halves need a second example. They are not made for the measurement alone if batch normalisation would see them.
     """
     shards = shard_sizes(trial.config.batch_size, trial.choices.weights)
     if not trial.sync.exact or trial.sync.weight is not None:
@@ -98,7 +97,8 @@ class NoiseScale(Hook):
     """
 
     def __init__(self, interval: int = SAMPLING_INTERVAL) -> None:
-        """`interval`: steps from one measured step to the next; each epoch has at least one."""
+        """`interval`: steps from one measured step to the next; each epoch has at least one, a shorter period
+        maybe none."""
         if interval < 1:
             raise InputError(f"interval: {interval} is not valid", "choose a whole number, at least 1")
         self.interval = interval

@@ -150,7 +150,10 @@ def predict(
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:
-    train, devices = spec.train, sorted({row["device"] for row in rows if row["device"]})
+    train = spec.train
+    swept = any(len(spec.sweep.values_of(f"train.{key}")) > 1 for key in (train.unit, "eval_every"))
+    length = None if swept else train.length
+    devices = sorted({row["device"] for row in rows if row["device"]})
     return {
         "name": spec.name,
         "description": spec.description,
@@ -158,7 +161,7 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
         "data": spec.workload.data,
         "metric": metric.to_dict(),
         "epochs": spec.evaluations,
-        **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": train.length}),
+        **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": length}),
         "device": "/".join(devices) or None,
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
         "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),

@@ -155,22 +155,28 @@ class Cell:
         """Mean seconds a step of each run: of its timing runs if there are any, else of its trials."""
         if self.timings:
             return undisturbed_step_seconds(self.timings)
-        if self.inferred or self.steps is None:
+        if self.inferred:
             return []
-        epochs = [epoch_seconds(trial) for trial in self.timed]
-        each = [positive(None if seconds is None else seconds / self.steps) for seconds in epochs]
+        each = [positive(step) for trial in self.timed if (step := self._seconds_of_a_step(trial)) is not None]
         return [seconds for seconds in each if seconds is not None]  # a damaged record may tell next to nothing
+
+    def _seconds_of_a_step(self, trial: Trial) -> float | None:
+        """The median over its periods, whose steps may differ."""
+        timed = [(period["train_seconds"], steps_of(period, self.batch_size)) for period in timed_epochs(trial)]
+        return median([float(seconds) / steps for seconds, steps in timed if steps])
 
     @cached_property
     def warm_up_seconds(self) -> list[float]:
         """By how much the first epoch of each run took longer than its median one. None is told of timing runs."""
         if self.timings or self.inferred:
             return []
-        first = [(epochs_of(trial)[0], epoch_seconds(trial)) for trial in self.timed if epochs_of(trial)]
+        first = [(epochs_of(trial)[0], self._seconds_of_a_step(trial)) for trial in self.timed if epochs_of(trial)]
         return [
-            float(epoch["train_seconds"]) - usual
-            for epoch, usual in first
-            if usual is not None and positive(epoch.get("train_seconds"))
+            float(epoch["train_seconds"]) - step * steps
+            for epoch, step in first
+            if step is not None
+            and positive(epoch.get("train_seconds"))
+            and (steps := steps_of(epoch, self.batch_size)) is not None
         ]
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
@@ -340,9 +346,13 @@ def why_untimed(cell: Cell) -> str:
 
 
 def epoch_seconds(trial: Trial) -> float | None:
-    """Median training seconds an epoch."""
-    seconds = [float(epoch["train_seconds"]) for epoch in timed_epochs(trial)]
-    return statistics.median(seconds) if seconds else None
+    """Median training seconds an epoch, or of the longest period: those of a length in tokens differ by a step."""
+    timed = [(float(epoch["train_seconds"]), positive(epoch.get("steps"))) for epoch in timed_epochs(trial)]
+    counts = {steps for _, steps in timed}
+    if None in counts or len(counts) < 2:
+        return median([seconds for seconds, _ in timed])
+    a_step = statistics.median([seconds / steps for seconds, steps in timed if steps])
+    return a_step * max(steps for steps in counts if steps)
 
 
 def throughput(trial: Trial) -> float | None:

@@ -175,13 +175,18 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
     """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
-    Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch; None: as measured.
+    Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch, of unequal periods
+    of the longest; None: as measured.
     """
     points: list[tuple[float, float]] = []
     elapsed, key = 0.0, metric.key
+    counts = (positive(epoch.get("steps")) for epoch in (epochs_of(trial) if epoch_seconds is not None else ()))
+    most = max((steps for steps in counts if steps), default=None)
     for epoch in epochs_of(trial):
         seconds, value = positive(epoch.get("train_seconds")), finite(epoch.get(key))
-        seconds = seconds if seconds is None or epoch_seconds is None else epoch_seconds
+        if seconds is not None and epoch_seconds is not None:
+            steps = positive(epoch.get("steps"))
+            seconds = epoch_seconds if steps is None or not most else epoch_seconds * (steps / most)
         if seconds is None:
             break
         elapsed += seconds

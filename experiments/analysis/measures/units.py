@@ -95,6 +95,8 @@ def length_text(summary: Summary) -> str:
     study = summary["study"]
     if "every" not in study:
         return f"{study['epochs']} epochs"
+    if study["length"] is None:
+        return f"a length in {study['every'][0]} that is swept, evaluated {study['epochs']} times at most"
     return f"{study['length']:,} {study['every'][0]}, evaluated {study['epochs']} times"
 
 

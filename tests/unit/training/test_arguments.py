@@ -97,3 +97,11 @@ def test_other_forms_of_a_value_come_back(key, value):
 def test_all_of_them_together_come_back_by_way_of_a_shell(changed):
     config = TrainConfig(**{**LEAST, **{key: OTHER[key] for key in changed}})
     assert read(shlex.split(shlex.join(make_arguments(config)))) == config
+
+
+def test_two_lengths_are_refused_also_if_one_is_the_default():
+    least = make_arguments(TrainConfig(**LEAST))
+    assert read([*least, "--steps", "20"]).epochs is None
+    assert read(least).epochs == 10
+    with pytest.raises(ValueError, match="steps: 20 does not go with epochs 10"):
+        read([*least, "--steps", "20", "--epochs", "10"])

@@ -69,7 +69,7 @@ def test_periods_are_the_whole_training(steps: int, every: int) -> None:
         ({"epochs": 1, "eval_every": 5}, "is not one of epochs, steps and tokens with a number"),
         ({"steps": 0}, "steps: 0 is too small"),
         ({"steps": 5, "tokens": 5}, "tokens: 5 does not go with steps 5: both say how long a training is"),
-        ({"tokens": 5}, "tokens: 5 does not go with task None: only a task counts tokens"),
+        ({"tokens": 5}, "tokens: 5 does not go with task null: only a task counts tokens"),
         ({}, "epochs: None is no length, and steps and tokens give none"),
     ],
 )
@@ -93,3 +93,9 @@ def test_a_length_in_tokens_becomes_steps(tokens: int, every: int, an_example: f
     assert sum(made) == budget.steps
     assert made[-1] == 0
     assert min(made[:-1]) > 0
+
+
+def test_evaluations_of_tokens_fall_on_exact_steps() -> None:
+    """15 steps in 11 periods: rounded, 11 · (15 / 11) would be 14, and a twelfth evaluation would follow."""
+    budget = budget_of(config_of(tokens=4488, eval_every={"tokens": 408}), STEPS_PER_EPOCH, tokens_an_example=10.0)
+    assert [budget.steps_of(period) for period in range(1, 13)] == [1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 2, 0]

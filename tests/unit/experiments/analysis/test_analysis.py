@@ -464,3 +464,48 @@ def test_timing_runs_on_one_node_stand_before_those_on_two():
         assert found == [pytest.approx(row) for row in kept]
     (size,) = [row for row in mixed["timings"] if (row["params"]["num_gpus"], row["params"]["batch_size"]) == (2, 32)]
     assert (size["across_nodes"], size["timed_apart"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("train", "steps"),
+    [
+        ("{steps: 50, eval_every: {steps: 20}}", [20, 20, 10]),
+        ("{epochs: 5, eval_every: {epochs: 2}}", [40, 40, 20]),
+        ("{tokens: 4488, eval_every: {tokens: 408}}", [1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 2]),
+    ],
+)
+def test_periods_of_unequal_length_tell_the_same_time_of_a_step(train, steps):
+    """A step of N workers takes 1/N s; the metric meets 0.5 at the second evaluation, and at the third."""
+    spec, plan, trials = study_of(f"name: x\ntrain: {train}\n{UNEQUAL}", Law(noise=0))
+    for trial in trials:
+        second = 1 / trial["params"]["num_gpus"]
+        first = trial["epochs"][0]
+        trial["epochs"] = [
+            {
+                **first,
+                "epoch": number,
+                "steps": count,
+                "samples": 32 * count,
+                "train_seconds": count * second,
+                "samples_per_second": 32 / second,
+                "test_accuracy": 0.3 + 0.1 * number,
+            }
+            for number, count in enumerate(steps, start=1)
+        ]
+        trial["train_seconds"] = sum(steps) * second
+    summary = summarise(spec, plan, trials)
+    for row in summary["cells"]:
+        workers = row["params"]["num_gpus"]
+        assert row["epoch_seconds"]["value"] == pytest.approx(max(steps) / workers)
+        assert row["speedup"] == pytest.approx(workers)
+    for row in summary["time_to_target"]:
+        expected = sum(steps[:2]) / row["params"]["num_gpus"]
+        assert row["measured_seconds"] == pytest.approx(expected)
+        assert row["seconds"] == pytest.approx(expected, rel=0.01)
+
+
+UNEQUAL = """
+workload: {task: "my_task:Task"}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1], seed: [0]}
+targets: {accuracy: [0.5]}
+"""

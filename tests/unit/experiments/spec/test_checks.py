@@ -89,6 +89,11 @@ BAD = [
     ("search: {seed: -1}", "search.seed", "at least 0"),
     ("search: {scheduler: asha}\ntrain: {epochs: 1}", "search.scheduler", "can't stop trials of one epoch early"),
     ("search: {scheduler: asha}\nsweep: {train.epochs: [1]}", "search.scheduler", "trials of one epoch"),
+    (
+        "search: {scheduler: asha}\ntrain: {steps: 100}\nsweep: {train.eval_every: [{steps: 5}, {steps: 50}]}",
+        "search.scheduler",
+        "set train.eval_every to one of its values",
+    ),
     ("search: {scheduler: asha, grace_epochs: 10}", "search.grace_epochs", "trials have 10 epochs; use less than 10"),
     ("search: {scheduler: asha, reduction: 1}", "search.reduction", "at least 2"),
     ("search: {scheduler: asha}\nsweep: {train.epochs: [5, 10]}", "search.scheduler", "both decide how long"),

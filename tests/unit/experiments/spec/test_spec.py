@@ -556,3 +556,17 @@ def test_how_data_are_read_ahead_changes_no_id_but_may_change_the_time_of_a_step
 def test_a_loader_that_can_not_be_is_refused_at_its_key(loader):
     (problem,) = problems_of(f"name: x\nworkload: {{loader: {loader}}}")
     assert problem.field.startswith("workload.loader.")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 10),
+        ("train: {epochs: 7, eval_every: {epochs: 3}}", 3),
+        ("train: {epochs: 2}\nsweep: {train.epochs: [2, 5]}", 5),
+        ("train: {steps: 100}\nsweep: {train.eval_every: [{steps: 5}, {steps: 50}]}", 20),
+        ("train: {steps: 10, eval_every: {steps: 5}}\nsweep: {train.steps: [10, 41]}", 9),
+    ],
+)
+def test_the_most_evaluations_of_a_training(text, count):
+    assert spec_of(f"name: x\n{text}").evaluations == count

@@ -14,6 +14,7 @@ from tests.support.studies import write_spec
 from tests.support.synthetic_studies import spec_of
 from tests.support.training.helpers import ALONE
 from tests.support.training.streams import counted_config
+from tests.support.training.tasks import task_config
 
 GRID = """
 name: x
@@ -38,6 +39,11 @@ def test_a_data_set_without_a_length_is_refused_in_one_line():
         ValueError, match=r"^data: '.*' is an iterable data set, and the length of its epochs is not known$"
     ):
         time_training(counted_config(), ALONE, 1.0)
+
+
+def test_an_epoch_of_a_dict_of_tensors_is_counted_by_its_rows():
+    (timed,) = time_training(task_config("two_inputs", epochs=1000), ALONE, 0.0)
+    assert timed["epoch_steps"] == 4, "100 houses in batches of 30"
 
 
 @pytest.mark.slow

@@ -487,6 +487,37 @@ def test_another_configuration_is_refused_by_its_field(tmp_path: Path, changes: 
         checkpointed(ALONE, config_of(**changes), str(tmp_path), 0)
 
 
+STEPS_20 = {"epochs": None, "steps": 20, "eval_every": {"steps": 4}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (STEPS_20, {**STEPS_20, "steps": 11}, "steps: 11 are fewer than the 12 that the checkpoint has"),
+        (STEPS_20, {**STEPS_20, "steps": 13}, "steps: 13 are fewer than the checkpoint has; ask for more"),
+        ({"epochs": 6, "eval_every": {"epochs": 3}}, {"epochs": 2, "eval_every": {"epochs": 3}}, "epochs: 2 are fewer"),
+    ],
+)
+def test_a_shorter_training_is_refused(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], text: str
+) -> None:
+    """Three evaluations and two more steps are made, or one evaluation after three epochs."""
+    killed(ALONE, config_of(**before), str(tmp_path), 14, 2)
+    with pytest.raises(ValueError, match=text):
+        checkpointed(ALONE, config_of(**after), str(tmp_path), 2)
+
+
+def test_a_longer_training_of_steps_goes_on_and_one_of_tokens_is_another(tmp_path: Path) -> None:
+    """The evaluations of a length in tokens move with it."""
+    killed(ALONE, config_of(**STEPS_20), str(tmp_path / "steps"), 14, 2)
+    longer = config_of(**{**STEPS_20, "steps": 27})
+    check_same(checkpointed(ALONE, longer, str(tmp_path / "steps"), 2), never_killed(ALONE, longer))
+    tokens = {"epochs": None, "tokens": 3000, "eval_every": {"tokens": 800}}
+    killed(ALONE, task_config("tagger", **tokens), str(tmp_path / "tokens"), 5, 2)
+    with pytest.raises(ValueError, match="tokens: 3000 there, 4000 here"):
+        checkpointed(ALONE, task_config("tagger", **{**tokens, "tokens": 4000}), str(tmp_path / "tokens"), 2)
+
+
 def test_more_epochs_may_be_asked_for_and_other_shards(ranks: GlooPool, tmp_path: Path) -> None:
     """What changes no result, or only makes it longer; the shards are those that are asked for now."""
     config = config_of(model="tests.support.training.workloads:DoubleLeNet", model_args={"init": "xavier"})

@@ -240,6 +240,15 @@ class AsksItsRank(nn.Linear):
         return super().forward(inputs.flatten(1))
 
 
+def test_adascale_of_several_workers_is_not_judged_by_one():
+    """One worker halves its batch, which batch normalisation forbids; several need no halves."""
+    norm = {"model": "tests.support.training.workloads:BatchNormNet", "model_args": {}}
+    config = make_config(**norm, lr_rule="adascale", base_batch_size=16)
+    assert rehearsed(config, in_group=True).loss > 0
+    with pytest.raises(InputError, match="adascale splits one worker's batch in halves"):
+        rehearsed(config)
+
+
 def test_an_iterable_data_set():
     here = "docs.examples.waves"
     words = {"model": f"{here}:build", "data": f"{here}:load", "loss": "mse", "metric": "mse"}

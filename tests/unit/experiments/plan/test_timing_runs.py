@@ -234,6 +234,7 @@ def test_a_cell_that_only_diverged_gets_no_timings(study):
     assert row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.1)["timed_apart"]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_study_that_was_timed_apart(tmp_path, study):
     folder = folder_of(tmp_path, TEXT, DISTURBED, flags=PACKED)
     for timing in study[3]:

@@ -112,6 +112,7 @@ def built_in(name):
     return name if name in ("digits", "synthetic") else "synthetic"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", sorted({built_in(name) for name in FITTING_DATA}))
 @pytest.mark.parametrize("model", FITTING_MODELS)
 def test_what_is_known_to_fit_does(model, data):

@@ -48,6 +48,7 @@ def test_arguments_reach_torchvisions_class() -> None:
         assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
+@pytest.mark.slow
 def test_a_checked_model_can_be_copied_and_exported() -> None:
     model = copy.deepcopy(build_model("torchvision:squeezenet1_1", (10, 1), {})).eval()
     exported = torch.export.export(

@@ -34,7 +34,8 @@ NOISY = (0.2, 1, 0.0, False)
 
 
 @pytest.mark.parametrize(
-    ("noise", "seeds", "missing", "widest"), [(0.2, 1, 0.0, 1.8), (0.1, 3, 0.8, 1.45), (0.05, 5, 0.0, 1.12)]
+    ("noise", "seeds", "missing", "widest"),
+    [(0.2, 1, 0.0, 1.8), (0.1, 3, 0.8, 1.45), pytest.param(0.05, 5, 0.0, 1.12, marks=pytest.mark.slow)],
 )
 def test_the_fastest_cell_is_named_about_as_often_as_by_an_oracle_and_its_time_is_told(noise, seeds, missing, widest):
     found = verdicts(noise, seeds, missing, False)

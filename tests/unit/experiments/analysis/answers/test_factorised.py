@@ -279,6 +279,7 @@ def _metric(study):
     return StudyMetric.of(study.spec.workload)
 
 
+@pytest.mark.slow
 def test_the_report_is_written(tmp_path):
     study = factorised_study(TEXT, Law(learning=130))
     folder = StudyFolder(tmp_path / "x")

@@ -21,12 +21,14 @@ from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_m
 # exit codes
 BAD_INPUT = 2
 LOST_PEER = 1
+OUT_OF_MEMORY = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the arguments and the environment of torchrun say.
 
-    Returns 0 if the training finished, diverged or ran out of memory, 2 for bad input, 1 if another worker was lost.
+    Returns 0 if the training finished, diverged or, alone, ran out of memory; 2 for bad input; 1 if another worker was
+    lost; 3 if this one of several workers ran out of memory, so that torchrun ends the others.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if is_out_of_memory(error):  # a result, not a failure
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
-            return 0
+            return 0 if is_alone else OUT_OF_MEMORY
         if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
             _warn(f"rank {rank} ends because another worker ended first")
             return LOST_PEER
@@ -102,8 +104,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
         result = train(
             config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), choices=choices
         )
-    finally:
-        stop_process_group()
+    except BaseException:
+        stop_process_group(abort=True)
+        raise
+    stop_process_group()
     if rank != 0:
         return
     metric = f"test_{config.metric.rpartition(':')[2]}"

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -27,6 +27,7 @@ from scalestudy.training.exceptions import InputError
 LONGEST_TIMEOUT_SECONDS = 1e9  # a backend counts nanoseconds in 64 bits
 LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is ready
 ONLY_HERE = 2  # references to an object that one local variable holds: the variable, and getrefcount's argument
+PACKED_BYTES = 2**26  # of tensors that travel in one broadcast
 LOCAL_TIMEOUT_SECONDS = 120.0  # of a collective in `on_ranks`
 
 
@@ -93,8 +94,10 @@ def store_at(address: str, port: int, rank: int, world_size: int, timeout_second
     return dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=timeout, master_listen_fd=served)
 
 
-def stop_process_group() -> None:
+def stop_process_group(*, abort: bool = False) -> None:
     """Leave the default process group, if there is one.
+
+    `abort`: this rank has failed. NCCL would first wait for collectives that the other ranks are not to end.
 
     First collect garbage, since DistributedDataParallel is full of reference cycles. The remains of a training would
     keep the group's threads alive until the interpreter ends. It then aborts ("terminate called without an active
@@ -104,6 +107,8 @@ def stop_process_group() -> None:
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         group = dist.group.WORLD
+        if abort and group is not None and dist.get_backend() == "nccl":
+            group.abort()
         dist.destroy_process_group()
         deadline = time.monotonic() + LONGEST_CALLBACK_SECONDS
         while sys.getrefcount(group) > ONLY_HERE and time.monotonic() < deadline:
@@ -138,14 +143,19 @@ def check_process_group(worker: Worker) -> None:
         raise ValueError(f"worker: {(worker.rank, worker.world_size)} is not the process group's (rank, size) {found}")
 
 
-def gather_rows(row: Sequence[float], worker: Worker) -> list[list[float]]:
-    """Every rank's row of numbers, by rank, on every rank; rows of one length. Whole numbers are exact to 2**53."""
+def gather_rows(row: Sequence[float] | torch.Tensor, worker: Worker) -> list[list[float]]:
+    """Every rank's row of numbers, by rank, on every rank; rows of one length. Whole numbers are exact to 2**53.
+
+    A tensor's numbers are gathered where they are, and read from the device once, as rows.
+    """
+    mine = torch.as_tensor(row, dtype=torch.float64, device=worker.device)
     if worker.world_size == 1:
-        return [list(row)]
-    mine = carried(torch.tensor(row, dtype=torch.float64, device=worker.device))
+        return [mine.tolist()]
+    mine = carried(mine)
     rows = [torch.empty_like(mine) for _ in range(worker.world_size)]
     dist.all_gather(rows, mine)
-    return [other.tolist() for other in rows]
+    gathered: list[list[float]] = torch.stack(rows).tolist()
+    return gathered
 
 
 def gather_texts(text: str, worker: Worker) -> list[str]:
@@ -171,23 +181,48 @@ def carried(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> None:
-    """Overwrite each tensor with rank 0's, in place."""
+    """Overwrite each tensor with rank 0's, in place; by one collective if they are less than `PACKED_BYTES`."""
     if worker.world_size == 1:
         return
-    for tensor in tensors:
-        dist.broadcast(tensor.detach(), src=0)
+    for tensor, theirs in _with_those_of_first(tensors):
+        tensor.copy_(theirs)
 
 
 def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> float:
-    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if some is."""
+    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if some is.
+
+    By one collective if the tensors are less than `PACKED_BYTES`.
+    """
     if worker.world_size == 1:
         return 0.0
     largest = torch.zeros((), device=worker.device)
-    for tensor in (each for each in tensors if each.numel()):
-        theirs = tensor.detach().clone()
-        dist.broadcast(theirs, src=0)
-        largest = torch.maximum(largest, (tensor.detach() - theirs).abs().max())
+    for tensor, theirs in _with_those_of_first(tensors):
+        if tensor.numel():
+            largest = torch.maximum(largest, (tensor - theirs).abs().max())
     return largest.item()
+
+
+def _with_those_of_first(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each tensor with rank 0's of the same place, dtype and shape.
+
+    They travel as the bytes of one buffer after another, each of at most `PACKED_BYTES` or one tensor. Within a buffer
+    large elements come first, so that each tensor begins at a multiple of its element's size.
+    """
+    waiting = [tensor.detach() for tensor in tensors]
+    while waiting:
+        total = 0
+        for taken, tensor in enumerate(waiting):
+            total += tensor.numel() * tensor.element_size()
+            if taken and total > PACKED_BYTES:
+                break
+        else:
+            taken = len(waiting)
+        group, waiting = sorted(waiting[:taken], key=torch.Tensor.element_size, reverse=True), waiting[taken:]
+        packed = torch.cat([tensor.flatten().contiguous().view(torch.uint8) for tensor in group])
+        dist.broadcast(packed, src=0)
+        pieces = packed.split([tensor.numel() * tensor.element_size() for tensor in group])
+        for tensor, piece in zip(group, pieces, strict=True):
+            yield tensor, piece.view(tensor.dtype).view(tensor.shape)
 
 
 def synchronise_device(device: torch.device) -> None:

@@ -57,9 +57,13 @@ class Pulse:
         """The model is compiled, by `torch.compile`, when inputs of a new shape first meet it."""
         self._compiled = set()
 
+    def is_new(self, *shape: Hashable) -> bool:
+        """Whether the model is about to be compiled for inputs of that shape; only the first question says so."""
+        if self._compiled is None or shape in self._compiled:
+            return False
+        self._compiled.add(shape)
+        return True
+
     def compiling(self, *shape: Hashable) -> AbstractContextManager[None]:
         """Wrap what the model does with inputs of that shape: the first time the activity is `compiling`."""
-        if self._compiled is None or shape in self._compiled:
-            return nullcontext()
-        self._compiled.add(shape)
-        return self.during("compiling")
+        return self.during("compiling") if self.is_new(*shape) else nullcontext()

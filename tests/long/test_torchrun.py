@@ -55,6 +55,19 @@ def test_devices_must_be_one_a_worker() -> None:
     assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one for each worker" in done.stderr
 
 
+def test_a_rank_without_memory_ends_all() -> None:
+    """Alone it is a result, of several workers a failure: the others can't go on."""
+    training = ["-m", "scalestudy.training", *ARGUMENTS, "--model", f"{WORKLOADS}:NoMemoryOnRankOne"]
+    training += ["--model-args", "{}"]
+    assert run(*training)[-1]["status"] == "out_of_memory"
+
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *TORCHRUN, *training]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["out_of_memory"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "place", "message"),
     [

@@ -58,6 +58,14 @@ class Stopwatch:
         self._start += away
         self._warm += away
 
+    @contextmanager
+    def out_of_timing(self, samples: int) -> Iterator[None]:
+        """Count what is done inside this context, and its examples, in the period's seconds alone, as the warm-up."""
+        before = self._now()
+        yield
+        self._warm += self._now() - before
+        self._samples_at_warm += samples
+
     def stop(self, steps: int, samples: int) -> tuple[float, float, int]:
         """(train_seconds, timed_seconds, timed_samples) after `steps` steps over `samples` examples of this rank."""
         now = self._now()
@@ -139,6 +147,12 @@ class PhaseTimer:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def forget_step(self) -> None:
+        """The step in progress is not sampled after all."""
+        while self._sampled and self._marks.pop()[0] is not None:
+            pass
+        self._sampled = False
 
     def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
         """Each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.

@@ -148,7 +148,7 @@ class NoiseScale(Hook):
 
     def reduce(self, trial: Trial, squares: torch.Tensor) -> NoiseEstimate:
         """The estimate from every rank's squares, by one collective; equal to the bit on every rank."""
-        rows = gather_rows(squares.tolist(), trial.worker)
+        rows = gather_rows(squares, trial.worker)
         sizes = [size for pair in self.parts.sizes for size in pair]
         batch_sq_norm = rows[0][2]  # a norm may differ by a bit on another kind of device
         return estimate_noise([square for row in rows for square in row[:2]], sizes, batch_sq_norm)

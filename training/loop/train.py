@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,8 +175,7 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     phases.mark("data")
 
     sync.step_starts(trial.plan)
-    shapes = tuple(tensor.shape for _, tensor in tensors(batch)) if trial.config.compile else ()
-    with trial.pulse.compiling("training", shapes, trial.halves_next):
+    with _compiling(trial, batch, phases) if trial.config.compile else nullcontext():
         loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
 
@@ -240,6 +239,23 @@ def forward_and_backward(
             _check_all_used(trial)
         _call(hooks, "backward_ends", trial, step, index)
     return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
+
+
+@contextmanager
+def _compiling(trial: Trial, batch: Tree, phases: PhaseTimer) -> Iterator[None]:
+    """Wrap a step's forward and backward: where the model is compiled for a new shape, the step is not timed.
+
+    An epoch's last, smaller batch has a shape of its own, and its compilation takes seconds. Rejected: to compile for
+    dynamic shapes, which makes every step slower; to compile beforehand, which runs the model on examples that are not
+    the training's.
+    """
+    shapes = tuple(tensor.shape for _, tensor in tensors(batch))
+    if not trial.pulse.is_new("training", shapes, trial.halves_next) or trial.stopwatch is None:
+        yield
+        return
+    with trial.pulse.during("compiling"), trial.stopwatch.out_of_timing(trial.plan.shard):
+        yield
+    phases.forget_step()
 
 
 def _check_all_used(trial: Trial) -> None:

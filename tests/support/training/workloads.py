@@ -144,6 +144,18 @@ def refused_on_rank_one(num_classes: int, in_channels: int) -> nn.Module:
     return LeNet(num_classes, in_channels)
 
 
+class NoMemoryOnRankOne(LeNet):
+    """Rank 1, or a process alone, has no memory for the second batch, while others wait for its gradients."""
+
+    batches = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
+        if self.batches == 2 and not (dist.is_initialized() and dist.get_rank() == 0):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(inputs)
+
+
 def parameterless(num_classes: int, in_channels: int) -> nn.Module:
     """Nothing to train."""
     return nn.Flatten()

@@ -6,7 +6,9 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from scalestudy.training import distributed
 from scalestudy.training.distributed import (
     Worker,
     broadcast_from_first,
@@ -39,6 +41,48 @@ def test_collectives(ranks: GlooPool, world_size: int) -> None:
         assert equal == 0.0
         assert spoilt == (2.0**-20 if rank == world_size - 1 else 0.0)
         assert values[0] == 0.0
+
+
+def broadcast_many(worker: Worker) -> tuple[bool, float, int]:
+    """Whether tensors of several dtypes and memory orders are rank 0's; their difference before; collectives made."""
+    generator = torch.Generator().manual_seed(worker.rank)
+    tensors = [
+        torch.rand(3, 2, 4, 4, generator=generator).to(memory_format=torch.channels_last),
+        torch.tensor(worker.rank),
+        torch.rand(5, generator=generator) < 0.5,
+        torch.zeros(0),
+        torch.rand(7, generator=generator, dtype=torch.float64)[::2],
+        torch.rand(3, generator=generator).bfloat16(),
+    ]
+    calls, broadcast = [], dist.broadcast
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "broadcast", lambda *args, **named: (calls.append(args), broadcast(*args, **named)))
+        before = largest_difference_from_first([tensor for tensor in tensors if tensor.dtype != torch.bool], worker)
+        broadcast_from_first(tensors, worker)
+    strides = tensors[0].is_contiguous(memory_format=torch.channels_last)
+    mine = torch.cat([tensor.double().flatten() for tensor in tensors])
+    return strides and gather_rows(mine, worker)[0] == mine.tolist(), before, len(calls)
+
+
+def test_tensors_of_any_dtype_travel_in_one_broadcast(ranks: GlooPool) -> None:
+    first, second = ranks.run(2, broadcast_many)
+    assert first == (True, 0.0, 2)
+    assert second[0] is True
+    assert second[1] == 1.0, "the counts differ by 1"
+    assert second[2] == 2
+
+
+def broadcast_in_parts(worker: Worker) -> list[list[float]]:
+    tensors = [torch.full((size,), float(worker.rank + size)) for size in (1, 5, 2, 2, 9, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "PACKED_BYTES", 16)
+        broadcast_from_first(tensors, worker)
+    return [tensor.tolist() for tensor in tensors]
+
+
+def test_what_is_too_much_for_one_broadcast_travels_in_several(ranks: GlooPool) -> None:
+    wanted = [[float(size)] * size for size in (1, 5, 2, 2, 9, 1)]
+    assert ranks.run(2, broadcast_in_parts) == [wanted, wanted]
 
 
 def gather_all(worker: Worker, texts: list[str]) -> list[str]:

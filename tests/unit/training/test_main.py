@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from scalestudy.training import __main__ as entry
 from scalestudy.training.__main__ import main
 from scalestudy.training.state import load_state
 
@@ -115,6 +116,21 @@ def test_every_option_reaches_the_training(capsys: pytest.CaptureFixture[str]) -
     assert first["learning_rate"] == pytest.approx(0.1 * 2 * (1 + math.cos(math.pi * 6 / 22)) / 2)
     assert last["details"].keys() == {"channels_last"}
     assert last["last_test_mse"] == second["test_mse"]
+
+
+@pytest.mark.parametrize(("workers", "code"), [("1", 0), ("2", 3)])
+def test_without_memory_one_of_several_workers_fails(
+    workers: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under NCCL the others would wait for a rank that ends as if all were well."""
+
+    def train(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(entry, "_train", train)
+    monkeypatch.setenv("WORLD_SIZE", workers)
+    assert main(ARGUMENTS) == code
+    assert json.loads(capsys.readouterr().out)["status"] == "out_of_memory"
 
 
 def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:

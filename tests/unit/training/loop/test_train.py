@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from scalestudy.experiments.analysis.answers.verdicts import STRAGGLER_RATIO
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import EVALUATION_BATCH, open_data
 from scalestudy.training.distributed import Worker
+from scalestudy.training.loop import measures
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import TrainResult, run_steps, train
 from scalestudy.training.loop.trial import Trial, start_trial
@@ -604,6 +606,25 @@ def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: 
     assert first == ("start", "loading", 0)
     activities = [activity for point, activity, _ in steps if point == "backward"]
     assert activities == ["compiling", "training", "compiling", "training", "training", "training"]
+
+
+class _SlowToCompile(Hook):
+    """A second in every step that compiles."""
+
+    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
+        time.sleep(1.0 if trial.pulse.stage.activity == "compiling" else 0.0)
+
+
+def test_the_compilation_for_a_smaller_last_batch_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 16 but for the last, 12. Phases of that step are not told either."""
+    monkeypatch.setattr(nn.Module, "compile", lambda self: None)
+    monkeypatch.setattr(measures, "is_sampled", lambda step, steps: step == steps - 1)
+    config = make_config(epochs=1, data_args={"train_samples": 300, "test_samples": 64}, batch_size=16, compile=True)
+    record = train(config, ALONE, hooks=[_SlowToCompile()]).records[0]
+    assert record.samples_per_second is not None
+    assert record.samples_per_second > 16 * (300 // 16 - config.warm_up_steps) / 0.9
+    assert record.train_seconds > 2.0, "two compilations"
+    assert set(record.phases.values()) == {0.0}
 
 
 # --- how long, and when it is evaluated -------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ def micro_batch_sizes(shard: int, parts: int, *, keep_empty: bool = False) -> tu
 
     An empty shard gives one empty micro-batch. `keep_empty`: exactly `parts`, so that all ranks make the same number.
     """
+    if parts == 1:
+        return (shard,)  # most steps
     sizes = shard_sizes(shard, even_weights(parts))
     filled = tuple(size for size in sizes if size)
     return sizes if keep_empty else filled or (0,)

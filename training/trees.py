@@ -55,6 +55,9 @@ def arrays(tree: Tree) -> Iterator[str]:
 
 def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
     parts: Iterator[tuple[str, Tree]]
+    if isinstance(tree, torch.Tensor):
+        yield "", tree  # asked first, since most are, and every step asks
+        return
     if isinstance(tree, tuple | list):
         parts = ((f"[{index}]", part) for index, part in enumerate(tree))
     elif isinstance(tree, Mapping):

@@ -19,6 +19,7 @@ Shapes: n elements of all tensors together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class GradientSync:
 
     def agrees_finite(self, norm: torch.Tensor) -> bool:
         """Whether all ranks may update; every rank gets the same answer. `norm`: L2 norm of this rank's gradients."""
-        return bool(norm.isfinite().item())
+        return math.isfinite(norm.item())
 
     def step_ends(self) -> None:
         """Called after the update."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,21 +48,14 @@ CONTRADICTIONS = (
         Contradiction(
             key=key,
             applies=bool,
-            other_key="lr_rule",
-            other_applies=lambda rule: rule == "adascale",
-            reason="the gain of adascale is a warm-up already",
-            remedy=f"set {key} to {nothing}, or choose another rule",
+            other_key=other,
+            other_applies=functools.partial(operator.eq, with_warm_up),
+            reason=reason,
+            remedy=f"set {key} to {nothing}, or choose another {word}",
         )
-        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
-    ),
-    *(
-        Contradiction(
-            key=key,
-            applies=bool,
-            other_key="schedule",
-            other_applies=lambda schedule: schedule == "one_cycle",
-            reason="one_cycle has its own warm-up",
-            remedy=f"set {key} to {nothing}, or choose another schedule",
+        for other, with_warm_up, word, reason in (
+            ("lr_rule", "adascale", "rule", "the gain of adascale is a warm-up already"),
+            ("schedule", "one_cycle", "schedule", "one_cycle has its own warm-up"),
         )
         for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
     ),

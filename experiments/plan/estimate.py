@@ -119,7 +119,7 @@ class Timed:
             if whole and epoch.get("epoch", 1) * length.period <= length.length:  # the last may be shorter
                 self.counts += [round(count / length.period)] if length.unit == "epochs" else []
                 for known in [self.periods, self.quiet_periods] if alone else [self.periods]:
-                    known.setdefault(period_of(length), []).append(seconds + (evaluation or 0.0))
+                    known.setdefault(as_period(length), []).append(seconds + (evaluation or 0.0))
 
     @property
     def step(self) -> Span:
@@ -161,7 +161,7 @@ class Timings:
         """Seconds of a period with its evaluation; None if nothing of this way of training was timed."""
         alike, key, length = self._alike(trial), (trial.num_gpus, trial.batch_size), length_of(trial.train)
         if known := alike.get(key):
-            quiet, all_ = (each.get(period_of(length)) for each in (known.quiet_periods, known.periods))
+            quiet, all_ = (each.get(as_period(length)) for each in (known.quiet_periods, known.periods))
             if quiet or (all_ and not known.quiet):
                 return Span.of(quiet or all_ or ())
         step, count = self.step(trial), _steps_a_unit(length.unit, trial, alike)
@@ -178,7 +178,7 @@ class Timings:
         return self._ways.get(way_of(trial.workload, trial.train), {})
 
 
-def period_of(length: Train) -> Period:
+def as_period(length: Train) -> Period:
     """What a training's period is."""
     return length.unit, length.period
 

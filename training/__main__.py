@@ -87,7 +87,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     threads = max(1, torch.get_num_threads() // workers_here) if options.threads is None else options.threads
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     worker = Worker(rank=rank, world_size=world_size, device=device, threads=threads)
-    start_process_group(rank, world_size, backend=backend, timeout_seconds=options.timeout_seconds)
+    start_process_group(rank, world_size, backend=backend, device=device, timeout_seconds=options.timeout_seconds)
     try:
         checkpoints = None
         if options.checkpoints is not None:

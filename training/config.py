@@ -442,7 +442,7 @@ class TrainKnobs(Knobs):
     )
     schedule: str = knob("constant", "how the rate falls over the training", names=SCHEDULES, changes_step=False)
     gradient_clip: float | None = knob(None, "the largest L2 norm of the summed gradient", above=0, unset="not clipped")
-    precision: Literal["fp32", "bf16"] = knob(
+    precision: Literal["fp32", "tf32", "bf16"] = knob(
         "fp32", "number format of forward and backward; parameters and updates stay float32"
     )
     channels_last: Literal[False, True, "auto"] = knob(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -54,32 +55,49 @@ def _cuda(index: int) -> torch.device:
     return torch.device("cuda", index)
 
 
+TF32_SINCE = (8, 0)  # compute capability
+
 Precision = Callable[[], AbstractContextManager[object]]
 """Makes the context that a forward pass runs in."""
 
 
 def make_precision(name: str, device: torch.device) -> Precision:
-    """Make the context of `fp32` or `bf16` on the device. Raises InputError if the device has no bfloat16.
+    """Make the context of `fp32`, `tf32` or `bf16` on the device. Raises InputError if the device does not have it.
 
-    bf16 is PyTorch's autocast: matrix products and convolutions in bfloat16, other operations where it is safe.
+    fp32 is strict, also in convolutions, for which PyTorch by default takes TensorFloat-32 on a GPU. tf32 allows that
+    format, with 10 bits of mantissa, in convolutions and matrix products. bf16 is PyTorch's autocast: both in bfloat16,
+    other operations where it is safe. What fp32 and tf32 say holds for the whole process, until the next call.
     """
-    if name == "fp32":
+    if not has_precision(name, device):
+        raise InputError(f"precision: {name} is not available on this device ({device})", "choose fp32")
+    # The older names of the two switches: they keep the newer ones, `fp32_precision`, in step, and not the reverse.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
+    if name != "bf16":
         return nullcontext
-    if not has_bfloat16(device):
-        raise InputError(f"precision: bf16 is not available on this device ({device})", "choose fp32")
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 (a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it)."""
+def has_precision(name: str, device: torch.device) -> bool:
+    """Whether the device computes in this precision.
+
+    bf16 on a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it. tf32: on GPUs from NVIDIA's Ampere on.
+    """
+    if name == "fp32":
+        return True
+    if name == "tf32":
+        return device.type == "cuda" and torch.cuda.get_device_capability(device) >= TF32_SINCE
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def start_memory_count(device: torch.device) -> None:
-    """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only)."""
+    """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only).
+
+    Compiled models and DistributedDataParallel are full of reference cycles. Those of the trial before would count.
+    """
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 

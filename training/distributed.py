@@ -54,13 +54,15 @@ def start_process_group(
     init_method: str | None = None,
     store: dist.Store | None = None,
     backend: str = "gloo",
+    device: torch.device | None = None,
     timeout_seconds: float = 1800.0,
 ) -> None:
     """Join the default process group of `world_size` ranks; for world size 1 do nothing.
 
     `init_method` is a URL such as tcp://10.0.0.1:29500 or file:///shared/file; None reads MASTER_ADDR and MASTER_PORT
-    from the environment. A `store` replaces it. `timeout_seconds` bounds the wait in one collective. Raises ValueError
-    for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet in that time.
+    from the environment. A `store` replaces it. `device`: this rank's, for NCCL. `timeout_seconds` bounds the wait in
+    one collective. Raises ValueError for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks
+    don't meet in that time.
     """
     if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
         raise InputError(
@@ -76,6 +78,7 @@ def start_process_group(
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=timeout_seconds),
+        device_id=device if backend == "nccl" else None,
     )
 
 

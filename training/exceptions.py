@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory", "std::bad_alloc")
+import sys
+
+_NO_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",  # NCCL's
+    "Cuda failure 'out of memory'",  # NCCL's before 2.19
+)
+_NO_ENGINE = "unable to find an engine"  # cuDNN's, for want of memory or of a kernel
+_SHORT = 0.05  # share of a device's memory; less than this left is short
 _NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text if it has no memory for a kernel's code
 _NO_GPU = ("CUDA", "NVIDIA", "'CPU' backend")
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -30,7 +43,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):
         return True
     text = str(error)
+    if _NO_ENGINE in text and _is_short_of_memory():
+        return True
     return text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
+
+
+def _is_short_of_memory() -> bool:
+    """Whether this process trains on a GPU that has little memory left, the allocator's spare blocks included."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    spare = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return bool(free + spare < _SHORT * total)
 
 
 def wants_gpu(error: BaseException) -> bool:

@@ -101,26 +101,27 @@ def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]])
     ]
 
 
-def check_bfloat16(nodes: Sequence[ClusterNode], device: str) -> None:
-    """Raises RequestError, naming the nodes, where a node whose workers would train on this device has no bfloat16."""
+def check_precision(nodes: Sequence[ClusterNode], device: str, precision: str) -> None:
+    """Raises RequestError, naming the nodes, where a node that would train on this device lacks a precision."""
     used = [node for node in nodes if (node.gpus if device == "cuda" else node.cpus)]
-    without = [node.host for node, has in zip(used, ask_nodes(used, _has_bfloat16, device), strict=True) if not has]
+    answers = ask_nodes(used, _has_precision, precision, device)
+    without = [node.host for node, has in zip(used, answers, strict=True) if not has]
     if without:
         raise RequestError(
-            f"train.precision: bf16: not available on the {device} of {', '.join(sorted(set(without)))}",
+            f"train.precision: {precision}: not available on the {device} of {', '.join(sorted(set(without)))}",
             "choose fp32, or a cluster whose nodes all have it",
         )
 
 
-def _has_bfloat16(device: str) -> bool:
+def _has_precision(precision: str, device: str) -> bool:
     """Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
 
     True where it can't tell: the trials will.
     """
     visible = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     question = (
-        "import torch; from scalestudy.training.device import has_bfloat16; "
-        f"print(has_bfloat16(torch.device({device!r})))"
+        "import torch; from scalestudy.training.device import has_precision; "
+        f"print(has_precision({precision!r}, torch.device({device!r})))"
     )
     asked = subprocess.run(
         [sys.executable, "-c", question],

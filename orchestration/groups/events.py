@@ -64,7 +64,8 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """What a rank says of itself when it is ready. cores: of its host. device: `cpu`, or `cuda:0`."""
+    """What a rank says of itself when it is ready. cores: of its host. device: `cpu`, or `cuda:0`. backend: of its
+    process group, `gloo` or `nccl`; None: it is alone."""
 
     rank: int
     node: str
@@ -73,6 +74,7 @@ class Member:
     cores: int
     device: str
     threads: int
+    backend: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +89,12 @@ class WorkerPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The workers that train a trial. device: `cpu` or `cuda`; None: the trial has had no workers."""
+    """The workers that train a trial. device: `cpu` or `cuda`; None: the trial has had no workers. backend: of their
+    process group, `gloo` or `nccl`; None: one worker, or an earlier version did not say."""
 
     device: str | None = None
     nodes: int = 0
+    backend: str | None = None
     workers: tuple[WorkerPlace, ...] = ()
 
     @classmethod
@@ -101,6 +105,7 @@ class World:
         return cls(
             device="+".join(sorted(kinds)),
             nodes=len({member.node for member in members}),
+            backend=workers[0].backend,
             workers=tuple(
                 WorkerPlace(rank=each.rank, node=each.node, device=each.device, threads=each.threads)
                 for each in workers
@@ -113,11 +118,13 @@ class World:
         if not plain:
             return cls()
         workers = tuple(WorkerPlace(**worker) for worker in plain.get("workers", ()))
-        return cls(device=plain["device"], nodes=plain.get("nodes", 0), workers=workers)
+        return cls(device=plain["device"], nodes=plain.get("nodes", 0), backend=plain.get("backend"), workers=workers)
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data in the key order of trials.jsonl."""
-        return {"device": self.device, "nodes": self.nodes, "workers": [asdict(worker) for worker in self.workers]}
+        """Plain data in the key order of trials.jsonl. `backend` is left out if it is None, as in earlier versions."""
+        backend = {"backend": self.backend} if self.backend else {}
+        workers = [asdict(worker) for worker in self.workers]
+        return {"device": self.device, "nodes": self.nodes, **backend, "workers": workers}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.train import UserCallback
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from scalestudy.orchestration.groups.failures import Cause, Loss, describe, killed_by_kernel
+
+if TYPE_CHECKING:
+    import torch
 
 ANSWER_SECONDS = 30.0
 LOOPBACK = ("127.0.0.1", "::1")
@@ -106,7 +109,7 @@ class ProcessGroupConfig(BackendConfig):
     """How the workers of a group find each other.
 
     Attributes:
-        backend: `gloo` for CPU workers, `nccl` for GPU workers.
+        backend: `gloo` for CPU workers, `nccl` for GPU workers, unless two of them share a GPU.
         timeout_seconds: longest time that a collective waits for a peer.
     """
 
@@ -127,6 +130,31 @@ class Life:
     address: str
     port: int
     size: int
+    backend: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where Ray has put a worker. gpus: Ray's names of its GPUs, on that node."""
+
+    node: str
+    gpus: tuple[str, ...] = ()
+
+
+def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
+    """The backend of a group whose workers sit there. NCCL refuses two ranks on one GPU, so these get gloo."""
+    taken = [(seat.node, gpu) for seat in seats for gpu in seat.gpus]
+    return "gloo" if len(set(taken)) < len(taken) else wanted
+
+
+def cuda_index(gpus: Sequence[str], visible: str | None) -> int:
+    """The number, among the devices that PyTorch sees, of the first GPU that Ray has given to a worker.
+
+    visible: CUDA_VISIBLE_DEVICES. Ray sets it to the worker's own, but can be told to leave it as it is.
+    """
+    if not gpus:
+        return 0
+    return visible.split(",").index(gpus[0]) if visible else int(gpus[0])
 
 
 class ProcessGroupBackend(Backend):
@@ -138,9 +166,16 @@ class ProcessGroupBackend(Backend):
 
         size = len(worker_group)
         address, port = worker_group.execute_single(0, rendezvous)
+        seats = ray.get([worker_group.execute_single_async(rank, own_seat) for rank in range(size)])
         _INCARNATION["id"] = uuid.uuid4().hex
-        life = Life(incarnation=incarnation(), address=address, port=port, size=size)
-        ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
+        assert isinstance(backend_config, ProcessGroupConfig)
+        backend = backend_for(backend_config.backend, seats)
+        life = Life(incarnation=incarnation(), address=address, port=port, size=size, backend=backend)
+        joins = []
+        for rank, seat in enumerate(seats):
+            neighbours = sum(other.node == seat.node for other in seats)
+            joins.append(worker_group.execute_single_async(rank, join, rank, neighbours, life, backend_config))
+        ray.get(joins)
 
     def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
         """Leaves the process groups to the end of their processes: destroying them could wait for a dead peer."""
@@ -159,12 +194,33 @@ def rendezvous() -> tuple[str, int]:
         return address, probe.getsockname()[1]
 
 
-def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
+def own_seat() -> Seat:
+    """Runs on every worker."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return Seat(node=context.get_node_id(), gpus=tuple(context.get_accelerator_ids().get("GPU", ())))
+
+
+def own_device(kind: str) -> torch.device:
+    """This worker's device, of the kind `cpu` or `cuda`; a GPU is PyTorch's current one from then on."""
+    import torch
+
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", cuda_index(own_seat().gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def join(rank: int, neighbours: int, life: Life, config: ProcessGroupConfig) -> None:
     """Runs on every worker: notes the incarnation and joins the process group.
 
-    In a cluster that is on the loopback interface alone, so are gloo's connections.
+    neighbours: workers of the group on this node, with itself; told to the data's loaders as torchrun tells it. In a
+    cluster that is on the loopback interface alone, so are gloo's connections.
     """
     _INCARNATION["id"] = life.incarnation
+    os.environ["LOCAL_WORLD_SIZE"] = str(neighbours)
     if life.size > 1:
         from scalestudy.training.distributed import start_process_group, store_at
 
@@ -172,5 +228,10 @@ def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store = store_at(life.address, life.port, rank, life.size, config.timeout_seconds)
         start_process_group(
-            rank, life.size, store=store, backend=config.backend, timeout_seconds=config.timeout_seconds
+            rank,
+            life.size,
+            store=store,
+            backend=life.backend,
+            device=own_device("cuda") if life.backend == "nccl" else None,
+            timeout_seconds=config.timeout_seconds,
         )

@@ -76,10 +76,10 @@ def serve(config: dict[str, Any]) -> None:
 
     import ray
     import ray.train
-    import torch
+    import torch.distributed as dist
     from ray.exceptions import ActorDiedError
 
-    from scalestudy.orchestration.groups.ray_train import incarnation
+    from scalestudy.orchestration.groups.ray_train import incarnation, own_device
     from scalestudy.training.distributed import Worker
 
     settings: WorkerSettings = config["settings"]
@@ -88,7 +88,7 @@ def serve(config: dict[str, Any]) -> None:
     worker = Worker(
         rank=context.get_world_rank(),
         world_size=context.get_world_size(),
-        device=torch.device("cuda", 0) if settings.device == "cuda" else torch.device("cpu"),
+        device=own_device(settings.device),
         threads=settings.threads,
     )
     member = Member(
@@ -99,6 +99,7 @@ def serve(config: dict[str, Any]) -> None:
         cores=os.cpu_count() or 1,
         device=str(worker.device),
         threads=worker.threads,
+        backend=dist.get_backend() if worker.world_size > 1 else None,
     )
     client = PoolClient(settings.pool, settings.group_id, incarnation(), worker.rank)
     served = 0

@@ -89,8 +89,8 @@ def get_ready(
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
-    if "bf16" in values_in(spec, "train.precision"):
-        checks.check_bfloat16(cluster.nodes, device)
+    for precision in sorted({*values_in(spec, "train.precision")} - {"fp32"}):
+        checks.check_precision(cluster.nodes, device, precision)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

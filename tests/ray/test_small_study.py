@@ -113,6 +113,7 @@ def test_trials_jsonl_is_written_as_designed(done, trials):
         assert [epoch["epoch"] for epoch in trial["epochs"]] == [1, 2, 3]
         assert all(set(epoch) == EPOCH_KEYS for epoch in trial["epochs"])
         assert [worker["rank"] for worker in trial["world"]["workers"]] == list(range(trial["params"]["num_gpus"]))
+        assert trial["world"].get("backend") == (None if trial["params"]["num_gpus"] == 1 else "gloo")
         assert trial["epochs"][0]["samples"] == 1437
     lines = (done.folder / "trials.jsonl").read_text().splitlines()
     assert [json.loads(line)["trial_id"] for line in lines] == [trial["trial_id"] for trial in trials]

@@ -158,9 +158,8 @@ def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):
 
 def test_a_precision_that_the_device_does_not_have(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = write_spec(tmp_path, train={"epochs": 1, "precision": "bf16"})
-    monkeypatch.setattr(clusters, "_has_bfloat16", lambda device: False)
-    with pytest.raises(RequestError, match=r"train\.precision: bf16: not available on the cpu of "):
+    spec = write_spec(tmp_path, train={"epochs": 1, "precision": "tf32"})
+    with pytest.raises(RequestError, match=r"train\.precision: tf32: not available on the cpu of "):
         run_study(spec)
     assert left_behind(tmp_path) == ["study.yaml"]
 

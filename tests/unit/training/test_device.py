@@ -1,4 +1,4 @@
-"""bfloat16, where the device has it."""
+"""Precisions: bfloat16 and TensorFloat-32 where the device has them, strict float32 elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.device import has_bfloat16, make_precision
+from scalestudy.training.device import has_precision, make_precision
 from scalestudy.training.loop.train import train
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
 
@@ -20,7 +20,7 @@ def lenet(**changes: Any) -> TrainConfig:
     return make_config(model="lenet", model_args={}, learning_rate=0.1, **changes)
 
 
-@pytest.mark.skipif(not has_bfloat16(torch.device("cpu")), reason="this CPU has no bfloat16")
+@pytest.mark.skipif(not has_precision("bf16", torch.device("cpu")), reason="this CPU has no bfloat16")
 def test_bf16_computes_in_bfloat16_and_updates_in_float32() -> None:
     """One step's gradients are those of float32 to some of bfloat16's epsilons, and are not equal to them."""
     exact, rounded = (run_training(ALONE, lenet(batch_size=256, precision=name)) for name in ("fp32", "bf16"))
@@ -32,8 +32,31 @@ def test_bf16_computes_in_bfloat16_and_updates_in_float32() -> None:
 
 def test_bf16_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer of an old CPU, which is all that can't be had here."""
-    monkeypatch.setattr("scalestudy.training.device.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("scalestudy.training.device.has_precision", lambda name, device: name == "fp32")
     with pytest.raises(ValueError, match=r"precision: bf16 is not available on this device \(cpu\); choose fp32"):
         train(lenet(precision="bf16"), ALONE)
     with make_precision("fp32", ALONE.device)():
         assert not torch.is_autocast_enabled("cpu")
+
+
+def test_tf32_is_a_gpus() -> None:
+    with pytest.raises(ValueError, match=r"precision: tf32 is not available on this device \(cpu\); choose fp32"):
+        train(lenet(precision="tf32"), ALONE)
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 0), True)])
+def test_tf32_needs_an_ampere(capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_precision("tf32", torch.device("cuda")) is has
+
+
+def test_only_tf32_takes_it_and_the_next_trial_is_strict_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch by itself takes it in convolutions."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    for name in ("fp32", "tf32", "bf16", "tf32", "fp32"):
+        make_precision(name, torch.device("cuda"))
+        backends = torch.backends
+        assert backends.cuda.matmul.allow_tf32 is backends.cudnn.allow_tf32 is (name == "tf32")
+        newer = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+        assert {each.fp32_precision == "tf32" for each in newer} == {name == "tf32"}

@@ -83,7 +83,7 @@ BAD = [
     ("train: {warmup_epochs: -1}", "train.warmup_epochs", 2, "at least 0"),
     ("train: {warmup_epochs: .inf}", "train.warmup_epochs", 2, "not a finite number"),
     ("train: {base_batch_size: 0}", "train.base_batch_size", 2, "at least 1"),
-    ("train: {precision: fp16}", "train.precision", 2, "is not fp32 or bf16"),
+    ("train: {precision: fp16}", "train.precision", 2, "is not fp32, tf32 or bf16"),
     ("train: {channels_last: 1}", "train.channels_last", 2, "1 is not false, true or auto"),
     ("train: {compile: auto}", "train.compile", 2, "not true or false"),
     ("train: {sync_batch_norm: 1}", "train.sync_batch_norm", 2, "not true or false"),

@@ -13,13 +13,13 @@ from scalestudy.orchestration.cluster import checks
 from scalestudy.orchestration.cluster.checks import (
     PACKAGES,
     Difference,
-    check_bfloat16,
+    check_precision,
     check_shared_storage,
     check_versions,
     differences,
 )
 from scalestudy.orchestration.cluster.nodes import ClusterNode
-from scalestudy.training.device import has_bfloat16
+from scalestudy.training.device import has_precision
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
 
@@ -62,27 +62,27 @@ def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
 
 @pytest.mark.parametrize(("device", "refused"), [("cpu", "cpu of a, head"), ("cuda", "cuda of a")])
 def test_nodes_without_bfloat16_are_named_if_workers_would_train_on_them(monkeypatch, device, refused):
-    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, device: [node.host == "b" for node in nodes])
+    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *asked: [node.host == "b" for node in nodes])
     nodes = [
         ClusterNode(node_id=host, host=host, cpus=cpus, gpus=gpus)
         for host, cpus, gpus in [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0)]
     ]
     with pytest.raises(RequestError, match=rf"train\.precision: bf16: not available on the {refused};") as caught:
-        check_bfloat16(nodes, device)
+        check_precision(nodes, device, "bf16")
     assert "fp32" in caught.value.remedy
-    check_bfloat16([node for node in nodes if node.host == "b"], device)
+    check_precision([node for node in nodes if node.host == "b"], device, "bf16")
 
 
 @pytest.mark.parametrize(("isa", "has"), [("AVX2", False), ("DEFAULT", None)])
 def test_a_node_says_whether_its_cpu_has_bfloat16(monkeypatch, isa, has):
     """By a real process; an old CPU is one that oneDNN is told to take for one."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert checks._has_bfloat16("cpu") is (has_bfloat16(torch.device("cpu")) if has is None else has)
+    assert checks._has_precision("bf16", "cpu") is (has_precision("bf16", torch.device("cpu")) if has is None else has)
 
 
 def test_a_node_that_cannot_tell_is_not_refused(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert checks._has_bfloat16("cpu")
+    assert checks._has_precision("bf16", "cpu")
 
 
 def test_this_process_has_all_packages():

@@ -106,20 +106,26 @@ def test_what_is_not_finite_is_null_in_the_journal(value):
 
 def test_a_world_is_that_of_its_members():
     def member(rank, node, device="cpu"):
-        return Member(rank=rank, node=node, host=node, pid=7, cores=2, device=device, threads=1)
+        return Member(rank=rank, node=node, host=node, pid=7, cores=2, device=device, threads=1, backend="nccl")
 
     world = World.of([member(1, "b", "cuda:0"), member(0, "a", "cuda:0")])
-    assert (world.device, world.nodes) == ("cuda", 2)
+    assert (world.device, world.nodes, world.backend) == ("cuda", 2, "nccl")
     assert world.workers[0] == WorkerPlace(rank=0, node="a", device="cuda:0", threads=1)
     assert World.from_plain(world.to_plain()) == world
     assert World().to_plain() == {"device": None, "nodes": 0, "workers": []}
+    assert World.from_plain({"device": "cpu", "nodes": 1}).backend is None, "a journal of an earlier version"
     assert World.from_plain(None) == World()
 
 
 places = st.builds(
     WorkerPlace, rank=st.integers(0, 9), node=st.text(), device=st.sampled_from(["cpu", "cuda:0"]), threads=st.just(1)
 )
-worlds = st.builds(World, device=st.sampled_from([None, "cpu", "cuda"]), workers=st.lists(places).map(tuple))
+worlds = st.builds(
+    World,
+    device=st.sampled_from([None, "cpu", "cuda"]),
+    backend=st.sampled_from([None, "gloo", "nccl"]),
+    workers=st.lists(places).map(tuple),
+)
 errors = st.builds(
     TrialError, kind=st.text(), message=st.text(), rank=st.none() | st.integers(0, 9), traceback=st.text()
 )

@@ -165,10 +165,29 @@ def test_a_mistake_is_no_lack_of_memory() -> None:
         (MemoryError(), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried …"), True),
         (RuntimeError("CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("NCCL error in: x.cpp:1\nLast error:\nCuda failure 2 'out of memory'"), True),
+        (RuntimeError("NCCL error in: x.cpp:1\nLast error:\nCuda failure 700 'an illegal access'"), False),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), False),  # on a CPU
         (RuntimeError("could not create a primitive"), True),
         (RuntimeError("could not create a primitive descriptor for the convolution"), False),
         (RuntimeError("shapes do not fit"), False),
     ],
 )
 def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(("free", "spare", "expected"), [(1, 0, True), (1, 9, False), (10, 0, False)])
+def test_without_an_engine_it_depends_on_the_memory_left(
+    free: int, spare: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 GiB."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, 100 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: (50 - spare) * GIB)
+    error = RuntimeError("GET was unable to find an engine to execute this computation")
     assert is_out_of_memory(error) is expected

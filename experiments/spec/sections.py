@@ -266,7 +266,7 @@ class Resources(Section):
     device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
     """auto: CUDA if the cluster has GPUs, else CPU processes."""
     gpus_per_worker: Share = 1.0
-    """GPUs. Below 1, several workers share one. Ignored on CPU."""
+    """GPUs. Below 1, several workers share one, and sum by gloo. Ignored on CPU."""
     cpus_per_worker: Count = 1
     """Cores. On CPU, also the threads that a worker computes with."""
     exclusive: Annotated[bool | str, one_of("auto", True, False)] = "auto"

@@ -208,24 +208,27 @@ def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worke
 def _with_those_of_first(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Each tensor with rank 0's of the same place, dtype and shape.
 
-    They travel as the bytes of one buffer after another, each of at most `PACKED_BYTES` or one tensor. Within a buffer
-    large elements come first, so that each tensor begins at a multiple of its element's size.
+    They travel as the bytes of one buffer after another, each of at most `PACKED_BYTES`, or one tensor.
     """
-    waiting = [tensor.detach() for tensor in tensors]
-    while waiting:
-        total = 0
-        for taken, tensor in enumerate(waiting):
-            total += tensor.numel() * tensor.element_size()
-            if taken and total > PACKED_BYTES:
-                break
-        else:
-            taken = len(waiting)
-        group, waiting = sorted(waiting[:taken], key=torch.Tensor.element_size, reverse=True), waiting[taken:]
-        packed = torch.cat([tensor.flatten().contiguous().view(torch.uint8) for tensor in group])
-        dist.broadcast(packed, src=0)
-        pieces = packed.split([tensor.numel() * tensor.element_size() for tensor in group])
-        for tensor, piece in zip(group, pieces, strict=True):
-            yield tensor, piece.view(tensor.dtype).view(tensor.shape)
+    group: list[torch.Tensor] = []
+    size = 0  # bytes
+    for tensor in tensors:
+        if group and size + tensor.nbytes > PACKED_BYTES:
+            yield from _broadcast_as_one(group)
+            group, size = [], 0
+        group.append(tensor.detach())
+        size += tensor.nbytes
+    if group:
+        yield from _broadcast_as_one(group)
+
+
+def _broadcast_as_one(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each tensor with rank 0's. Large elements come first, so that each tensor begins at a multiple of its own."""
+    ordered = sorted(tensors, key=torch.Tensor.element_size, reverse=True)
+    packed = torch.cat([tensor.flatten().contiguous().view(torch.uint8) for tensor in ordered])
+    dist.broadcast(packed, src=0)
+    for tensor, piece in zip(ordered, packed.split([tensor.nbytes for tensor in ordered]), strict=True):
+        yield tensor, piece.view(tensor.dtype).view(tensor.shape)
 
 
 def synchronise_device(device: torch.device) -> None:

@@ -43,9 +43,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):
         return True
     text = str(error)
-    if _NO_ENGINE in text and _is_short_of_memory():
-        return True
-    return text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
+    without_engine = _NO_ENGINE in text and _is_short_of_memory()
+    return without_engine or text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
 
 
 def _is_short_of_memory() -> bool:

@@ -123,22 +123,26 @@ class ProcessGroupConfig(BackendConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
-    """One start of a group's workers. address, port: where rank 0 waits for the others. size: number of workers."""
-
-    incarnation: str
-    address: str
-    port: int
-    size: int
-    backend: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Seat:
     """Where Ray has put a worker. gpus: Ray's names of its GPUs, on that node."""
 
     node: str
     gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One start of a group's workers. address, port: where rank 0 waits for the others. seats: of the workers, by
+    rank."""
+
+    incarnation: str
+    address: str
+    port: int
+    seats: tuple[Seat, ...]
+
+    def neighbours(self, rank: int) -> int:
+        """How many of the workers are on this rank's node, with itself."""
+        return sum(seat.node == self.seats[rank].node for seat in self.seats)
 
 
 def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
@@ -168,14 +172,8 @@ class ProcessGroupBackend(Backend):
         address, port = worker_group.execute_single(0, rendezvous)
         seats = ray.get([worker_group.execute_single_async(rank, own_seat) for rank in range(size)])
         _INCARNATION["id"] = uuid.uuid4().hex
-        assert isinstance(backend_config, ProcessGroupConfig)
-        backend = backend_for(backend_config.backend, seats)
-        life = Life(incarnation=incarnation(), address=address, port=port, size=size, backend=backend)
-        joins = []
-        for rank, seat in enumerate(seats):
-            neighbours = sum(other.node == seat.node for other in seats)
-            joins.append(worker_group.execute_single_async(rank, join, rank, neighbours, life, backend_config))
-        ray.get(joins)
+        life = Life(incarnation=incarnation(), address=address, port=port, seats=tuple(seats))
+        ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
 
     def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
         """Leaves the process groups to the end of their processes: destroying them could wait for a dead peer."""
@@ -213,25 +211,26 @@ def own_device(kind: str) -> torch.device:
     return device
 
 
-def join(rank: int, neighbours: int, life: Life, config: ProcessGroupConfig) -> None:
+def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
     """Runs on every worker: notes the incarnation and joins the process group.
 
-    neighbours: workers of the group on this node, with itself; told to the data's loaders as torchrun tells it. In a
+    The data's loaders learn from LOCAL_WORLD_SIZE, as from torchrun, with how many workers they share the node. In a
     cluster that is on the loopback interface alone, so are gloo's connections.
     """
     _INCARNATION["id"] = life.incarnation
-    os.environ["LOCAL_WORLD_SIZE"] = str(neighbours)
-    if life.size > 1:
+    os.environ["LOCAL_WORLD_SIZE"] = str(life.neighbours(rank))
+    size = len(life.seats)
+    if size > 1:
         from scalestudy.training.distributed import start_process_group, store_at
 
         if life.address in LOOPBACK and sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = store_at(life.address, life.port, rank, life.size, config.timeout_seconds)
+        backend = backend_for(config.backend, life.seats)
         start_process_group(
             rank,
-            life.size,
-            store=store,
-            backend=life.backend,
-            device=own_device("cuda") if life.backend == "nccl" else None,
+            size,
+            store=store_at(life.address, life.port, rank, size, config.timeout_seconds),
+            backend=backend,
+            device=own_device("cuda") if backend == "nccl" else None,
             timeout_seconds=config.timeout_seconds,
         )

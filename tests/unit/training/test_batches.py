@@ -96,6 +96,8 @@ def test_steps_per_epoch() -> None:
         (0, 3, True, (0, 0, 0)),
         (2, 3, True, (1, 1, 0)),
         (5, 1, False, (5,)),
+        (0, 1, False, (0,)),
+        (0, 1, True, (0,)),
     ],
 )
 def test_micro_batches(shard: int, parts: int, keep_empty: bool, sizes: tuple[int, ...]) -> None:

@@ -72,17 +72,21 @@ def test_tensors_of_any_dtype_travel_in_one_broadcast(ranks: GlooPool) -> None:
     assert second[2] == 2
 
 
-def broadcast_in_parts(worker: Worker) -> list[list[float]]:
+def broadcast_in_parts(worker: Worker) -> tuple[list[list[float]], list[int]]:
+    """The values, and the bytes of each broadcast."""
     tensors = [torch.full((size,), float(worker.rank + size)) for size in (1, 5, 2, 2, 9, 1)]
+    sent, broadcast = [], dist.broadcast
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "PACKED_BYTES", 16)
+        patch.setattr(dist, "broadcast", lambda packed, src: (sent.append(len(packed)), broadcast(packed, src)))
         broadcast_from_first(tensors, worker)
-    return [tensor.tolist() for tensor in tensors]
+    return [tensor.tolist() for tensor in tensors], sent
 
 
 def test_what_is_too_much_for_one_broadcast_travels_in_several(ranks: GlooPool) -> None:
     wanted = [[float(size)] * size for size in (1, 5, 2, 2, 9, 1)]
-    assert ranks.run(2, broadcast_in_parts) == [wanted, wanted]
+    parts = [4, 20, 16, 36, 4]  # at most 16 bytes, or one tensor
+    assert ranks.run(2, broadcast_in_parts) == [(wanted, parts), (wanted, parts)]
 
 
 def gather_all(worker: Worker, texts: list[str]) -> list[str]:

@@ -1,10 +1,12 @@
-"""Which backend the workers of a group get, and which of the visible GPUs is a worker's own."""
+"""Which backend the workers of a group get, which of the visible GPUs is a worker's own, who shares its node."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from scalestudy.orchestration.groups.ray_train import Seat, backend_for, cuda_index
+from scalestudy.orchestration.groups.ray_train import Life, ProcessGroupConfig, Seat, backend_for, cuda_index, join
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,20 @@ def test_workers_that_share_a_gpu_get_gloo(wanted: str, seats: list[tuple[str, .
 )
 def test_a_worker_takes_its_own_of_the_visible_gpus(gpus: list[str], visible: str | None, index: int) -> None:
     assert cuda_index(gpus, visible) == index
+
+
+def test_neighbours_are_those_of_the_same_node() -> None:
+    life = life_on("a", "b", "a")
+    assert [life.neighbours(rank) for rank in range(3)] == [2, 1, 2]
+
+
+def test_a_worker_s_loaders_learn_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after a group of four, in a process that stays."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    join(0, life_on("a"), ProcessGroupConfig())
+    assert os.environ["LOCAL_WORLD_SIZE"] == "1"
+
+
+def life_on(*nodes: str) -> Life:
+    """A worker on each of these nodes."""
+    return Life(incarnation="", address="127.0.0.1", port=1, seats=tuple(Seat(node=node) for node in nodes))

@@ -133,6 +133,15 @@ def test_loaders_do_not_outlive_a_killed_training(tmp_path: Any) -> None:
     assert not alive(loader)
 
 
+def test_the_examples_that_are_read_first_are_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a set of two as of a large one."""
+    asked: list[int] = []
+    read = Images.__getitem__
+    monkeypatch.setattr(Images, "__getitem__", lambda self, index: asked.append(index) or read(self, index))
+    DatasetReader("train", Images(2), 3, ALONE, seed=0)
+    assert asked == [0, 1]
+
+
 def test_reading_leaves_the_generators_alone() -> None:
     """Dropout draws from them in between."""
 

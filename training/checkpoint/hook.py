@@ -29,13 +29,13 @@ from scalestudy.training.config import TrainConfig, identity
 from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts
 from scalestudy.training.exceptions import InputError, StoreError
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.pace import Pace
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.state import pack
 
 LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
-MOST_BETWEEN = 64  # moments between two looks
 FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader")
 """Fields of a config that change results only by rounding; the length too, if the rate does not look ahead."""
 
@@ -131,7 +131,7 @@ class Checkpoints(Hook):
         if not trial.sync.at_rest or done >= trial.period_steps:
             return
         trial.preempted = self._preemption is not None and self._preemption.is_now(trial)
-        if self._due or trial.preempted:
+        if (self._due or trial.preempted) and not trial.look():
             with trial.untimed(), trial.pulse.during("checkpointing"):
                 self._write(trial)
 
@@ -213,35 +213,23 @@ class Preemption:
     """Rank 0 decides whether all ranks leave now, and broadcasts two numbers to the others.
 
     NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
-    and buffers in a state that fits no checkpoint. A broadcast in every step would cost too much. So rank 0 also says
-    after how many moments they meet again, about half a second away at the pace of the last ones. That distance at most
-    doubles each time, up to 64 moments, so that slower steps do not delay the next meeting for long. One rank alone
-    looks each time and broadcasts nothing.
+    and buffers in a state that fits no checkpoint. They meet about twice a second. One rank alone looks each time and
+    broadcasts nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, read on rank 0 alone."""
-        self._clock = clock
-        self._between = 1  # moments from the last look to the next
-        self._moments = 0  # since the last look
-        self._looked_at = clock()
+        self._pace = Pace(LOOK_SECONDS, clock)
 
     def is_now(self, trial: Trial) -> bool:
         """Whether all ranks leave. Call it at the same moments of the training on all ranks."""
         if trial.worker.world_size == 1:
             return trial.should_preempt()
-        self._moments += 1
-        if self._moments < self._between:
+        if not self._pace.is_due():
             return False
-        decision = [0, 0]
-        if trial.worker.rank == 0:
-            decision[0] = int(trial.should_preempt())
-            now = self._clock()
-            seconds, self._looked_at = now - self._looked_at, now
-            in_time = LOOK_SECONDS * self._moments / max(seconds, 1e-9)
-            decision[1] = max(1, int(min(in_time, 2 * self._between, MOST_BETWEEN)))
+        decision = [int(trial.should_preempt()), self._pace.measured()] if trial.worker.rank == 0 else [0, 0]
         shared = torch.tensor(decision, dtype=torch.int64, device=trial.worker.device)
         broadcast_from_first([shared], trial.worker)
-        leave, self._between = shared.tolist()
-        self._moments = 0
+        leave, between = shared.tolist()
+        self._pace.looked(between)
         return bool(leave)

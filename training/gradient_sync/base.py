@@ -6,12 +6,13 @@ In each step the loop
    `accumulating()`;
 3. calls `synchronise`, then `divide_by_weight`. Now every `.grad` is the gradient of the mean loss over the global
    batch, with the same bits on every rank (if the strategy is `exact`);
-4. asks `agrees_finite`, clips and updates;
+4. calls `check_finite`, clips and updates, unless that found something;
 5. calls `step_ends`.
 
 A user's strategy is a subclass, named as package.module:callable and called as callable(shard_loss, worker, options) on
 every rank. Its `synchronise` turns each rank's `.grad` into the sum over the ranks and adds to `bytes_sent`. If
-`measures_local` is set, it calls `measure_local` before it sends anything. Start from
+`measures_local` is set, it calls `measure_local` before it sends anything. No method reads a tensor in every step: on a
+GPU that waits for the device. Start from
 `scalestudy.training.gradient_sync.explicit.FlatSync`, the shortest that is fast.
 
 Shapes: n elements of all tensors together.
@@ -19,7 +20,6 @@ Shapes: n elements of all tensors together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ from torch.nn.utils import get_total_norm
 
 from scalestudy.training.config import LOCAL_STEPS, POWERSGD_RANK
 from scalestudy.training.distributed import Worker
-from scalestudy.training.task import ShardLoss
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.task import ShardLoss, wrong_weight
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class GradientSync:
         self.options = options or SyncOptions()
         self.parameters = shard_loss.summed_parameters()
         self.weight = shard_loss.weight  # its gradient divides the others; None: `factor` has divided already
+        self.told: torch.Tensor | None = None  # what was summed of the weights, up to the step that is not finite
+        self._one = torch.ones((), device=worker.device)
         self.bytes_sent = 0  # by this rank in all; an allreduce of n bytes counts as 2 (k - 1) / k · n
         self.measures_local = False  # set by a hook: whether the next step measures `local_sq_norm`
         self.local_sq_norm: torch.Tensor | None = None  # |g_i|² of this worker's gradient as its loss scaled it
@@ -108,9 +111,27 @@ class GradientSync:
         gradients = [each.grad for each in self.parameters if each.grad is not None and each is not self.weight]
         torch._foreach_div_(gradients, weight)
 
-    def agrees_finite(self, norm: torch.Tensor) -> bool:
-        """Whether all ranks may update; every rank gets the same answer. `norm`: L2 norm of this rank's gradients."""
-        return math.isfinite(norm.item())
+    def check_finite(self, found: torch.Tensor) -> None:
+        """Set `found` to 1 if an element of a gradient is not finite. It is 0 before, or 1 from an earlier step.
+
+        A float32 scalar on the device, which is not waited for. It is equal on all ranks whenever the strategy is
+        `at_rest`, since NaN on one rank is NaN in every sum.
+        """
+        if self.weight is not None and self.weight.grad is not None:
+            self.told = self._told_until(found, self.weight.grad)
+        self._find(found)
+
+    def _find(self, found: torch.Tensor) -> None:
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        real = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
+        torch._amp_foreach_non_finite_check_and_unscale_(real, found, self._one)
+
+    def _told_until(self, found: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
+        return told.clone() if self.told is None else torch.where(found > 0, self.told, told)
+
+    def wrong_weight(self) -> InputError | None:
+        """What is wrong with the weights of the step that was not finite; None: it is not the weights."""
+        return None if self.told is None else wrong_weight(self.told)
 
     def step_ends(self) -> None:
         """Called after the update."""

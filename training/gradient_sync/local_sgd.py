@@ -17,7 +17,7 @@ from scalestudy.training.gradient_sync.base import (
     by_dtype,
     size_in_bytes,
 )
-from scalestudy.training.task import ShardLoss, wrong_weight
+from scalestudy.training.task import ShardLoss
 
 
 class LocalSGDSync(GradientSync):
@@ -30,9 +30,8 @@ class LocalSGDSync(GradientSync):
     batch.
 
     Non-finite gradients: in a step that ends with an average, one collective tells all ranks before any updates. In the
-    other steps nothing is sent. A rank with such a gradient replaces it by zeros, remembers it, and says so at the next
-    average, before parameters are averaged. So the trial diverges on all ranks at the same step, at most H - 1 steps
-    late. No rank ever takes parameters that stem from such a gradient.
+    other steps nothing is sent. A rank with such a gradient makes no more updates, and says so at the next average. So
+    all ranks stop updating at most H - 1 steps late. No rank ever takes parameters that stem from such a gradient.
     """
 
     exact = False
@@ -47,9 +46,9 @@ class LocalSGDSync(GradientSync):
         self._seen: float | torch.Tensor = 0.0  # by this worker in those steps: examples, or the task's weights
         self._wrong = torch.zeros(2, device=worker.device)  # weights that were not finite, that were below 0
         self._shard = 0  # examples of the step in progress
-        self._share = 0.0  # of this worker in the next average
+        self._share = torch.zeros((), dtype=torch.float64, device=worker.device)  # of this worker in the next average
+        self._agreed = torch.zeros((), device=worker.device)  # `found` at the last average, equal on all ranks
         self._averages_now = False
-        self._met_non_finite = False
         self._averages = 0
 
     def factor(self, plan: StepPlan) -> float:
@@ -73,26 +72,24 @@ class LocalSGDSync(GradientSync):
             divisor = weight.where(weight != 0, 1)
             self._divide(divisor.where((weight >= 0) & (not_finite == 0), torch.nan))
 
-    def agrees_finite(self, norm: torch.Tensor) -> bool:
-        """Ask all ranks in a step that ends with an average. Otherwise go on, with zeros for non-finite gradients."""
-        self._met_non_finite |= not super().agrees_finite(norm)
-        if self._averages_now:
-            mine = float(self._seen)
-            known = [self._met_non_finite, mine, *self._wrong.tolist()]
-            facts = torch.tensor(known, dtype=torch.float64, device=self.worker.device)
-            dist.all_reduce(facts)
-            ranks_that_met, all_seen, not_finite, negative = facts.tolist()
-            if self.weight is not None and (not_finite or negative or not all_seen):
-                told = torch.tensor([-1.0 if negative else all_seen, not_finite])
-                raise wrong_weight(told) or AssertionError(told)
-            self._share = mine / all_seen
-            return not ranks_that_met
-        if self._met_non_finite:
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    parameter.grad.zero_()
-            norm.zero_()  # clipping scales by it, and 0 · NaN is NaN
-        return True
+    def check_finite(self, found: torch.Tensor) -> None:
+        """As in the base, for this rank alone; in a step that ends with an average, for all."""
+        self._find(found)
+        if not self._averages_now:
+            return
+        facts = torch.zeros(4, dtype=torch.float64, device=self.worker.device)
+        facts[0] += found
+        facts[1] += self._seen
+        facts[2:] += self._wrong
+        mine = facts[1].clone()
+        dist.all_reduce(facts)
+        ranks_that_met, all_seen, not_finite, negative = facts.unbind()
+        if self.weight is not None:
+            weight = torch.where(negative > 0, -1.0, all_seen)
+            self.told = self._told_until(self._agreed, torch.stack([weight, not_finite]))
+        found.copy_((ranks_that_met > 0) | (all_seen <= 0))
+        self._agreed = found.clone()
+        self._share = torch.where(all_seen > 0, mine / all_seen, 1 / self.worker.world_size)
 
     def step_ends(self) -> None:
         """Average the parameters if the step ends with an average."""

@@ -24,10 +24,10 @@ class Hook:
         """The gradients of a micro-batch (from 0) are ready; only DistributedDataParallel has summed them already."""
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """Every `.grad` is the finite sum over the workers, before clipping and update (step from 0)."""
+        """Every `.grad` is the sum over the workers, before clipping and update (step from 0). It may not be finite."""
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        """The parameters are updated."""
+        """The parameters are updated, unless this step or an earlier one is not finite: `trial.look` tells."""
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
         """All steps of the period are made. Returns entries for its record, equal on all ranks; may use collectives."""

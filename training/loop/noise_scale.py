@@ -173,9 +173,9 @@ class NoiseScale(Hook):
         None if the strategy does not measure.
         """
         local = trial.sync.local_sq_norm
-        if trial.gradient_norm is None or (not self.parts.halved and local is None):
+        if not self.parts.halved and local is None:
             return None
-        whole = trial.gradient_norm.double().square()
+        whole = get_total_norm([each.grad for each in trial.parameters if each.grad is not None]).double().square()
         first = second = torch.zeros_like(whole)
         if trial.plan.shard:
             if self.parts.halved or local is None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 
 from scalestudy.training.batches import micro_batch_sizes
 from scalestudy.training.config import TrainConfig
@@ -36,7 +36,7 @@ from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
-from scalestudy.training.task import Number, tokens_of, wrong_weight
+from scalestudy.training.task import Number, tokens_of
 from scalestudy.training.trees import Tree, split, tensors
 
 Status = Literal["finished", "stopped", "diverged", "left"]
@@ -151,6 +151,8 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
         trial.plan_step(tally.steps, steps)
         run_step(trial, shards, tally, phases, hooks)
         trial.pulse.stage.count += 1
+        if trial.guard.is_due() or tally.steps == steps:
+            trial.look()
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
     seconds += tally.seconds_before
@@ -161,12 +163,12 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
 def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
     """One optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update, record.
 
-    If the loss is not finite on some rank, no rank updates, and the tally says `diverged`. This needs no collective of
-    its own: that rank runs backward with NaN, so every rank finds NaN in the sum of the gradients. A sum whose L2 norm
-    overflows counts as not finite too. A rank whose `should_stop` is true ends the training in the same way, and so
-    does a wrong weight of a task, for which every rank then raises ValueError.
+    If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
+    later. This needs no collective of its own: that rank runs backward with NaN, so every rank finds NaN in the sum of
+    the gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
+    task. The step waits for the device nowhere.
     """
-    step, sync, optimizer = tally.steps, trial.sync, trial.optimizer
+    step, sync, guard, optimizer = tally.steps, trial.sync, trial.guard, trial.optimizer
     optimizer.zero_grad(set_to_none=True)
     sync.zero_weight()
     phases.mark("optimizer")
@@ -183,22 +185,16 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     sync.divide_by_weight()
     phases.mark("gradient_sync")
 
-    trial.gradient_norm = get_total_norm([p.grad for p in trial.parameters if p.grad is not None])
-    tally.diverged = not sync.agrees_finite(trial.gradient_norm)
-    if tally.diverged:
-        known = sync.weight.grad if sync.weight is not None and sync.replicated else None
-        if known is not None and (error := wrong_weight(known)):
-            raise error
-        return
+    sync.check_finite(guard.found)
     _call(hooks, "gradients_ready", trial, step)
 
     if trial.config.gradient_clip is not None:
-        clip_grads_with_norm_(trial.parameters, trial.config.gradient_clip, trial.gradient_norm)
+        clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
 
     rate = trial.rate.rate()
     for group, share in zip(optimizer.param_groups, trial.group_rates, strict=True):
         group["lr"] = rate * share
-    optimizer.step()
+    guard.update(optimizer)
     trial.rate.advance()
     phases.mark("optimizer")
     sync.step_ends()
@@ -232,7 +228,7 @@ def forward_and_backward(
         with sync.accumulating() if index < last else nullcontext():
             loss_sum, weight = sync.module(piece)
             with phases.backward():
-                loss_sum.backward(loss_sum.detach() * 0 + factor)  # NaN for a loss that is not finite: 0 · inf is NaN
+                loss_sum.backward(loss_sum.detach().mul(0).add_(factor))  # NaN unless the loss is finite: 0 · inf
         loss_sums.append(loss_sum.detach())
         weights.append(weight)
         if not trial.all_used and trial.plan.shard:

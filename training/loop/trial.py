@@ -22,6 +22,7 @@ from scalestudy.training.distributed import Worker, check_process_group
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
+from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
@@ -89,10 +90,10 @@ class Trial:
     group_rates: list[float] = field(init=False)  # each parameter group's rate, as a share of the training's
     plan: StepPlan = field(default_factory=lambda: StepPlan(shard=0, batch=1))  # of the step in progress
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
-    gradient_norm: torch.Tensor | None = None  # L2 norm of the step's gradient over all workers, before clipping
     halves_next: bool = False  # set by a hook: the next step is made in at least two micro-batches
     stopwatch: Stopwatch | None = None  # of the period in progress; None between periods
     usage: UsageMeter = field(init=False)
+    guard: Guard = field(init=False)
     bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
@@ -104,6 +105,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
+        self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
 
@@ -166,6 +168,21 @@ class Trial:
         """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
+
+    def look(self) -> bool:
+        """Whether some step was not finite: the tally then says `diverged`, and counts only the steps before that one.
+
+        Waits for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
+        weights were wrong.
+        """
+        tally = self.progress.tally
+        if not tally.diverged and self.sync.at_rest:  # else ranks of local SGD know different things
+            skipped = self.guard.look()
+            tally.diverged = skipped > 0
+            tally.steps -= skipped
+            if skipped and (error := self.sync.wrong_weight()):
+                raise error
+        return tally.diverged
 
     def seconds_in_period(self) -> float:
         """Seconds in steps of the period in progress, also those that an earlier process made."""

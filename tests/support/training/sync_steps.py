@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 
 from scalestudy.training.batches import even_weights, micro_batch_sizes, shard_bounds
 from scalestudy.training.distributed import Worker, largest_difference_from_first
@@ -55,6 +55,7 @@ class Run:
         self.model = small_model(*steps.hidden).to(steps.dtype)
         self.sync = self._make_sync()
         self.optimizer = torch.optim.SGD(self.model.parameters(), steps.learning_rate, momentum=steps.momentum)
+        self.found = torch.zeros(())
         self.diverged_at: int | None = None
         self.local_sq_norms: list[float | None] = []
 
@@ -88,14 +89,14 @@ class Run:
         self.sync.synchronise()
         local = self.sync.local_sq_norm
         self.local_sq_norms.append(None if local is None else local.item())
-        norm = get_total_norm([parameter.grad for parameter in self.model.parameters() if parameter.grad is not None])
-        if not self.sync.agrees_finite(norm):
-            self.diverged_at = index
-            return
+        self.sync.check_finite(self.found)
         if self.steps.clip is not None:
-            clip_grads_with_norm_(self.model.parameters(), self.steps.clip, norm)
-        self.optimizer.step()
+            clip_grad_norm_(self.model.parameters(), self.steps.clip)
+        if not self.found.item():
+            self.optimizer.step()
         self.sync.step_ends()
+        if self.found.item() and self.sync.at_rest:
+            self.diverged_at = index
 
 
 def small_model(first: int, second: int) -> nn.Module:

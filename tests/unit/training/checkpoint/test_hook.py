@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
-from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, MOST_BETWEEN, Checkpoints, Preemption
+from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, Checkpoints, Preemption
 from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig, keys
 from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.pace import MOST_BETWEEN
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.pulse import Pulse

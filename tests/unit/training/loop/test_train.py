@@ -90,13 +90,15 @@ def test_another_seed_gives_another_training() -> None:
 
 
 class LastUpdate(Hook):
-    """Keeps the parameters after the latest update and how many there were."""
+    """Keeps the parameters after the latest step that changed them, and how many such steps there were."""
 
     def train_starts(self, trial: Trial) -> None:
         self.state, self.updates = state_of(trial.model), 0
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        self.state, self.updates = state_of(trial.model), self.updates + 1
+        state = state_of(trial.model)
+        self.updates += not same_bits(state, self.state)
+        self.state = state
 
 
 def train_with_last_update(worker: Worker, config: TrainConfig) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def train_with_last_update(worker: Worker, config: TrainConfig) -> dict[str, Any
     return {**outcome(result), "last": last.state, "updates": last.updates}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+@pytest.mark.parametrize("strategy", [each for each in sorted(GRADIENT_SYNCS) if each != "local_sgd"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_nan_on_one_rank_stops_all_before_the_update(ranks: GlooPool, world_size: int, strategy: str) -> None:
     config = make_config(
@@ -125,6 +127,23 @@ def test_a_nan_on_one_rank_stops_all_before_the_update(ranks: GlooPool, world_si
         assert all((abs(values) < 1e3).all() for values in result["state"].values())
         assert result["message"].startswith("loss or gradient is not finite in epoch 1")
         assert f"step {result['updates'] + 1} of 8" in result["message"]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_nan_in_local_sgd_stops_its_rank_at_once_and_all_at_the_next_average(
+    ranks: GlooPool, world_size: int
+) -> None:
+    """Averages end steps 3, 6 and 8. The message names the step with the NaN."""
+    data = {"data": f"{WORKLOADS}:splits_with_a_nan", "data_args": {"position": 77}}
+    config = make_config(**data, gradient_sync="local_sgd", local_steps=3, epochs=2)
+    results = ranks.run(world_size, train_with_last_update, config)
+    step = int(re.search(r"epoch 1, step (\d) of 8", results[0]["message"])[1])
+    updates = sorted(result["updates"] for result in results)
+    assert updates[0] in (step - 1, step), "its own, and an average that changed its parameters"
+    for result in results:
+        assert (result["status"], result["message"]) == ("diverged", results[0]["message"])
+        assert same_bits(result["state"], results[0]["state"])
+        assert all((abs(values) < 1e3).all() for values in result["state"].values())
 
 
 def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]:
@@ -396,29 +415,23 @@ def test_what_leaves_nothing_to_time_is_refused(max_steps: Any) -> None:
 STRATEGIES = sorted(GRADIENT_SYNCS)
 
 
-class StopsAfter(Hook):
+class StopsAfter(LastUpdate):
     """Asks for the end, on one rank, once so many steps of the training are made."""
 
     def __init__(self, steps: int, on_rank: int) -> None:
         self.steps, self.on_rank = steps, on_rank
-        self.made = 0
-        self.last: dict[str, Any] = {}
 
     def train_starts(self, trial: Trial) -> None:
-        self.last = state_of(trial.model)
+        super().train_starts(trial)
         if trial.worker.rank == self.on_rank:
-            trial.should_stop = lambda: self.made >= self.steps
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.made += 1
-        self.last = state_of(trial.model)
+            trial.should_stop = lambda: self.updates >= self.steps
 
 
 def stopped(worker: Worker, config: TrainConfig, steps: int, on_rank: int) -> dict[str, Any]:
     """How it ended; the steps that were made; whether the parameters are those of the last update."""
     hook = StopsAfter(steps, on_rank)
     result = outcome(train(config, worker, hooks=[hook]))
-    return {**result, "made": hook.made, "untouched": same_bits(result["state"], hook.last)}
+    return {**result, "made": hook.updates, "untouched": same_bits(result["state"], hook.state)}
 
 
 def check_stopped(results: list[dict[str, Any]], steps: int, on_rank: int) -> None:
@@ -452,10 +465,15 @@ def test_all_ranks_stop_in_the_step_in_which_one_asks(ranks: GlooPool, strategy:
 
 @pytest.mark.parametrize(("asked", "told"), [(0, 2), (2, 2), (3, 5), (7, 7), (8, 10)])
 def test_local_sgd_stops_at_the_next_average(ranks: GlooPool, asked: int, told: int) -> None:
-    """Averages end steps 3, 6 and 8 of an epoch: the step that would be the third makes no update any more."""
+    """Averages end steps 3, 6 and 8 of an epoch. The step that would be the third makes no update any more, and its
+    average is the last change."""
     config = make_config(gradient_sync="local_sgd", local_steps=3, epochs=2)
-    results = ranks.run(2, stopped, config, asked, 0)
-    check_stopped(results, told, 0)
+    asker, other = ranks.run(2, stopped, config, asked, 0)
+    assert (asker["status"], other["status"]) == ("stopped", "diverged")
+    assert other["message"].endswith(f"epoch {asked // 8 + 1}, step {asked % 8 + 1} of 8")
+    assert (asker["made"], other["made"]) == (asked + 1, told + 1)
+    assert len(asker["curve"]) == asked // 8
+    assert same_bits(asker["state"], other["state"])
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])

@@ -449,6 +449,11 @@ class TrainKnobs(Knobs):
         False, "memory order of images; auto: the faster one in a short test"
     )
     compile: bool = knob(False, "run the model through torch.compile")
+    cuda_graph: Literal[False, True, "auto"] = knob(
+        False,
+        "repeat one worker's step as a CUDA graph, for models that decide nothing in Python; auto: if possible",
+        later=True,
+    )
     accumulation: int = knob(1, "micro-batches a step", least=1, most=LARGEST)
     unused_parameters: bool = knob(
         False, "allow parameters that take no part in some batch; their gradient is then zero", later=True

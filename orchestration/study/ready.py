@@ -91,6 +91,8 @@ def get_ready(
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
     for precision in sorted({*values_in(spec, "train.precision")} - {"fp32"}):
         checks.check_precision(cluster.nodes, device, precision)
+    if True in values_in(spec, "train.cuda_graph"):
+        checks.check_graphs(device, plan.sizes)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

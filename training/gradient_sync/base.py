@@ -118,7 +118,7 @@ class GradientSync:
         `at_rest`, since NaN on one rank is NaN in every sum.
         """
         if self.weight is not None and self.weight.grad is not None:
-            self.told = self._told_until(found, self.weight.grad)
+            self._keep_told(found, self.weight.grad)
         self._find(found)
 
     def _find(self, found: torch.Tensor) -> None:
@@ -126,8 +126,11 @@ class GradientSync:
         real = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
         torch._amp_foreach_non_finite_check_and_unscale_(real, found, self._one)
 
-    def _told_until(self, found: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
-        return told.clone() if self.told is None else torch.where(found > 0, self.told, told)
+    def _keep_told(self, found: torch.Tensor, told: torch.Tensor) -> None:
+        if self.told is None:
+            self.told = told.clone()
+        else:
+            self.told.copy_(torch.where(found > 0, self.told, told))  # in place: a graph repeats it there
 
     def wrong_weight(self) -> InputError | None:
         """What is wrong with the weights of the step that was not finite; None: it is not the weights."""

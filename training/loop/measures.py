@@ -92,12 +92,16 @@ def enough_timed_steps(steps: int, timed_steps: int) -> bool:
     return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
 
 
-def is_sampled(step: int, steps: int) -> bool:
+def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
     """Whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, with no period.
 
     A fixed stride would meet the averages of local SGD always or never. In a short period every other step is timed.
-    The cold first step is left out unless it is the only one.
+    The cold first step is left out unless it is the only one. `most`: no more than
+    so many, evenly spread.
     """
+    if most is not None:
+        count = min(most, max(steps // SAMPLING_INTERVAL, 1))
+        return (step + 1) * count // steps > step * count // steps
     if steps < 4 * SAMPLING_INTERVAL:
         return step % 2 == 1 or steps == 1
     return step * GOLDEN_RATIO % 1.0 > 1.0 - 1.0 / SAMPLING_INTERVAL
@@ -106,30 +110,34 @@ def is_sampled(step: int, steps: int) -> bool:
 class PhaseTimer:
     """Splits sampled steps into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
 
-    def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
-        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period."""
+    def __init__(
+        self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int, most: int | None = None
+    ) -> None:
+        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period, of which at the
+        most `most` are sampled (None: a quarter)."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps
+        self._most = most
         self._marks: list[tuple[str | None, Mark]] = []
-        self._sampled = False
+        self.sampled = False  # whether the phases of the step in progress are timed
         self._last_gradient: Mark | None = None
 
     def step_starts(self, step: int) -> None:
         """Begin a step (from 0), and decide whether its phases are timed."""
-        self._sampled = is_sampled(step, self._steps)
+        self.sampled = is_sampled(step, self._steps, self._most)
         self._last_gradient = None
-        if self._sampled:
+        if self.sampled:
             self._marks.append((None, self._mark()))
 
     def mark(self, phase: str) -> None:
         """End the phase now."""
-        if self._sampled:
+        if self.sampled:
             self._marks.append((phase, self._mark()))
 
     def mark_last_gradient(self, phase: str) -> None:
         """End the phase at the moment, maybe some time ago, when the last local gradient of `backward` was ready."""
-        if self._sampled:
+        if self.sampled:
             self._marks.append((phase, self._last_gradient or self._mark()))
 
     @contextmanager
@@ -138,7 +146,7 @@ class PhaseTimer:
 
         With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
         """
-        if not self._sampled:
+        if not self.sampled:
             yield
             return
         handles = [parameter.register_hook(self._gradient_ready) for parameter in self._parameters]
@@ -150,9 +158,9 @@ class PhaseTimer:
 
     def forget_step(self) -> None:
         """The step in progress is not sampled after all."""
-        while self._sampled and self._marks.pop()[0] is not None:
+        while self.sampled and self._marks.pop()[0] is not None:
             pass
-        self._sampled = False
+        self.sampled = False
 
     def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
         """Each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.

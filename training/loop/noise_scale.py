@@ -20,6 +20,7 @@ from scalestudy.training.batches import micro_batch_sizes, shard_sizes
 from scalestudy.training.distributed import gather_rows
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.step_graph import SAMPLED_STEPS
 
 if TYPE_CHECKING:
     from scalestudy.training.config import TrainConfig
@@ -110,6 +111,8 @@ class NoiseScale(Hook):
         """Find the trial's parts, and request a measurement if the first step is sampled."""
         self.parts = parts_of(trial)
         self._whole_batches = trial.samples // trial.config.batch_size
+        if trial.graph:
+            self.interval = max(self.interval, min(self._whole_batches, trial.period_steps) // SAMPLED_STEPS)
         self._reset(trial)
         self._request(trial, trial.progress.tally.steps)
 

@@ -36,6 +36,7 @@ EXAMPLES = 8  # of the test set
 TOLERANCE = 1e-2  # of a sum: in half precision sums of a few numbers round to some 1e-3; a mean is wrong by half
 HERE: Mapping[str, Any] = {  # what costs time, or may be missing on this machine, and changes no mistake
     "precision": "fp32",
+    "cuda_graph": False,
     "compile": False,
     "channels_last": False,
     "shards": "even",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
+from scalestudy.training.loop.step_graph import SAMPLED_STEPS
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
@@ -142,7 +143,7 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
     trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
     timed_from = warm_up_end(config.warm_up_steps, steps, trial.progress.began_at - trial.budget.begin(period))
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
-    phases = PhaseTimer(device, watched, steps)
+    phases = PhaseTimer(device, watched, steps, most=SAMPLED_STEPS if trial.graph else None)
     stopwatch = trial.stopwatch = Stopwatch(device, timed_from, tally.samples)
     trial.pulse.turn_to("training")
     while tally.steps < steps and not (tally.diverged or trial.preempted):
@@ -168,46 +169,59 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     the gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
     task. The step waits for the device nowhere.
     """
-    step, sync, guard, optimizer = tally.steps, trial.sync, trial.guard, trial.optimizer
-    optimizer.zero_grad(set_to_none=True)
-    sync.zero_weight()
+    step = tally.steps
+    trial.optimizer.zero_grad(set_to_none=True)
+    trial.sync.zero_weight()
     phases.mark("optimizer")
 
     batch = next(shards)
     phases.mark("data")
 
-    sync.step_starts(trial.plan)
-    with _compiling(trial, batch, phases) if trial.config.compile else nullcontext():
-        loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
-    phases.mark_last_gradient("forward_backward")
-
-    sync.synchronise()
-    sync.divide_by_weight()
-    phases.mark("gradient_sync")
-
-    sync.check_finite(guard.found)
-    _call(hooks, "gradients_ready", trial, step)
-
-    if trial.config.gradient_clip is not None:
-        clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
-
-    rate = trial.rate.rate()
-    for group, share in zip(optimizer.param_groups, trial.group_rates, strict=True):
-        group["lr"] = rate * share
-    guard.update(optimizer)
+    with _timing(trial, batch, phases):
+        made = None
+        if trial.graph is not None and not trial.is_measured(phases.sampled) and trial.graph.fits(batch):
+            made = trial.graph.step(
+                batch, trial.next_rates(), lambda copied: update(trial, copied, phases, (), sets_rates=False)
+            )
+        loss_sum, weight = made or update(trial, batch, phases, hooks)
     trial.rate.advance()
-    phases.mark("optimizer")
-    sync.step_ends()
-    phases.mark("gradient_sync")
 
     tally.loss_sum += loss_sum
     tally.weight_sum += weight
     tally.samples += trial.plan.shard
     if trial.counts_tokens and trial.plan.shard:
         tally.tokens += tokens_of(trial.shard_loss.task, batch)
-    tally.learning_rate = rate
     tally.steps += 1
     _call(hooks, "step_ends", trial, step)
+
+
+def update(
+    trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates: bool = True
+) -> tuple[torch.Tensor, Number]:
+    """The part of a step that a device can do alone, apart from hooks. Returns the shard's loss sum and weight."""
+    sync, step = trial.sync, trial.progress.tally.steps
+    sync.step_starts(trial.plan)
+    loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
+    phases.mark_last_gradient("forward_backward")
+
+    sync.synchronise()
+    sync.divide_by_weight()
+    phases.mark("gradient_sync")
+
+    sync.check_finite(trial.guard.found)
+    _call(hooks, "gradients_ready", trial, step)
+
+    if trial.config.gradient_clip is not None:
+        clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
+
+    if sets_rates:
+        for group, rate in zip(trial.optimizer.param_groups, trial.next_rates(), strict=True):
+            group["lr"] = rate
+    trial.guard.update(trial.optimizer)
+    phases.mark("optimizer")
+    sync.step_ends()
+    phases.mark("gradient_sync")
+    return loss_sum, weight
 
 
 def forward_and_backward(
@@ -237,9 +251,19 @@ def forward_and_backward(
     return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
 
 
+def _timing(trial: Trial, batch: Tree, phases: PhaseTimer) -> AbstractContextManager[None]:
+    """Wrap a step's update: some are left out of the timed seconds."""
+    if trial.config.compile:
+        return _compiling(trial, batch, phases)
+    graph, measured = trial.graph, phases.sampled or trial.halves_next
+    if graph is not None and trial.stopwatch is not None and graph.leaves_timing(batch, measured):
+        return trial.stopwatch.out_of_timing(trial.plan.shard)
+    return nullcontext()
+
+
 @contextmanager
 def _compiling(trial: Trial, batch: Tree, phases: PhaseTimer) -> Iterator[None]:
-    """Wrap a step's forward and backward: where the model is compiled for a new shape, the step is not timed.
+    """Wrap a step's update: where the model is compiled for a new shape, the step is not timed.
 
     An epoch's last, smaller batch has a shape of its own, and its compilation takes seconds. Rejected: to compile for
     dynamic shapes, which makes every step slower; to compile beforehand, which runs the model on examples that are not

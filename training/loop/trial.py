@@ -26,6 +26,7 @@ from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
+from scalestudy.training.loop.step_graph import StepGraph, step_graph
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
 from scalestudy.training.pulse import Pulse
@@ -94,6 +95,7 @@ class Trial:
     stopwatch: Stopwatch | None = None  # of the period in progress; None between periods
     usage: UsageMeter = field(init=False)
     guard: Guard = field(init=False)
+    graph: StepGraph | None = field(init=False)  # None: all steps are made eagerly
     bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
@@ -108,6 +110,7 @@ class Trial:
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
+        self.graph, self._without_graph = step_graph(self.config, self.worker, self.optimizer)
 
     @property
     def is_stream(self) -> bool:
@@ -169,6 +172,16 @@ class Trial:
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
+    def is_measured(self, phases_sampled: bool) -> bool:
+        """Whether something is measured in the next step, or it ends the training: no graph makes it then."""
+        self.stopping = self.stopping or self.should_stop()
+        return phases_sampled or self.halves_next or self.sync.measures_local or self.stopping
+
+    def next_rates(self) -> list[float]:
+        """The effective learning rates of the next update, by parameter group."""
+        rate = self.progress.tally.learning_rate = self.rate.rate()
+        return [rate * share for share in self.group_rates]
+
     def look(self) -> bool:
         """Whether some step was not finite: the tally then says `diverged`, and counts only the steps before that one.
 
@@ -198,7 +211,8 @@ class Trial:
 
     def details(self) -> dict[str, Any]:
         """What the training chose by itself, and what its strategy tells: plain data."""
-        return {**self.choices.measured, **self.sync.details()}
+        graph = self.graph.details() if self.graph else self._without_graph
+        return {**self.choices.measured, **self.sync.details(), **graph}
 
 
 def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:

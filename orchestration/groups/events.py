@@ -23,8 +23,9 @@ TrainingStatus = Literal["finished", "at_target", "stopped", "diverged"]
 """How a training can end that no fault has broken."""
 WITH_MODEL = ("finished", "at_target")
 """Statuses of trials that have come to their own end. The best one's model is kept."""
-FaultKind = Literal["exception", "out_of_memory", "collective", "storage"]
-"""What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails."""
+FaultKind = Literal["exception", "out_of_memory", "collective", "storage", "device_lost"]
+"""What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails, a
+GPU that fails."""
 Beginning = Literal["started", "resumed", "extended"]
 """How a run of a study begins: anew, after an interruption, or with more trials than before."""
 STUDY_STOPPED = "stopped"

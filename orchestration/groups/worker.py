@@ -155,6 +155,8 @@ def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> Ra
     kind, message = classify(error), describe(error)
     if kind == "collective":  # says only that another rank is gone
         return RankFailed(kind=kind, message=message)
+    if kind == "device_lost":
+        message = message.partition("\n")[0]  # the rest is PyTorch's advice on how to debug a kernel
     text = without_secrets("".join(traceback.format_exception(error)))
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     failed = RankFailed(kind=kind, message=message, traceback=text[-LONGEST_TRACEBACK:])

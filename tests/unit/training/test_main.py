@@ -133,6 +133,20 @@ def test_without_memory_one_of_several_workers_fails(
     assert json.loads(capsys.readouterr().out)["status"] == "out_of_memory"
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_gpu_that_fails_is_told_in_one_line(
+    workers: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(*arguments: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nFor debugging consider CUDA_LAUNCH_BLOCKING=1")
+
+    monkeypatch.setattr(entry, "_train", train)
+    monkeypatch.setenv("WORLD_SIZE", workers)
+    assert main(ARGUMENTS) == 1
+    told = "rank 0 ends because its GPU failed: CUDA error: unspecified launch failure"
+    assert capsys.readouterr().err == f"python -m scalestudy.training: {told}\n"
+
+
 def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--learning-rate", "1e30"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -69,6 +69,13 @@ def test_a_traceback_is_told_and_written_without_secrets(tmp_path, monkeypatch):
     assert post.log == str(tmp_path / "logs" / "t1-rank-1.log")
 
 
+def test_of_a_gpu_that_failed_one_line_is_told(tmp_path):
+    """PyTorch adds how to debug a kernel."""
+    post = failed(tmp_path, RuntimeError("CUDA error: unknown error\nFor debugging consider CUDA_LAUNCH_BLOCKING=1"))
+    assert (post.kind, post.message) == ("device_lost", "RuntimeError: CUDA error: unknown error")
+    assert "For debugging" in post.traceback
+
+
 def test_of_a_long_traceback_the_end_is_told(tmp_path):
     post = failed(tmp_path, ValueError("x" * 2 * LONGEST_TRACEBACK + "the end"))
     assert len(post.traceback) == LONGEST_TRACEBACK

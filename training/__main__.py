@@ -81,6 +81,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.device import choose_device
     from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+    from scalestudy.training.loop.gpu_watch import GpuWatch
     from scalestudy.training.loop.noise_scale import NoiseScale
     from scalestudy.training.loop.train import train
     from scalestudy.training.records import noise_scale_of
@@ -103,7 +104,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
                 say=_warn,
             )
         # checkpoints come first, so that the other hooks start from the restored state
-        hooks = [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
+        watch = GpuWatch()
+        on_gpus = device.type == "cuda" or any(name.startswith("cuda") for name in options.devices or ())
+        noise = [NoiseScale()] if options.noise_scale else []
+        hooks = [*([checkpoints] if checkpoints else []), *noise, *([watch] if on_gpus else [])]
         choices = checkpoints.find(config, worker) if checkpoints else None
         result = train(
             config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), choices=choices
@@ -123,6 +127,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
             "message": result.message,
             "noise_scale": noise_scale_of(record.to_dict() for record in result.records),
             "details": dict(result.details),
+            **({"gpus": [state.to_plain() for state in watch.states]} if watch.states else {}),
         }
     )
     if options.save_model is not None:  # after the last line, so that a failure here does not lose the result

@@ -23,6 +23,7 @@ from scalestudy.orchestration.groups.worker import (
 )
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
@@ -38,6 +39,12 @@ def result(**details):
 def test_the_last_word_has_what_training_chose():
     post = last_post(GIVEN, result(shards=[0.5, 0.5]))
     assert (post.status, post.lost_seconds, post.details) == ("finished", 1.5, {"shards": [0.5, 0.5]})
+
+
+def test_the_last_word_has_what_the_gpus_did():
+    gpus = (GpuState(rank=0, celsius=61),)
+    assert last_post(GIVEN, result(), gpus).gpus == gpus
+    assert last_post(GIVEN, result()).gpus == ()
 
 
 @pytest.mark.parametrize("value", [math.nan, {1, 2}, object()], ids=["nan", "set", "object"])

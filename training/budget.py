@@ -20,6 +20,7 @@ from scalestudy.training.exceptions import InputError
 from scalestudy.training.records import EpochRecord
 
 MARGIN = 1.05  # of further steps, which may be faster than those before
+FEWEST = 10  # further steps after their warm-up; a period with less than five such steps has no rate
 MOST_PERIODS = 3  # of further steps
 MOST_TIMES = 1_000  # as many further steps as were planned
 
@@ -83,7 +84,7 @@ class Budget:
             return 0
         last = rates[-1]
         wanted = MARGIN * lacking * (last.samples_per_second or 0.0) * last.steps / last.samples
-        return math.ceil(min(warm_up_steps + wanted, MOST_TIMES * self.planned - sum(self.more)))
+        return math.ceil(min(warm_up_steps + max(wanted, FEWEST), MOST_TIMES * self.planned - sum(self.more)))
 
 
 def budget_of(config: TrainConfig, steps_per_epoch: int, tokens_an_example: float = math.nan) -> Budget:

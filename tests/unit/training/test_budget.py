@@ -90,6 +90,7 @@ def test_a_timed_training_gets_the_steps_that_it_lacks() -> None:
     budget = Budget(steps=65, every=100)
     assert budget.further_steps([period_of(65, 0.001)], 5, 2.0) == 5 + 2_037
     assert budget.further_steps([period_of(65, 0.04)], 5, 2.0) == 0  # 60 steps of 40 ms are 2.4 s
+    assert budget.further_steps([period_of(65, 0.033)], 5, 2.0) == 5 + 10  # 1.98 s: one step more would have no rate
     assert budget.further_steps([period_of(65, 0.001)], 5, 0.0) == 0
 
 

@@ -15,6 +15,7 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, start_trial
+from tests.support.epochs import epoch_of
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
 from tests.support.training.streams import stream_config
@@ -251,6 +252,17 @@ def test_it_goes_on_until_enough_seconds_are_timed() -> None:
     assert budget.timed_seconds(result.records, 3) >= 0.4
     assert result.records[3].samples == 32 * result.records[3].steps
     assert [record.epoch for record in result.records] == list(range(1, len(result.records) + 1))
+
+
+def test_further_steps_have_a_warm_up_of_their_own() -> None:
+    """Eight steps of 10 ms, five of them timed: 0.45 of 0.5 s are lacking."""
+    trial = start_trial(make_config(epochs=1, warm_up_steps=3, max_steps=8, min_seconds=0.5), ALONE)
+    trial.prolong()
+    assert (trial.budget.more, trial.progress.began_at) == ((), 0), "its planned steps come first"
+    trial.progress.records.append(epoch_of(1, steps=8, samples=256, samples_per_second=3200.0))
+    trial.progress.period = 2
+    trial.prolong()
+    assert (trial.budget.more, trial.progress.began_at) == ((51,), 8)  # 5 % more than 45 steps, and 3 to warm up
 
 
 def test_its_first_steps_are_those_without_more_seconds() -> None:

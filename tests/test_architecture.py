@@ -19,7 +19,7 @@ TORCH = {"torch", "torchvision", "numpy"}
 ANALYSIS = {"numpy", "scipy", "pandas", "pydantic", "pydantic_core", "yaml", "matplotlib", "jinja2", "markupsafe"}
 LIBRARIES = {
     "scalestudy": {"importlib"},
-    "training": TORCH,
+    "training": {*TORCH, "pynvml"},
     "experiments": ANALYSIS,
     "orchestration": {*TORCH, *ANALYSIS, "ray", "mlflow", "typer", "rich", "pyarrow", "optuna", "sqlalchemy"},
 }

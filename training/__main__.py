@@ -16,19 +16,20 @@ from typing import Any
 from scalestudy.training.arguments import CheckpointIntervals, become_many, has_to_become_many, make_config, make_parser
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
-from scalestudy.training.exceptions import InputError, is_lost_peer, is_out_of_memory
+from scalestudy.training.exceptions import InputError, is_device_lost, is_lost_peer, is_out_of_memory
 
 # exit codes
 BAD_INPUT = 2
 LOST_PEER = 1
+DEVICE_LOST = 1
 OUT_OF_MEMORY = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the arguments and the environment of torchrun say.
 
-    Returns 0 if the training finished, diverged or, alone, ran out of memory; 2 for bad input; 1 if another worker was
-    lost; 3 if this one of several workers ran out of memory, so that torchrun ends the others.
+    Returns 0 if the training finished, diverged or, alone, ran out of memory; 2 for bad input; 1 if another worker or
+    this one's GPU was lost; 3 if this one of several workers ran out of memory, so that torchrun ends the others.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser(__doc__.partition("\n\n")[2]).parse_args(given)
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_out_of_memory(error):  # a result, not a failure
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})
             return 0 if is_alone else OUT_OF_MEMORY
+        if is_device_lost(error):
+            _warn(f"rank {rank} ends because its GPU failed: {str(error).partition(chr(10))[0]}")
+            return DEVICE_LOST
         if not is_alone and is_lost_peer(error):  # the lost worker says why it ended
             _warn(f"rank {rank} ends because another worker ended first")
             return LOST_PEER
@@ -77,6 +81,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.device import choose_device
     from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+    from scalestudy.training.loop.gpu_watch import GpuWatch
     from scalestudy.training.loop.noise_scale import NoiseScale
     from scalestudy.training.loop.train import train
     from scalestudy.training.records import noise_scale_of
@@ -99,7 +104,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
                 say=_warn,
             )
         # checkpoints come first, so that the other hooks start from the restored state
-        hooks = [*([checkpoints] if checkpoints else []), *([NoiseScale()] if options.noise_scale else [])]
+        watch = GpuWatch()
+        on_gpus = device.type == "cuda" or any(name.startswith("cuda") for name in options.devices or ())
+        noise = [NoiseScale()] if options.noise_scale else []
+        hooks = [*([checkpoints] if checkpoints else []), *noise, *([watch] if on_gpus else [])]
         choices = checkpoints.find(config, worker) if checkpoints else None
         result = train(
             config, worker, hooks=hooks, on_epoch=lambda record: _print_line(record.to_dict()), choices=choices
@@ -119,6 +127,7 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
             "message": result.message,
             "noise_scale": noise_scale_of(record.to_dict() for record in result.records),
             "details": dict(result.details),
+            **({"gpus": [state.to_plain() for state in watch.states]} if watch.states else {}),
         }
     )
     if options.save_model is not None:  # after the last line, so that a failure here does not lose the result

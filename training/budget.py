@@ -9,24 +9,42 @@ A *period* is the steps from one evaluation to the next. By default it is an epo
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.records import EpochRecord
+
+MARGIN = 1.05  # of further steps, which may be faster than those before
+FEWEST = 10  # further steps after their warm-up; a period with less than five such steps has no rate
+MOST_PERIODS = 3  # of further steps
+MOST_TIMES = 1_000  # as many further steps as were planned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one."""
+    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one.
+
+    more: steps of further periods, which are among `steps`; of a training that is timed and was too short.
+    """
 
     steps: int
     every: Fraction  # at least 1
+    more: tuple[int, ...] = ()
+
+    @property
+    def planned(self) -> int:
+        """Steps before those of `more`."""
+        return self.steps - sum(self.more)
 
     def begin(self, period: int) -> int:
         """Steps that are made before a period, from 1 without end."""
-        return min(math.floor((period - 1) * self.every), self.steps)
+        further = max(0, period - 1 - math.ceil(self.planned / self.every))  # periods of `more` before it
+        return min(math.floor((period - 1) * self.every), self.planned) + sum(self.more[:further])
 
     def steps_of(self, period: int) -> int:
         """Steps of a period; 0: the training has ended before it."""
@@ -35,6 +53,38 @@ class Budget:
     def cut(self, most: int | None) -> Budget:
         """The same evaluations, of a training that ends after at most so many steps; None: as it is."""
         return self if most is None else replace(self, steps=min(self.steps, most))
+
+    def with_more(self, steps: int) -> Budget:
+        """The same training with a further period of so many steps."""
+        return replace(self, steps=self.steps + steps, more=(*self.more, steps))
+
+    def timed_seconds(self, records: Sequence[EpochRecord], warm_up_steps: int) -> float:
+        """Seconds of the steps after the warm-up, at the rates of their periods; 0 in periods without a rate.
+
+        A period of `more` has a warm-up of its own.
+        """
+        cold = [0, *itertools.accumulate(self.more, initial=self.planned)]  # steps before each warm-up
+        seconds = 0.0
+        for period, record in enumerate(records, start=1):
+            begin = self.begin(period)
+            warm = max(start for start in cold if start <= begin) + warm_up_steps
+            timed = min(record.steps, max(begin + record.steps - warm, 0))
+            if record.samples_per_second:
+                seconds += timed * record.samples / record.steps / record.samples_per_second
+        return seconds
+
+    def further_steps(self, records: Sequence[EpochRecord], warm_up_steps: int, least_seconds: float) -> int:
+        """Steps to add, with a warm-up, to a training that has made all of its steps: 0 once it was timed for so long.
+
+        Every rank finds the same number, as the records are the same. It is bounded, whatever the clock has said.
+        """
+        rates = [record for record in records if record.samples_per_second]
+        lacking = least_seconds - self.timed_seconds(records, warm_up_steps)
+        if lacking <= 0 or not rates or len(self.more) == MOST_PERIODS:
+            return 0
+        last = rates[-1]
+        wanted = MARGIN * lacking * (last.samples_per_second or 0.0) * last.steps / last.samples
+        return math.ceil(min(warm_up_steps + max(wanted, FEWEST), MOST_TIMES * self.planned - sum(self.more)))
 
 
 def budget_of(config: TrainConfig, steps_per_epoch: int, tokens_an_example: float = math.nan) -> Budget:

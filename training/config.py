@@ -560,6 +560,9 @@ class TrainConfig(TrainKnobs):
     max_steps: int | None = knob(
         None, "end after so many steps, without evaluation; for timing", least=1, unset="train all epochs"
     )
+    min_seconds: float = knob(
+        0.0, "go on after max_steps until so many seconds of steps are timed", least=0, most=3600, later=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -574,6 +577,9 @@ class TrainConfig(TrainKnobs):
             what = f"leaves no step after {self.warm_up_steps} warm_up_steps"
             remedy = "raise it, or lower warm_up_steps"
             problems.append(KnobProblem(field="max_steps", value=self.max_steps, what=what, remedy=remedy))
+        if self.min_seconds and self.max_steps is None:
+            what, remedy = "needs max_steps, the steps of a training that is timed", "give both, or neither"
+            problems.append(KnobProblem(field="min_seconds", value=self.min_seconds, what=what, remedy=remedy))
         if problems:
             raise KnobError(problems)
 

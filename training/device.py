@@ -8,10 +8,12 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.backend import Gpu, backend_of
+from scalestudy.training.exceptions import InputError, is_out_of_memory
 
 
 def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:
@@ -24,7 +26,7 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
             raise InputError(f"device: {kind!r} is not known", "choose auto, cpu or cuda")
         if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
             return torch.device("cpu"), "gloo"
-        return _cuda(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
+        return cuda_device(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
 
     listed = ",".join(devices)
     if kind != "auto":
@@ -42,17 +44,37 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
         if device is None or device.type not in ("cpu", "cuda"):
             raise InputError(f"devices: {name!r} is not a device", "write cpu, cuda or cuda:1")
         chosen.append(torch.device("cpu") if device.type == "cpu" else torch.device("cuda", device.index or 0))
-    is_nccl = all(device.type == "cuda" for device in chosen) and len(set(chosen)) == len(chosen)
+    backend = backend_of([{str(device)} if device.type == "cuda" else set() for device in chosen])
     mine = chosen[rank]
-    return _cuda(mine.index or 0) if mine.type == "cuda" else mine, "nccl" if is_nccl else "gloo"
+    return cuda_device(mine.index or 0) if mine.type == "cuda" else mine, backend
 
 
-def _cuda(index: int) -> torch.device:
-    count = torch.cuda.device_count()
+def cuda_device(index: int) -> torch.device:
+    """The CUDA device of that number among the visible ones; it is PyTorch's current one in this thread from then on.
+
+    Raises InputError, with PyTorch's reason, where CUDA does not work, and if there are not so many devices.
+    """
+    try:
+        torch.cuda.init()
+        count = torch.cuda.device_count()
+        if index < count:
+            torch.cuda.set_device(index)
+    except (AssertionError, RuntimeError) as error:  # the former: this PyTorch was built without CUDA
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+        remedy = "mend the NVIDIA driver, install a PyTorch that fits it, or choose cpu"
+        raise InputError(f"device: CUDA does not work: {reason}", remedy) from error
     if index >= count:
         raise InputError(f"device: no CUDA device {index} among {count}", "start fewer workers, or choose cpu")
-    torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def gpu_of(device: torch.device) -> Gpu:
+    """The GPU behind a CUDA device."""
+    facts: Any = torch.cuda.get_device_properties(device)  # PyTorch's stub lacks the address
+    pci = f"{facts.pci_domain_id:08x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
+    return Gpu(uuid=str(facts.uuid), pci=pci)
 
 
 TF32_SINCE = (8, 0)  # compute capability

@@ -17,6 +17,22 @@ _NO_MEMORY = (
 _NO_ENGINE = "unable to find an engine"  # cuDNN's, for want of memory or of a kernel
 _SHORT = 0.05  # share of a device's memory; less than this left is short
 _NO_PRIMITIVE = "could not create a primitive"  # oneDNN's whole text if it has no memory for a kernel's code
+_FROM_CUDA = ("CUDA error: ", "CUDA driver error: ", "Cuda failure ")  # of PyTorch, twice, and of NCCL
+_DEVICE_LOST = (  # in the words of cudaGetErrorString: each leaves a context in which nothing runs any more
+    "unspecified launch failure",
+    "unknown error",
+    "the launch timed out and was terminated",
+    "an illegal memory access was encountered",
+    "an illegal instruction was encountered",
+    "misaligned address",
+    "hardware stack error",
+    "invalid program counter",
+    "uncorrectable ECC error encountered",
+    "uncorrectable NVLink error",
+    "a hardware error",
+    "no CUDA-capable device is detected",
+)
+_GPU_IS_LOST = "GPU is lost"  # NVML's
 _NO_GPU = ("CUDA", "NVIDIA", "'CPU' backend")
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
@@ -55,6 +71,17 @@ def _is_short_of_memory() -> bool:
     free, total = torch.cuda.mem_get_info()
     spare = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return bool(free + spare < _SHORT * total)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether an exception says that this process can't use its GPU any more, and another process may.
+
+    The GPU has failed, which the kernel's log tells as an Xid, or has ended the process's work on it. A device-side
+    assert ends that too, but is a check of the code's own, such as of a label: it would fail again.
+    """
+    text = str(error)
+    is_cuda = any(source in text for source in _FROM_CUDA) and any(part in text for part in _DEVICE_LOST)
+    return isinstance(error, RuntimeError) and (is_cuda or _GPU_IS_LOST in text)
 
 
 def wants_gpu(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
-from scalestudy.experiments.plan.timing_runs import DISTURBED, TIMING_RUNS, timed_steps, timing_kinds
+from scalestudy.experiments.plan.timing_runs import DISTURBED, TIMED_SECONDS, TIMING_RUNS, timed_steps, timing_kinds
 from scalestudy.experiments.spec.sections import OUTSIDE_STEP, Train, length_of, result_keys, step_workload_keys
 
 SLOWED = 1.5
@@ -69,6 +69,10 @@ class Span(NamedTuple):
         """Each bound times its own factor."""
         high = low if high is None else high
         return Span(self.low * low, self.middle * math.sqrt(low * high), self.high * high, self.timed)
+
+    def at_least(self, seconds: float) -> "Span":
+        """Each bound, or so many seconds if that is more."""
+        return Span(max(self.low, seconds), max(self.middle, seconds), max(self.high, seconds), self.timed)
 
     def plus(self, other: "Span") -> "Span":
         """Both, one after the other."""
@@ -315,7 +319,11 @@ def _of_factorised(plan: Plan, timings: Timings, timing_runs: int) -> Estimate:
     longest = max((trial.evaluations for trial in trainings), default=0)
     whole = _with_share(trained, candidates, share=count / max(candidates.trials, 1))
     kinds = [at_size(trial, size) for trial in timing_kinds(trainings) for size in plan.factorised.sizes] * timing_runs
-    timed = [(timings.step(trial) or NO_TIME).times(timed_steps(trial)) for trial in kinds]
+    steps = [timings.step(trial) for trial in kinds]
+    timed = [
+        NO_TIME if step is None else step.times(timed_steps(trial)).at_least(TIMED_SECONDS)
+        for step, trial in zip(steps, kinds, strict=True)
+    ]
     on_gpus = [span.times(trial.num_gpus) for span, trial in zip(timed, kinds, strict=True)]
     return replace(
         whole,

@@ -21,7 +21,9 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 TIMING_RUNS = 2
 """Timing runs of each kind of step."""
 TIMED_STEPS = 60
-"""Steps of a timing run after its warm-up."""
+"""Least steps of a timing run after its warm-up."""
+TIMED_SECONDS = 2.0
+"""Least seconds of these steps: sixty of a small model take a GPU some milliseconds."""
 LEAST_WARM_UP = 5
 """Least steps of its warm-up, even if the spec's trials have fewer: such a run has no other warm-up."""
 TIMED = ("finished", "at_target", "stopped")
@@ -68,6 +70,7 @@ def timing_trials(
             "checkpoint_every": 0,
         }
         hashed = {key: value for key, value in train.items() if key not in NO_TIME}
+        train["min_seconds"] = TIMED_SECONDS  # not hashed: the runs of earlier versions had no such key
         for size in factorised.sizes if factorised else (first.num_gpus,):
             params = {**first.params, "num_gpus": size}
             for number, timings in enumerate(rounds):

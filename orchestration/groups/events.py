@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.pulse import Activity
 from scalestudy.training.records import EpochRecord
 
@@ -23,8 +24,9 @@ TrainingStatus = Literal["finished", "at_target", "stopped", "diverged"]
 """How a training can end that no fault has broken."""
 WITH_MODEL = ("finished", "at_target")
 """Statuses of trials that have come to their own end. The best one's model is kept."""
-FaultKind = Literal["exception", "out_of_memory", "collective", "storage"]
-"""What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails."""
+FaultKind = Literal["exception", "out_of_memory", "collective", "storage", "device_lost"]
+"""What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails, a
+GPU that fails."""
 Beginning = Literal["started", "resumed", "extended"]
 """How a run of a study begins: anew, after an interruption, or with more trials than before."""
 STUDY_STOPPED = "stopped"
@@ -173,7 +175,8 @@ class Retried:
 class Ended:
     """A trial's last event: everything that its line of trials.jsonl says beyond the plan.
 
-    Times in seconds; started_at and ended_at as `utc_text`. details: what training picked by itself, plain data.
+    Times in seconds; started_at and ended_at as `utc_text`. details: what training picked by itself, plain data. gpus:
+    of the ranks that had one, in the last attempt.
     """
 
     status: Status
@@ -186,6 +189,7 @@ class Ended:
     world: World = World()
     flags: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    gpus: tuple[GpuState, ...] = ()
     failures: tuple[Failure, ...] = ()
     epochs: tuple[EpochRecord, ...] = ()
     error: TrialError | None = None
@@ -209,6 +213,7 @@ class Ended:
             world=World.from_plain(facts["world"]),
             flags=tuple(facts["flags"]),
             details=dict(facts.get("details") or {}),
+            gpus=tuple(GpuState.from_plain(gpu) for gpu in facts.get("gpus") or ()),
             failures=tuple(Failure(**failure) for failure in facts.get("failures") or ()),
             epochs=tuple(EpochRecord.from_dict(epoch) for epoch in facts["epochs"]),
             error=None if facts["error"] is None else TrialError(**facts["error"]),
@@ -227,6 +232,7 @@ class Ended:
             "world": self.world.to_plain(),
             "flags": list(self.flags),
             **({"details": dict(self.details)} if self.details else {}),
+            **({"gpus": [gpu.to_plain() for gpu in self.gpus]} if self.gpus else {}),
             **({"failures": [asdict(failure) for failure in self.failures]} if self.failures else {}),
             "epochs": [epoch.to_dict() for epoch in self.epochs],
             "error": None if self.error is None else self.error.to_plain(),
@@ -469,7 +475,7 @@ class TrainingEnded:
     """Rank 0's last word on a training that no fault has broken.
 
     score: the last epoch's metric, turned so that more is better; None where it is not finite. lost_seconds: training
-    time of the epoch that was broken off. message: where and how it diverged. details: as in `Ended`.
+    time of the epoch that was broken off. message: where and how it diverged. details, gpus: as in `Ended`.
     """
 
     status: TrainingStatus
@@ -477,6 +483,7 @@ class TrainingEnded:
     lost_seconds: float
     message: str | None
     details: Mapping[str, Any] = field(default_factory=dict)
+    gpus: tuple[GpuState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Literal
 from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
-from scalestudy.training.exceptions import StoreError, is_lost_peer, is_out_of_memory
+from scalestudy.training.exceptions import StoreError, is_device_lost, is_lost_peer, is_out_of_memory
 
 Cause = Literal[
     "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
@@ -33,6 +33,7 @@ CAUSE_TEXT: Mapping[str, str] = {
     "preempted": "a node is about to be removed, and the trial's workers have left it",
     "tune_trial": "the Tune process that follows the trial died",
     "storage": "the storage of the checkpoints failed",
+    "device_lost": "the GPU of a worker failed",
     "time_limit": "the trial ran longer than limits.trial_minutes",
 }
 MESSAGE_LIMIT = 2_000
@@ -76,6 +77,8 @@ def classify(error: BaseException) -> FaultKind:
         return "out_of_memory"
     if isinstance(error, StoreError | UnreachableError):  # the latter is what `open_byte_store` raises
         return "storage"
+    if is_device_lost(error):  # before the next: NCCL tells it of this rank's GPU too
+        return "device_lost"
     if is_lost_peer(error):
         return "collective"
     return "exception"
@@ -123,8 +126,9 @@ def judge(
             error = TrialError(kind=kind, message=told, rank=first.rank, traceback=first.traceback)
             return Verdict(status="failed" if kind == "exception" else "out_of_memory", error=error)
     reason: str = "worker_lost" if cause == "reported" else cause
-    if any(report.kind == "storage" for report in reports.values()):
-        reason = "storage"
+    for kind in ("device_lost", "storage"):
+        if any(report.kind == kind for report in reports.values()):
+            reason = kind
     said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
     message = with_logs(f"{told or CAUSE_TEXT[reason]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
     error = TrialError(kind=reason, message=message)

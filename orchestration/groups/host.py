@@ -26,6 +26,7 @@ from scalestudy.orchestration.groups.ray_train import (
     ProcessGroupConfig,
 )
 from scalestudy.orchestration.groups.worker import WorkerSettings, serve
+from scalestudy.training.exceptions import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -245,11 +246,19 @@ class GroupHost:
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
-            error = " ".join(f"{type(failure).__name__}: {failure}".split())
+            error = reason_of(failure)
             not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
+
+
+def reason_of(failure: Exception) -> str:
+    """Why a `fit()` has ended, in one line: the mistake that a worker has met as it joined, else all that Ray says."""
+    cause = getattr(getattr(failure, "controller_failure", None), "cause", None)
+    if isinstance(cause, InputError):
+        return str(cause)
+    return " ".join(f"{type(failure).__name__}: {failure}".split())
 
 
 def room_beside_others(

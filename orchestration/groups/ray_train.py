@@ -8,6 +8,7 @@ cores.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from scalestudy.orchestration.groups.failures import Cause, Loss, describe, killed_by_kernel
+from scalestudy.training.backend import Gpu, backend_of
+from scalestudy.training.exceptions import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -109,7 +112,7 @@ class ProcessGroupConfig(BackendConfig):
     """How the workers of a group find each other.
 
     Attributes:
-        backend: `gloo` for CPU workers, `nccl` for GPU workers, unless two of them share a GPU.
+        backend: `gloo` for CPU workers, `nccl` for GPU workers; where two of these share a GPU they get `gloo`.
         timeout_seconds: longest time that a collective waits for a peer.
     """
 
@@ -124,10 +127,18 @@ class ProcessGroupConfig(BackendConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where Ray has put a worker. gpus: Ray's names of its GPUs, on that node."""
+    """Where Ray has put a worker. host: its machine's name. gpu: None on a CPU.
 
-    node: str
-    gpus: tuple[str, ...] = ()
+    Ray's own names don't tell machines and GPUs apart: two raylets may run on one machine, and count the same GPUs.
+    """
+
+    host: str
+    gpu: Gpu | None = None
+
+    @property
+    def gpu_names(self) -> set[str]:
+        """Names of its GPU; two seats have one in common if NCCL would call it the same."""
+        return set() if self.gpu is None else {self.gpu.uuid, f"{self.host} {self.gpu.pci}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,24 +152,33 @@ class Life:
     seats: tuple[Seat, ...]
 
     def neighbours(self, rank: int) -> int:
-        """How many of the workers are on this rank's node, with itself."""
-        return sum(seat.node == self.seats[rank].node for seat in self.seats)
+        """How many of the workers are on this rank's machine, with itself."""
+        return sum(seat.host == self.seats[rank].host for seat in self.seats)
 
 
 def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
-    """The backend of a group whose workers sit there. NCCL refuses two ranks on one GPU, so these get gloo."""
-    taken = [(seat.node, gpu) for seat in seats for gpu in seat.gpus]
-    return "gloo" if len(set(taken)) < len(taken) else wanted
+    """The backend of a group whose workers sit there: NCCL only where each has a GPU of its own."""
+    return wanted if wanted == "gloo" else backend_of([seat.gpu_names for seat in seats])
 
 
 def cuda_index(gpus: Sequence[str], visible: str | None) -> int:
     """The number, among the devices that PyTorch sees, of the first GPU that Ray has given to a worker.
 
-    visible: CUDA_VISIBLE_DEVICES. Ray sets it to the worker's own, but can be told to leave it as it is.
+    gpus: Ray's names: numbers or, where its node was started with others, `GPU-…` or `MIG-…`. visible:
+    CUDA_VISIBLE_DEVICES. Ray sets it to the worker's own, but can be told to leave it as it is. Raises InputError if it
+    hides the GPU.
     """
     if not gpus:
         return 0
-    return visible.split(",").index(gpus[0]) if visible else int(gpus[0])
+    listed = [name.strip() for name in visible.split(",")] if visible else []
+    if gpus[0] in listed:
+        return listed.index(gpus[0])
+    if not listed and gpus[0].isdecimal():
+        return int(gpus[0])
+    raise InputError(
+        f"CUDA_VISIBLE_DEVICES: {visible!r} does not name the GPU {gpus[0]} that Ray has given to this worker",
+        "start Ray's nodes with it, and set it nowhere else",
+    )
 
 
 class ProcessGroupBackend(Backend):
@@ -170,7 +190,8 @@ class ProcessGroupBackend(Backend):
 
         size = len(worker_group)
         address, port = worker_group.execute_single(0, rendezvous)
-        seats = ray.get([worker_group.execute_single_async(rank, own_seat) for rank in range(size)])
+        on_gpu = backend_config.backend == "nccl"
+        seats = ray.get([worker_group.execute_single_async(rank, own_seat, on_gpu) for rank in range(size)])
         _INCARNATION["id"] = uuid.uuid4().hex
         life = Life(incarnation=incarnation(), address=address, port=port, seats=tuple(seats))
         ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
@@ -181,8 +202,6 @@ class ProcessGroupBackend(Backend):
 
 def rendezvous() -> tuple[str, int]:
     """Runs on rank 0: its address and a port that is free now."""
-    import socket
-
     import ray
 
     address = ray.util.get_node_ip_address()
@@ -192,29 +211,36 @@ def rendezvous() -> tuple[str, int]:
         return address, probe.getsockname()[1]
 
 
-def own_seat() -> Seat:
-    """Runs on every worker."""
-    import ray
+def own_seat(on_gpu: bool) -> Seat:
+    """Runs on every worker. Raises InputError for a GPU that can't be used."""
+    if not on_gpu:
+        return Seat(host=socket.gethostname())
+    from scalestudy.training.device import gpu_of
 
-    context = ray.get_runtime_context()
-    return Seat(node=context.get_node_id(), gpus=tuple(context.get_accelerator_ids().get("GPU", ())))
+    return Seat(host=socket.gethostname(), gpu=gpu_of(own_device("cuda")))
 
 
 def own_device(kind: str) -> torch.device:
-    """This worker's device, of the kind `cpu` or `cuda`; a GPU is PyTorch's current one from then on."""
+    """This worker's device, of the kind `cpu` or `cuda`; a GPU is PyTorch's current one in this thread from then on.
+
+    Raises InputError for a GPU that can't be used.
+    """
     import torch
 
     if kind == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", cuda_index(own_seat().gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
-    torch.cuda.set_device(device)
-    return device
+    import ray
+
+    from scalestudy.training.device import cuda_device
+
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+    return cuda_device(cuda_index(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
     """Runs on every worker: notes the incarnation and joins the process group.
 
-    The data's loaders learn from LOCAL_WORLD_SIZE, as from torchrun, with how many workers they share the node. In a
+    The data's loaders learn from LOCAL_WORLD_SIZE, as from torchrun, with how many workers they share the machine. In a
     cluster that is on the loopback interface alone, so are gloo's connections.
     """
     _INCARNATION["id"] = life.incarnation
@@ -231,6 +257,6 @@ def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
             size,
             store=store_at(life.address, life.port, rank, size, config.timeout_seconds),
             backend=backend,
-            device=own_device("cuda") if backend == "nccl" else None,
+            device=own_device("cuda") if backend == "nccl" else None,  # in this thread; `serve` has another
             timeout_seconds=config.timeout_seconds,
         )

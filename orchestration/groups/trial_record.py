@@ -28,6 +28,7 @@ from scalestudy.orchestration.groups.events import (
     TrialEvent,
     World,
 )
+from scalestudy.training.gpu_state import GpuState, flags_of
 from scalestudy.training.records import EpochRecord, utc_text
 
 WARM_UP_INCLUDED = "warm_up_included"
@@ -62,6 +63,7 @@ class TrialRecord:
     startup_seconds: float | None = None  # from the engine's beginning with it to the first step
     lost_seconds: float = 0.0  # training time of the epoch in which it diverged, which has no record
     details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
+    gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, as the training ended
     ended: Ended | None = None
 
     def is_news(self, event: TrialEvent) -> bool:
@@ -133,7 +135,8 @@ class TrialRecord:
         """Takes rank 0's last word on the attempt that ends the trial."""
         if post.status == "diverged":
             self.lost_seconds = post.lost_seconds
-        self.details = dict(post.details)
+        self.details, self.gpus = dict(post.details), post.gpus
+        self.flags |= flags_of(post.gpus)
 
     def cut(self, error: TrialError) -> None:
         """The engine that ran the trial has ended; a later one goes on with it."""
@@ -168,6 +171,7 @@ class TrialRecord:
             world=self.world,
             flags=tuple(sorted(self.flags | ({WARM_UP_INCLUDED} if warm_up_alone else set()))),
             details=dict(self.details),
+            gpus=self.gpus,
             failures=tuple(self.failures),
             epochs=tuple(self.epochs[number] for number in sorted(self.epochs)),
             error=error,

@@ -34,6 +34,7 @@ from scalestudy.training.pulse import Pulse
 
 if TYPE_CHECKING:
     from scalestudy.training.distributed import Worker
+    from scalestudy.training.gpu_state import GpuState
     from scalestudy.training.loop.hooks import Hook
     from scalestudy.training.loop.train import TrainResult
     from scalestudy.training.loop.trial import Trial
@@ -119,6 +120,7 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
     """Trains one trial and reports it; an exception is reported and raised again."""
     from scalestudy.orchestration.storage.byte_store import open_byte_store
     from scalestudy.training.checkpoint.hook import Checkpoints
+    from scalestudy.training.loop.gpu_watch import GpuWatch
     from scalestudy.training.loop.noise_scale import NoiseScale
     from scalestudy.training.loop.train import train
 
@@ -132,7 +134,9 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
             store = open_byte_store(place.store)
             checkpoints = Checkpoints(store, every_epochs=place.every_epochs, preemptible=True, say=logger.warning)
         choices = checkpoints.find(order.config, worker) if checkpoints else None
-        hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale()]
+        watch = GpuWatch()
+        on_gpu = [watch] if worker.device.type == "cuda" else []  # the same on all ranks
+        hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale(), *on_gpu]
         if order.stop_at is not None:
             hooks.append(target_hook(order.stop_at, order.metric_mode))
         if worker.rank == 0:
@@ -142,7 +146,7 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
         if worker.rank == 0:
             with pulse.during("checkpointing"):
                 save_if_best(given, result)
-            client.wait_for(client.send_in_order(given.sequence, last_post(given, result)))
+            client.wait_for(client.send_in_order(given.sequence, last_post(given, result, watch.states)))
     except Exception as error:
         client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
         raise
@@ -155,6 +159,8 @@ def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> Ra
     kind, message = classify(error), describe(error)
     if kind == "collective":  # says only that another rank is gone
         return RankFailed(kind=kind, message=message)
+    if kind == "device_lost":
+        message = message.partition("\n")[0]  # the rest is PyTorch's advice on how to debug a kernel
     text = without_secrets("".join(traceback.format_exception(error)))
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     failed = RankFailed(kind=kind, message=message, traceback=text[-LONGEST_TRACEBACK:])
@@ -225,8 +231,8 @@ def target_hook(target: float, mode: Mode) -> Any:
     return StopAtTarget()
 
 
-def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
-    """Rank 0's last word on a training that no exception has broken."""
+def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] = ()) -> WorkerPost:
+    """Rank 0's last word on a training that no exception has broken. gpus: of all ranks, at its end."""
     if result.status == "left":
         return Left(message=result.message or "")
     for name, value in result.details.items():  # a strategy of the user's may have given them
@@ -243,6 +249,7 @@ def last_post(given: NextTrial, result: TrainResult) -> WorkerPost:
         lost_seconds=result.train_seconds - recorded,
         message=result.message,
         details=dict(result.details),
+        gpus=gpus,
     )
 
 

@@ -20,6 +20,7 @@ def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
         **{key: trial.workload[key] for key in WORKLOAD_KEYS if key in trial.workload},  # 0.2 lacked the last two
         **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
         "max_steps": trial.train.get("max_steps"),  # of a timing run
+        "min_seconds": trial.train.get("min_seconds", 0.0),  # likewise
         "data_root": str(data_root),
         "batch_size": trial.batch_size,
         "learning_rate": trial.learning_rate,

@@ -71,9 +71,11 @@ def test_every_cell_is_timed_twice_by_itself(timed):
         assert apart or run is other
 
 
-def test_a_timing_run_makes_its_steps_and_no_evaluation(timed):
+def test_a_timing_run_makes_its_steps_of_two_seconds_at_least_and_no_evaluation(timed):
     for run in lines_of(timed, "timing"):
-        assert [epoch["steps"] for epoch in run["epochs"]] == [23, 23, STEPS - 46]
+        assert [epoch["steps"] for epoch in run["epochs"][:3]] == [23, 23, STEPS - 46]
+        assert run["train_seconds"] >= 2
+        assert len(run["epochs"]) <= 6
         for epoch in run["epochs"]:
             assert (epoch["test_accuracy"], epoch["test_loss"], epoch["eval_seconds"]) == (None, None, None)
             assert epoch["train_loss"] is not None
@@ -87,7 +89,7 @@ def test_its_figures_are_the_study_s(timed):
     assert timed.summary["timing_runs"] == {"runs": 4, "used": 4}
     for row in timed.summary["cells"]:
         runs = [each for each in lines_of(timed, "timing") if each["params"]["num_gpus"] == row["params"]["num_gpus"]]
-        # of three epochs the first is left out
+        # of three epochs or more the first is left out
         rates = [epoch["samples_per_second"] for run in runs for epoch in run["epochs"][1:]]
         assert min(rates) <= row["samples_per_second"]["value"] <= max(rates)
         assert (row["timed_apart"], row["flags"]) == (True, [])

@@ -195,6 +195,8 @@ class FakeRayTrain:
             return  # the first collective waits for the others
         if fate in ("exception", "out_of_memory") and worker.rank == last_rank:
             await self.fail(worker, "exception" if fate == "exception" else "out_of_memory", f"ValueError: {fate}")
+        elif fate == "loses_its_gpu" and given.attempt == 1 and worker.rank == last_rank:
+            await self.fail(worker, "device_lost", "AcceleratorError: CUDA error: unspecified launch failure")
         elif worker.rank == 0:
             await self._lead(worker, key, fate)
         elif self.progress.get(key, 0) > self.epochs + 1:

@@ -125,7 +125,7 @@ class RatePlan:
                 return self.peak * (progress + 1) / self.warm_up
             return self.first + (self.peak - self.first) * progress / self.warm_up
         since, steps = progress - self.warm_up, max(self.steps - self.warm_up, 1)
-        return self.peak * self.schedule(since, steps)
+        return self.peak * self.schedule(min(since, steps), steps)  # a training that is timed may go on beyond its end
 
 
 class LearningRate:

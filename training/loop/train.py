@@ -83,7 +83,8 @@ def train(
 ) -> TrainResult:
     """Train the config's model to the end of its budget on this worker's shards. Call it on all ranks of the group.
 
-    With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed.
+    With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed; it
+    goes on until `config.min_seconds` are.
 
     `on_epoch` is called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
     what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
@@ -119,6 +120,7 @@ def train(
                 record = _finish_period(trial, done, hooks)
                 report(record)
                 _call(hooks, "epoch_ends", trial, record)
+                trial.prolong()
                 status = "left" if trial.preempted else "finished"
 
     epochs, steps = divmod(trial.made, trial.steps)

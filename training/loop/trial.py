@@ -153,12 +153,13 @@ class Trial:
 
     def shards(self, step: int = 0) -> Generator[Tree]:
         """This worker's batch, on its device, for each of the training's steps from `step` on. Close it at the end."""
-        if self.is_stream:
-            plan, steps = self.plans[0], range(step, self.budget.steps)
-            with closing(self.data.stream_shards(plan.first, plan.shard, plan.batch, steps)) as batches:
-                yield from batches
-            return
-        while step < self.budget.steps:
+        while step < self.budget.steps:  # which `prolong` may raise meanwhile
+            if self.is_stream:
+                plan, steps = self.plans[0], range(step, self.budget.steps)
+                with closing(self.data.stream_shards(plan.first, plan.shard, plan.batch, steps)) as batches:
+                    yield from batches
+                step = steps.stop
+                continue
             epoch, first = divmod(step, self.steps)
             plans = self.plans[first : first + self.budget.steps - step]
             order = epoch_order(self.samples, self.config.seed, epoch + 1)
@@ -166,6 +167,18 @@ class Trial:
             with closing(self.data.shards(order, bounds, epoch + 1)) as batches:
                 yield from batches
             step += len(plans)
+
+    def prolong(self) -> None:
+        """Plan further steps, in a period of their own, if all are made and too few seconds of them were timed.
+
+        All ranks plan the same. The first of these steps are cold: their data are read anew.
+        """
+        config, records = self.config, self.progress.records
+        if self.period_steps or not config.min_seconds:
+            return
+        if further := self.budget.further_steps(records, config.warm_up_steps, config.min_seconds):
+            self.budget = self.budget.with_more(further)
+            self.progress.began_at = self.made
 
     def factor(self) -> float:
         """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""

@@ -168,7 +168,8 @@ def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict
 
 def unsteady(case: Case) -> Verdict | None:
     """Runs of the same steps scatter by more than 20 %, over all places that no flag explains."""
-    scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if "shared_node" not in row["flags"]}
+    explained = {"shared_node", "shared_gpu", "throttled"}
+    scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if not explained & set(row["flags"])}
     pooled = Scatter.pooled(scatters.values())
     if pooled is None or pooled.least(SURE) <= UNSTEADINESS:
         return None

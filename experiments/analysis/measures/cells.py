@@ -47,7 +47,7 @@ from scalestudy.experiments.plan.plan import Plan, cell_of, label
 from scalestudy.experiments.plan.timing_runs import DISTURBED, step_key
 from scalestudy.experiments.spec.search_space import Factorised
 
-OF_TIMINGS = frozenset({"shared_node", "warm_up_included"})
+OF_TIMINGS = frozenset({"shared_node", "warm_up_included", "throttled", "shared_gpu"})
 """Flags that concern only a trial's timings."""
 WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
@@ -57,6 +57,8 @@ FLAG_WORDS: Mapping[str, str] = {
     "shared_node": "other work ran on the same node",
     "resumed": "resumed from a checkpoint",
     "warm_up_included": "too few steps to leave the warm-up out",
+    "throttled": "heat or too little power held a GPU's clocks down",
+    "shared_gpu": "other processes computed on a GPU",
 }
 USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 

@@ -6,10 +6,10 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import Summary, present
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text
+from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMED_STEPS, TIMING_RUNS
 
 ENOUGH_SIZES, ENOUGH_BATCHES, ENOUGH_RATES = 4, 3, 3
 """Distinct values that the laws of scaling, of batch sizes and of rates need."""
-TIMED_STEPS, TIMED_RUNS = 60, 2
 ORDINALS = {2: "a second", 3: "a third"}
 
 
@@ -52,7 +52,7 @@ def _sizes(summary: Summary) -> Wanted | None:
     if phases is None or not present(phases):
         return f"time {named} workers", None
     step = sum(phases[name] for name in phases if isinstance(phases[name], float))
-    return f"time {named} workers", step * TIMED_STEPS * TIMED_RUNS * len(more)
+    return f"time {named} workers", max(step * TIMED_STEPS, TIMED_SECONDS) * TIMING_RUNS * len(more)
 
 
 def _training_seconds(summary: Summary) -> float | None:

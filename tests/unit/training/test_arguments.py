@@ -50,6 +50,7 @@ APART = {
     "eval_every": {"epochs": None, "steps": 50, "eval_every": {"steps": 5}},
     "warmup_steps": {"warmup_steps": 5},
     "task": {"task": "my_task:Task", "metric": "f1"},
+    "min_seconds": {"max_steps": 60, "min_seconds": 2.5},
 }
 """Keys that don't go with some of the others."""
 

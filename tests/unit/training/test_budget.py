@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import KnobError, TrainConfig
+from scalestudy.training.records import EpochRecord
+from tests.support.epochs import epoch_of
 from tests.support.training.helpers import make_config
 
 STEPS_PER_EPOCH = 8
@@ -45,6 +49,65 @@ def test_a_budget(keys: dict[str, Any], steps: int, every: int, evaluations: int
 def test_the_steps_of_each_period(most: int | None, made: list[int]) -> None:
     budget = Budget(steps=24, every=8).cut(most)
     assert [budget.steps_of(period) for period in (1, 2, 3)] == made
+
+
+def test_further_steps_are_periods_of_their_own_after_the_others() -> None:
+    budget = Budget(steps=20, every=8).with_more(100).with_more(7)
+    assert (budget.steps, budget.planned) == (127, 20)
+    assert [budget.steps_of(period) for period in range(1, 8)] == [8, 8, 4, 100, 7, 0, 0]
+    assert [budget.begin(period) for period in range(1, 8)] == [0, 8, 16, 20, 120, 127, 127]
+
+
+@given(st.integers(1, 300), st.fractions(1, 60), st.lists(st.integers(1, 500), max_size=3))
+def test_further_steps_change_no_period_before_them(steps: int, every: Fraction, more: list[int]) -> None:
+    before = budget = Budget(steps=steps, every=every)
+    for further in more:
+        budget = budget.with_more(further)
+    periods = math.ceil(steps / every)
+    assert [budget.begin(period) for period in range(1, periods + 2)] == [
+        before.begin(period) for period in range(1, periods + 2)
+    ]
+    made = [budget.steps_of(period) for period in range(periods + 1, periods + len(more) + 2)]
+    assert made == [*more, 0]
+
+
+def period_of(steps: int, step_seconds: float | None) -> EpochRecord:
+    """A period's record; None: too few of its steps were timed."""
+    rate = None if step_seconds is None else 32 / step_seconds
+    return epoch_of(1, steps=steps, samples=32 * steps, samples_per_second=rate)
+
+
+def test_timed_seconds_leave_out_each_warm_up() -> None:
+    """Warm-ups of 5: periods of 8, 8, 4, then 100 and 7. Timed: 3 · 0.5 + 8 · 0.1 + 4 · 0.1 + 95 · 0.01 + 0 s."""
+    budget = Budget(steps=20, every=8).with_more(100).with_more(7)
+    records = [period_of(8, 0.5), period_of(8, 0.1), period_of(4, 0.1), period_of(100, 0.01), period_of(7, None)]
+    assert budget.timed_seconds(records, 5) == pytest.approx(3 * 0.5 + 8 * 0.1 + 4 * 0.1 + 95 * 0.01)
+    assert budget.timed_seconds(records[:1], 5) == pytest.approx(1.5)
+
+
+def test_a_timed_training_gets_the_steps_that_it_lacks() -> None:
+    """65 steps, 5 of them warm-up: 60 of 1 ms are 0.06 s; 1.94 s are 1,940 steps, 5 % more of them, and a warm-up."""
+    budget = Budget(steps=65, every=100)
+    assert budget.further_steps([period_of(65, 0.001)], 5, 2.0) == 5 + 2_037
+    assert budget.further_steps([period_of(65, 0.04)], 5, 2.0) == 0  # 60 steps of 40 ms are 2.4 s
+    assert budget.further_steps([period_of(65, 0.033)], 5, 2.0) == 5 + 10  # 1.98 s: one step more would have no rate
+    assert budget.further_steps([period_of(65, 0.001)], 5, 0.0) == 0
+
+
+def test_further_steps_that_were_faster_are_followed_by_more() -> None:
+    budget = Budget(steps=65, every=100).with_more(2_042)
+    records = [period_of(65, 0.001), period_of(2_042, 0.0005)]  # 0.06 + 1.0185 s
+    assert budget.further_steps(records, 5, 2.0) == 5 + math.ceil(1.05 * 0.9215 / 0.0005)
+
+
+def test_further_steps_are_bounded() -> None:
+    """Also where a clock has jumped, or no step was timed."""
+    budget = Budget(steps=65, every=100)
+    assert budget.further_steps([period_of(65, 1e-12)], 5, 2.0) == 65_000
+    assert budget.further_steps([period_of(65, None)], 5, 2.0) == 0
+    for _ in range(3):
+        budget = budget.with_more(10)
+    assert budget.further_steps([period_of(65, 0.001), *[period_of(10, 0.001)] * 3], 5, 2.0) == 0
 
 
 @given(st.integers(1, 500), st.integers(1, 60))

@@ -133,6 +133,20 @@ def test_without_memory_one_of_several_workers_fails(
     assert json.loads(capsys.readouterr().out)["status"] == "out_of_memory"
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_gpu_that_fails_is_told_in_one_line(
+    workers: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(*arguments: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nFor debugging consider CUDA_LAUNCH_BLOCKING=1")
+
+    monkeypatch.setattr(entry, "_train", train)
+    monkeypatch.setenv("WORLD_SIZE", workers)
+    assert main(ARGUMENTS) == 1
+    told = "rank 0 ends because its GPU failed: CUDA error: unspecified launch failure"
+    assert capsys.readouterr().err == f"python -m scalestudy.training: {told}\n"
+
+
 def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--learning-rate", "1e30"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -195,6 +209,7 @@ def test_a_rank_that_lacks_a_device_says_so(
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert main([*ARGUMENTS, "--device", "cuda"]) == 2
     assert "error on rank 1: device: no CUDA device 1 among 1; start fewer workers" in capsys.readouterr().err
@@ -222,4 +237,4 @@ def test_no_cuda_device_is_a_clear_refusal(capsys: pytest.CaptureFixture[str]) -
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
     assert main([*ARGUMENTS, "--device", "cuda"]) == 2
-    assert "no CUDA device 0 among 0" in capsys.readouterr().err
+    assert "error: device: CUDA does not work: " in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
         assert trial.workload == like.workload
         changed = {key: value for key, value in trial.train.items() if like.train.get(key) != value}
         epochs = {"epochs": 6} if trial.batch_size == 128 else {}  # 12 steps an epoch: 65 are in 6 of them
-        assert changed == {"max_steps": 65, "checkpoint_every": 0, **epochs}
+        assert changed == {"max_steps": 65, "min_seconds": 2.0, "checkpoint_every": 0, **epochs}
     slow, eager = (timings_of(TEXT.replace("epochs: 4", f"epochs: 4, warm_up_steps: {steps}"))[0] for steps in (40, 0))
     assert (slow.train["warm_up_steps"], slow.train["max_steps"]) == (40, 40 + TIMED_STEPS)
     assert (eager.train["warm_up_steps"], eager.train["max_steps"]) == (5, 5 + TIMED_STEPS)

@@ -33,6 +33,22 @@ class DistBackendError(RuntimeError):
     """As torch names its own."""
 
 
+DEVICE_LOST = (
+    "unspecified launch failure",  # Xid 13, 31, 43
+    "uncorrectable ECC error encountered",  # Xid 48, 94, 95
+    "uncorrectable NVLink error detected during the execution",  # Xid 74
+    "unknown error",  # Xid 79, the GPU has fallen off the bus
+    "the launch timed out and was terminated",
+    "an illegal memory access was encountered",
+    "an illegal instruction was encountered",
+    "misaligned address",
+    "hardware stack error",
+    "invalid program counter",
+    "Invalid access of peer GPU memory over nvlink or a hardware error",
+    "no CUDA-capable device is detected",
+)
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -50,6 +66,20 @@ class DistBackendError(RuntimeError):
         (RuntimeError("Broken pipe"), "collective"),
         (DistBackendError("timeout"), "collective"),
         (ValueError("gloo is a nice word"), "exception"),
+        (DistBackendError("NCCL error: remote process exited or there was a network error"), "collective"),
+        (RuntimeError("CUDA error: device-side assert triggered"), "exception"),  # a check in the user's own code
+        (RuntimeError("HTTP 500: unknown error"), "exception"),
+        (ValueError("CUDA error: unknown error"), "exception"),
+        *[
+            (RuntimeError(f"CUDA error: {text}\nCUDA kernel errors might be asynchronously reported"), "device_lost")
+            for text in DEVICE_LOST
+        ],
+        (RuntimeError("CUDA driver error: unspecified launch failure"), "device_lost"),
+        (
+            DistBackendError("NCCL error: unhandled cuda error. Cuda failure 719 'unspecified launch failure'"),
+            "device_lost",
+        ),
+        (RuntimeError("NVML: GPU is lost"), "device_lost"),
         (ConnectionResetError("Connection reset by peer"), "exception"),  # the user's own socket
     ],
 )
@@ -151,6 +181,18 @@ def test_what_lies_outside_a_trial_never_fails_it(said, cause):
     found = verdict(said, cause, allowed=0, node_lost=9, storage=9)
     assert (found.status, found.error.kind) == ("retry", "storage" if said else "node_lost")
     assert found.error.kind in OUTSIDE
+
+
+def test_a_gpu_that_failed_is_a_cause_of_its_own_with_a_budget():
+    said = reports(r0=("collective", "NCCL error"), r1=("device_lost", "CUDA error: unspecified launch failure"))
+    statuses = [verdict(said, allowed=2, worker_lost=9, device_lost=lost).status for lost in range(3)]
+    assert statuses == ["retry", "retry", "failed"]
+    found = verdict(said)
+    assert found.error.kind == "device_lost"
+    assert found.error.message.startswith(
+        "the GPU of a worker failed (attempt 1); rank 0: NCCL error; rank 1: CUDA error"
+    )
+    assert verdict(reports(r0=("device_lost", "m"), r1=("out_of_memory", "none left"))).status == "out_of_memory"
 
 
 def test_an_attempt_that_left_a_node_is_followed_by_another_and_says_how_far_it_was():

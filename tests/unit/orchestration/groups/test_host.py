@@ -6,12 +6,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from ray import cloudpickle
+from ray.exceptions import RayTaskError
+from ray.train.v2.api.exceptions import ControllerError
 
 from scalestudy.orchestration.cluster.sharing import WANTED as WISH
 from scalestudy.orchestration.cluster.sharing import Reservation
 from scalestudy.orchestration.groups import host
-from scalestudy.orchestration.groups.host import SAY_SECONDS, UNPLACED_SECONDS, GroupHost, GroupResources, waits_for
+from scalestudy.orchestration.groups.host import (
+    SAY_SECONDS,
+    UNPLACED_SECONDS,
+    GroupHost,
+    GroupResources,
+    reason_of,
+    waits_for,
+)
 from scalestudy.orchestration.groups.model import Wanted
+from scalestudy.training.exceptions import InputError
 from tests.support.model_cluster import SharedCluster
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
@@ -170,3 +181,13 @@ def test_a_wish_that_waits_stays_and_one_whose_room_is_used_is_dropped(monkeypat
     assert study.ended == ["t0"]
     assert study.said[0].startswith("waiting for room for 3 workers (10 s): other work on the cluster holds")
     assert not any(group.name == WISH for group in cluster.model.groups.values())
+
+
+def test_a_gpu_that_can_t_be_used_is_the_reason_of_a_group_that_did_not_start():
+    """As it comes from the worker, through the controller: pickled twice, with a traceback around its text."""
+    mistake = InputError("device: CUDA does not work: the driver is too old", "choose cpu")
+    raised = RayTaskError("join", "Traceback …", mistake).as_instanceof_cause()
+    failure = cloudpickle.loads(cloudpickle.dumps(ControllerError(raised)))
+    assert reason_of(failure) == "device: CUDA does not work: the driver is too old; choose cpu"
+    other = ControllerError(RuntimeError("no\nroom"))
+    assert reason_of(other) == "ControllerError: Training failed due to controller error: no room"

@@ -232,6 +232,13 @@ TABLE = [
         served=[1, 1, 1, 1],
     ),
     Row(
+        story="a GPU that fails costs an attempt, and the next one has workers of another life",
+        slots={"a": 2},
+        steps=[request(size=2, fate="loses_its_gpu"), request("t1", 2)],
+        ends={"t0": End(attempts=2, lost=((1, "device_lost"),)), "t1": FINISHED},
+        served=[1, 1, 2, 2],
+    ),
+    Row(
         story="out of memory is final and costs the group only",
         slots={"a": 2},
         steps=[request(size=2, fate="out_of_memory"), request("t1", 2)],

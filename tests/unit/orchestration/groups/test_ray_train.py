@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import os
+import socket
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from scalestudy.orchestration.groups.ray_train import Life, ProcessGroupConfig, Seat, backend_for, cuda_index, join
+from scalestudy.orchestration.groups import ray_train
+from scalestudy.orchestration.groups.ray_train import (
+    Life,
+    ProcessGroupConfig,
+    Seat,
+    backend_for,
+    cuda_index,
+    join,
+    own_seat,
+)
+from scalestudy.training.backend import Gpu
+from scalestudy.training.exceptions import InputError
+
+FIRST, SECOND = ("GPU-1", "0000:1b:00.0"), ("GPU-2", "0000:1c:00.0")
+SLICES = ("MIG-1", "0000:1b:00.0"), ("MIG-2", "0000:1b:00.0")
 
 
 @pytest.mark.parametrize(
     ("wanted", "seats", "backend"),
     [
-        ("nccl", [("a", "0"), ("a", "1")], "nccl"),
-        ("nccl", [("a", "0"), ("b", "0")], "nccl"),  # GPUs of two nodes have the same names
-        ("nccl", [("a", "0"), ("a", "0")], "gloo"),  # gpus_per_worker: 0.5
-        ("nccl", [("a", "0"), ("a", "1"), ("b", "0"), ("b", "0")], "gloo"),
-        ("nccl", [("a", "0", "1"), ("a", "2", "3")], "nccl"),
-        ("gloo", [("a",), ("a",)], "gloo"),
+        ("nccl", [("a", FIRST), ("a", SECOND)], "nccl"),
+        ("nccl", [("a", FIRST), ("b", ("GPU-3", FIRST[1]))], "nccl"),  # two machines with the same slots
+        ("nccl", [("a", FIRST), ("a", FIRST)], "gloo"),  # gpus_per_worker: 0.5, or two raylets on one machine
+        ("nccl", [("a", FIRST), ("b", FIRST)], "gloo"),  # the same in two containers, each with a host name of its own
+        ("nccl", [("a", SLICES[0]), ("a", SLICES[1])], "gloo"),
+        ("nccl", [("a", SLICES[0]), ("b", SLICES[1])], "nccl"),
+        ("gloo", [("a", None), ("a", None)], "gloo"),
     ],
 )
-def test_workers_that_share_a_gpu_get_gloo(wanted: str, seats: list[tuple[str, ...]], backend: str) -> None:
-    assert backend_for(wanted, [Seat(node=node, gpus=tuple(gpus)) for node, *gpus in seats]) == backend
+def test_workers_that_share_a_gpu_get_gloo(
+    wanted: str, seats: list[tuple[str, tuple[str, str] | None]], backend: str
+) -> None:
+    found = [Seat(host=host, gpu=Gpu(uuid=gpu[0], pci=gpu[1]) if gpu else None) for host, gpu in seats]
+    assert backend_for(wanted, found) == backend
 
 
 @pytest.mark.parametrize(
@@ -33,13 +54,31 @@ def test_workers_that_share_a_gpu_get_gloo(wanted: str, seats: list[tuple[str, .
         (["3"], "1,3,5", 1),
         (["2", "3"], "2,3", 0),
         ([], None, 0),
+        (["MIG-b"], "MIG-b", 0),
+        (["MIG-GPU-a/1/0"], "MIG-GPU-b/1/0, MIG-GPU-a/1/0", 1),
+        (["GPU-a"], "GPU-b,GPU-a", 1),
     ],
 )
 def test_a_worker_takes_its_own_of_the_visible_gpus(gpus: list[str], visible: str | None, index: int) -> None:
     assert cuda_index(gpus, visible) == index
 
 
-def test_neighbours_are_those_of_the_same_node() -> None:
+@pytest.mark.parametrize(("gpu", "visible"), [("3", "0,1"), ("MIG-b", "MIG-a"), ("MIG-b", None), ("GPU-a", "")])
+def test_a_gpu_that_is_hidden_is_named(gpu: str, visible: str | None) -> None:
+    with pytest.raises(InputError, match=f"CUDA_VISIBLE_DEVICES: .* does not name the GPU {gpu} that Ray has given"):
+        cuda_index([gpu], visible)
+
+
+def test_a_worker_s_seat_has_the_gpu_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = SimpleNamespace(uuid="GPU-1", pci_domain_id=0, pci_bus_id=27, pci_device_id=0)
+    monkeypatch.setattr(ray_train, "own_device", lambda kind: {"cuda": "cuda:1"}[kind])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: {"cuda:1": facts}[device])
+    host = socket.gethostname()
+    assert own_seat(on_gpu=True) == Seat(host=host, gpu=Gpu(uuid="GPU-1", pci="00000000:1b:00.0"))
+    assert own_seat(on_gpu=False) == Seat(host=host)
+
+
+def test_neighbours_are_those_of_the_same_machine() -> None:
     life = life_on("a", "b", "a")
     assert [life.neighbours(rank) for rank in range(3)] == [2, 1, 2]
 
@@ -51,6 +90,6 @@ def test_a_worker_s_loaders_learn_its_neighbours(monkeypatch: pytest.MonkeyPatch
     assert os.environ["LOCAL_WORLD_SIZE"] == "1"
 
 
-def life_on(*nodes: str) -> Life:
-    """A worker on each of these nodes."""
-    return Life(incarnation="", address="127.0.0.1", port=1, seats=tuple(Seat(node=node) for node in nodes))
+def life_on(*hosts: str) -> Life:
+    """A worker on each of these machines."""
+    return Life(incarnation="", address="127.0.0.1", port=1, seats=tuple(Seat(host=host) for host in hosts))

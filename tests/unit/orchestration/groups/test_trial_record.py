@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.groups.events import (
+    Ended,
     EpochDone,
     Failure,
     Lost,
@@ -22,6 +23,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.trial_record import TrialRecord, worker_flags
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.gpu_state import GpuState
 from tests.support.epochs import epoch_of
 
 ENDED = TrainingEnded(status="finished", score=0.5, lost_seconds=0.5, message=None)
@@ -92,6 +94,24 @@ def test_what_training_picked_by_itself_is_in_the_line():
     assert facts["details"] == {"fused": True}
     assert list(facts)[list(facts).index("flags") + 1] == "details"
     assert facts["train_seconds"] == 0.0  # no epoch was lost
+
+
+def test_what_the_gpus_did_is_in_the_line_and_flags_the_trial():
+    record = TrialRecord()
+    gpus = (GpuState(rank=0, sm_mhz=1200, reasons=("hw_thermal_slowdown",)), GpuState(rank=1, others=1))
+    record.training_ended(replace(ENDED, gpus=gpus))
+    ended = end(record)
+    assert ended.flags == ("shared_gpu", "throttled")
+    facts = json.loads(json.dumps(ended.to_facts(), allow_nan=False))
+    assert list(facts)[list(facts).index("flags") + 1] == "gpus"
+    assert (facts["gpus"][0]["sm_mhz"], facts["gpus"][0]["reasons"]) == (1200, ["hw_thermal_slowdown"])
+    assert Ended.from_facts(facts) == ended
+
+
+def test_without_gpus_the_line_says_nothing_of_them():
+    record = TrialRecord()
+    record.training_ended(ENDED)
+    assert "gpus" not in end(record).to_facts()
 
 
 def test_a_trial_that_never_got_workers_has_a_line_too():

@@ -23,6 +23,7 @@ from scalestudy.orchestration.groups.worker import (
 )
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
@@ -38,6 +39,12 @@ def result(**details):
 def test_the_last_word_has_what_training_chose():
     post = last_post(GIVEN, result(shards=[0.5, 0.5]))
     assert (post.status, post.lost_seconds, post.details) == ("finished", 1.5, {"shards": [0.5, 0.5]})
+
+
+def test_the_last_word_has_what_the_gpus_did():
+    gpus = (GpuState(rank=0, celsius=61),)
+    assert last_post(GIVEN, result(), gpus).gpus == gpus
+    assert last_post(GIVEN, result()).gpus == ()
 
 
 @pytest.mark.parametrize("value", [math.nan, {1, 2}, object()], ids=["nan", "set", "object"])
@@ -67,6 +74,13 @@ def test_a_traceback_is_told_and_written_without_secrets(tmp_path, monkeypatch):
     post.traceback.encode("utf-8")
     assert post.traceback in (tmp_path / "logs" / "t1-rank-1.log").read_text("utf-8")
     assert post.log == str(tmp_path / "logs" / "t1-rank-1.log")
+
+
+def test_of_a_gpu_that_failed_one_line_is_told(tmp_path):
+    """PyTorch adds how to debug a kernel."""
+    post = failed(tmp_path, RuntimeError("CUDA error: unknown error\nFor debugging consider CUDA_LAUNCH_BLOCKING=1"))
+    assert (post.kind, post.message) == ("device_lost", "RuntimeError: CUDA error: unknown error")
+    assert "For debugging" in post.traceback
 
 
 def test_of_a_long_traceback_the_end_is_told(tmp_path):

@@ -49,5 +49,5 @@ def test_the_training_loop_takes_a_timing_trial():
     spec, plan, trials = study_of(text, flags={"*": ["shared_node"]})
     for trial in timing_trials(spec, plan.trials, {each["trial_id"]: each for each in trials}):
         config = train_config(trial, "data")
-        assert (config.max_steps, config.warm_up_steps) == (STEPS, 5)
+        assert (config.max_steps, config.warm_up_steps, config.min_seconds) == (STEPS, 5, 2.0)
     assert all(train_config(trial, "data").max_steps is None for trial in plan.trials)

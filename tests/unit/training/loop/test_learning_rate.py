@@ -16,6 +16,7 @@ from scalestudy.training.config import TrainConfig
 from scalestudy.training.loop.learning_rate import (
     GainEstimator,
     LearningRate,
+    RatePlan,
     cosine_factor,
     gain,
     make_rate,
@@ -63,6 +64,12 @@ def test_a_line_and_a_schedule_of_ones_own() -> None:
     assert rates(16, warmup_epochs=1, schedule="linear") == rates(16, warmup_steps=4, schedule="linear")
     own = rates(16, warmup_steps=4, schedule="tests.unit.training.loop.test_learning_rate:halves")
     assert own == pytest.approx(warm + 6 * [0.1] + 6 * [0.05])
+
+
+def test_beyond_its_end_a_schedule_stays_where_it_ended() -> None:
+    """A training that is timed may go on; a line of one's own would fall below zero."""
+    plan = RatePlan(first=None, peak=0.5, warm_up=2, steps=10, schedule=lambda progress, steps: 1 - progress / steps)
+    assert [plan.at(progress) for progress in (2, 6, 10, 11, 1000)] == [0.5, 0.25, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from scalestudy.training.budget import Budget
 from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, start_trial
+from tests.support.epochs import epoch_of
+from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
+from tests.support.training.streams import stream_config
 
 HERE = "tests.unit.training.loop.test_trial"
 WORKLOADS = "tests.support.training.workloads"
@@ -223,3 +229,66 @@ def test_the_rate_of_each_update_is_the_plans() -> None:
     falling = [0.2, 0.2 * (2 + 2**0.5) / 4, 0.1, 0.2 * (2 - 2**0.5) / 4]
     assert rates.rates == pytest.approx([*rising, *falling])
     assert [record.learning_rate for record in result.records] == pytest.approx([rising[-1], falling[-1]])
+
+
+# --- a training that is timed goes on until enough seconds are --------------------------------------------------------
+
+EIGHT_STEPS = {"epochs": 5}  # 256 examples in batches of 32
+
+
+def records_of(worker: Worker, config: TrainConfig) -> list[dict[str, Any]]:
+    return [record.to_dict() for record in train(config, worker).records]
+
+
+def test_it_goes_on_until_enough_seconds_are_timed() -> None:
+    """In one more period, with a warm-up of its own; more periods if the steps have become faster."""
+    config = make_config(**EIGHT_STEPS, warm_up_steps=3, max_steps=19, min_seconds=0.4)
+    result = train(config, ALONE)
+    assert [record.steps for record in result.records[:3]] == [8, 8, 3]
+    assert 4 <= len(result.records) <= 6
+    budget = Budget(steps=19, every=8)
+    for record in result.records[3:]:
+        budget = budget.with_more(record.steps)
+    assert budget.timed_seconds(result.records, 3) >= 0.4
+    assert result.records[3].samples == 32 * result.records[3].steps
+    assert [record.epoch for record in result.records] == list(range(1, len(result.records) + 1))
+
+
+def test_further_steps_have_a_warm_up_of_their_own() -> None:
+    """Eight steps of 10 ms, five of them timed: 0.45 of 0.5 s are lacking."""
+    trial = start_trial(make_config(epochs=1, warm_up_steps=3, max_steps=8, min_seconds=0.5), ALONE)
+    trial.prolong()
+    assert (trial.budget.more, trial.progress.began_at) == ((), 0), "its planned steps come first"
+    trial.progress.records.append(epoch_of(1, steps=8, samples=256, samples_per_second=3200.0))
+    trial.progress.period = 2
+    trial.prolong()
+    assert (trial.budget.more, trial.progress.began_at) == ((51,), 8)  # 5 % more than 45 steps, and 3 to warm up
+
+
+def test_its_first_steps_are_those_without_more_seconds() -> None:
+    config = make_config(**EIGHT_STEPS, max_steps=16)
+    once, longer = (train(dataclasses.replace(config, min_seconds=seconds), ALONE) for seconds in (0.0, 0.2))
+    assert len(longer.records) > len(once.records)
+    assert [record.train_loss for record in longer.records[:2]] == [record.train_loss for record in once.records]
+
+
+@pytest.mark.parametrize("gradient_sync", ["ddp", "local_sgd"])
+def test_all_ranks_go_on_for_as_many_steps(ranks: GlooPool, gradient_sync: str) -> None:
+    config = make_config(**EIGHT_STEPS, max_steps=10, min_seconds=0.3, gradient_sync=gradient_sync)
+    first, second = ranks.run(2, records_of, config)
+    assert [record["steps"] for record in first] == [record["steps"] for record in second]
+    assert len(first) > 2
+    assert {record["replica_max_diff"] for record in first} == {0.0}
+
+
+@pytest.mark.parametrize("kind", ["drawing", "stateful"])
+def test_a_stream_goes_on_too(kind: str) -> None:
+    config = stream_config(kind, steps=12, eval_every={"steps": 12}, max_steps=12, min_seconds=0.1)
+    records = records_of(ALONE, config)
+    assert records[0]["steps"] == 12
+    assert sum(record["steps"] for record in records) > 24
+
+
+def test_seconds_need_steps() -> None:
+    with pytest.raises(ValueError, match=r"^min_seconds: 2\.0 needs max_steps"):
+        make_config(min_seconds=2.0)

@@ -21,7 +21,8 @@ def test_a_small_study_is_told_what_each_step_takes():
     training = 8 * law.epoch_seconds(row["num_gpus"], row["batch_size"])
     assert words.startswith("To learn more: time 4 and 8 workers, ")
     timed, batch, rate, seeds = words.removesuffix(".").split("; ")
-    assert timed.endswith(f", {2 * 2 * 60 * step:.3g} s") or "ms" in timed
+    assert 60 * step < 2
+    assert timed.endswith(", 8.00 s")  # two runs of two sizes, of two seconds each
     assert batch.startswith("a third batch size, ")
     assert rate.startswith("a third rate, ")
     assert seeds.startswith(f"4 more seeds of {row['label']}, ")

@@ -1,0 +1,111 @@
+"""What NVML tells of a GPU, what it does not, and which of it puts timings in doubt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalestudy.training.backend import Gpu
+from scalestudy.training.gpu_state import REASONS, GpuState, flags_of, others_on, read_gpu
+from tests.support.fake_nvml import PCI, FakeNvml, install
+
+GPU = Gpu(uuid="GPU-1", pci=PCI)
+VERSIONS = {"nccl": "2.27.7", "cudnn": "9.10.2"}
+THERMAL, POWER, IDLE = 0x20, 0x4, 0x1
+
+
+def test_every_fact_is_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=THERMAL | IDLE)
+    assert read_gpu(1, GPU, VERSIONS) == GpuState(
+        rank=1,
+        name="NVIDIA H200",
+        sm_mhz=1815,
+        sm_most_mhz=1980,
+        power_watts=412.3,
+        power_limit_watts=700.0,
+        power_default_watts=700.0,
+        celsius=61,
+        reasons=("gpu_idle", "sw_thermal_slowdown"),
+        processes=1,
+        others=None,
+        driver="570.86.15",
+        nccl="2.27.7",
+        cudnn="9.10.2",
+    )
+    assert fake.open == 0
+
+
+@pytest.mark.parametrize("name", sorted(FakeNvml().answers))
+def test_what_the_driver_does_not_tell_is_unknown_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    whole = read_gpu(0, GPU, VERSIONS).to_plain()
+    install(monkeypatch, **{name: None})
+    plain = read_gpu(0, GPU, VERSIONS).to_plain()
+    assert [plain[key] for key in whole if plain[key] != whole[key]] == [None]
+
+
+@pytest.mark.parametrize("what", ["no library", "no driver", "another machine's GPU"])
+def test_without_nvml_all_but_the_libraries_is_unknown(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = None
+    if what == "no library":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    else:
+        fake = install(monkeypatch)
+        driver = fake.answers["nvmlSystemGetDriverVersion"]
+        if what == "no driver":
+            monkeypatch.setattr(fake, "nvmlInit", lambda: fake.nvmlDeviceGetName("fails"), raising=False)
+            driver = None
+    gpu = Gpu(uuid="", pci="00000000:ff:00.0")
+    assert read_gpu(0, gpu, VERSIONS) == GpuState(rank=0, nccl="2.27.7", cudnn="9.10.2", driver=driver)
+
+
+STATE = GpuState(rank=0, reasons=(), power_limit_watts=700.0, power_default_watts=700.0, others=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags"),
+    [
+        ({}, set()),
+        ({"reasons": None, "others": None}, set()),
+        ({"reasons": ("gpu_idle", "applications_clocks_setting")}, set()),
+        ({"reasons": ("hw_slowdown",)}, {"throttled"}),
+        ({"reasons": ("sw_thermal_slowdown", "sw_power_cap")}, {"throttled"}),
+        ({"reasons": ("hw_power_brake_slowdown",)}, {"throttled"}),
+        ({"reasons": ("sw_power_cap",)}, set()),  # at its own limit, as every large model runs
+        ({"reasons": ("sw_power_cap",), "power_limit_watts": 450.0}, {"throttled"}),
+        ({"reasons": ("sw_power_cap",), "power_default_watts": None}, set()),
+        ({"power_limit_watts": 450.0}, set()),  # a limit that was not met
+        ({"others": 1}, {"shared_gpu"}),
+        ({"others": 1, "reasons": ("hw_thermal_slowdown",)}, {"throttled", "shared_gpu"}),
+    ],
+)
+def test_flags(facts: dict[str, Any], flags: set[str]) -> None:
+    assert flags_of([STATE, dataclasses.replace(STATE, **facts)]) == flags
+
+
+@pytest.mark.parametrize(
+    ("processes", "workers", "others"),
+    [(1, 1, 0), (3, 1, 2), (2, 2, 0), (0, 1, None), (None, 1, None)],  # a container may show no process at all
+)
+def test_other_processes_are_those_beyond_the_workers(processes: int | None, workers: int, others: int | None) -> None:
+    assert others_on(processes, workers) == others
+
+
+def test_what_was_once_seen_stays_seen() -> None:
+    hot = dataclasses.replace(STATE, reasons=("hw_slowdown",), others=1, celsius=90)
+    cool = dataclasses.replace(STATE, reasons=("gpu_idle",), others=None, celsius=50)
+    assert cool.after(hot) == dataclasses.replace(cool, reasons=("gpu_idle", "hw_slowdown"), others=1)
+    assert STATE.after(STATE) == STATE
+    unknown = GpuState(rank=0)
+    assert unknown.after(unknown) == unknown
+
+
+@given(st.builds(GpuState, rank=st.integers(0, 9), reasons=st.none() | st.just(tuple(REASONS.values()))))
+def test_a_state_comes_back_from_its_data(state: GpuState) -> None:
+    assert GpuState.from_plain({**json.loads(json.dumps(state.to_plain())), "newer": 1}) == state

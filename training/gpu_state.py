@@ -1,0 +1,146 @@
+"""What a GPU does while a training is timed, as its driver tells by NVML: clocks, heat, power, and who else is on it.
+
+It needs `nvidia-ml-py` (`scalestudy[gpu]`). Without it, or where the driver tells nothing, as of a part of a GPU, the
+facts are None. The driver of a study reads these records too, so this file loads no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from scalestudy.training.backend import Gpu
+
+REASONS: Mapping[int, str] = {
+    0x0000000000000001: "gpu_idle",
+    0x0000000000000002: "applications_clocks_setting",
+    0x0000000000000004: "sw_power_cap",
+    0x0000000000000008: "hw_slowdown",
+    0x0000000000000010: "sync_boost",
+    0x0000000000000020: "sw_thermal_slowdown",
+    0x0000000000000040: "hw_thermal_slowdown",
+    0x0000000000000080: "hw_power_brake_slowdown",
+    0x0000000000000100: "display_clock_setting",
+}
+"""NVML's bits of what holds the clocks below their maximum."""
+THROTTLED = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
+"""Reasons that are faults of the machine. A power cap is not, unless it was set below the GPU's own: at it every large
+model runs."""
+POWER_CAP = "sw_power_cap"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuState:
+    """One rank's GPU right after a training's last step. None: not known.
+
+    reasons: why the clocks were not higher, after any of its periods. processes: that compute on the GPU. others: of
+    them, those that are not workers of this training, most after any period. driver, nccl, cudnn: versions.
+    """
+
+    rank: int
+    name: str | None = None
+    sm_mhz: int | None = None
+    sm_most_mhz: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    power_default_watts: float | None = None
+    celsius: int | None = None
+    reasons: tuple[str, ...] | None = None
+    processes: int | None = None
+    others: int | None = None
+    driver: str | None = None
+    nccl: str | None = None
+    cudnn: str | None = None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The state behind `to_plain`'s data; keys of a newer version are left out."""
+        known: dict[str, Any] = {field.name: plain.get(field.name) for field in dataclasses.fields(cls)}
+        return cls(**{**known, "reasons": None if known["reasons"] is None else tuple(known["reasons"])})
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**dataclasses.asdict(self), "reasons": None if self.reasons is None else list(self.reasons)}
+
+    def after(self, earlier: GpuState) -> GpuState:
+        """This state with the reasons and the others of an earlier one."""
+        told = [each.reasons for each in (earlier, self) if each.reasons is not None]
+        reasons = tuple(name for name in REASONS.values() if any(name in each for each in told)) if told else None
+        others = [each.others for each in (earlier, self) if each.others is not None]
+        return dataclasses.replace(self, reasons=reasons, others=max(others, default=None))
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether heat, the power supply or a lowered limit of power holds the clocks down."""
+        reasons, limit, default = set(self.reasons or ()), self.power_limit_watts, self.power_default_watts
+        is_lowered = limit is not None and default is not None and limit < default
+        return bool(reasons & THROTTLED) or (is_lowered and POWER_CAP in reasons)
+
+
+def flags_of(states: Sequence[GpuState]) -> set[str]:
+    """What puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computes on one of the GPUs."""
+    throttled = {"throttled"} if any(state.is_throttled for state in states) else set()
+    return throttled | ({"shared_gpu"} if any(state.others for state in states) else set())
+
+
+def others_on(processes: int | None, workers: int) -> int | None:
+    """How many of the processes on a GPU are not among its workers; None where the driver does not show all of these.
+
+    They are told by their number: in a container a process's id is another than the driver's.
+    """
+    return None if processes is None or processes < workers else processes - workers
+
+
+def read_gpu(rank: int, gpu: Gpu, versions: Mapping[str, str | None]) -> GpuState:
+    """Ask NVML about a GPU; of a MIG slice, about the whole GPU. versions: of nccl and cudnn. Raises nothing."""
+    state = GpuState(rank=rank, nccl=versions.get("nccl"), cudnn=versions.get("cudnn"))
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # no nvidia-ml-py, no driver
+        return state
+    try:
+        return _asked(nvml, state, gpu)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _asked(nvml: Any, state: GpuState, gpu: Gpu) -> GpuState:
+    def known(ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except Exception:  # NVML's own errors, and a function that an older nvidia-ml-py lacks
+            return None
+
+    driver = known(lambda: _text(nvml.nvmlSystemGetDriverVersion()))
+    handle = known(lambda: nvml.nvmlDeviceGetHandleByPciBusId(gpu.pci.encode()))
+    if handle is None:
+        return dataclasses.replace(state, driver=driver)
+
+    def watts(ask: str) -> float | None:
+        return known(lambda: round(getattr(nvml, ask)(handle) / 1000, 1))  # NVML has milliwatts
+
+    bits = known(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+    return dataclasses.replace(
+        state,
+        driver=driver,
+        name=known(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+        sm_mhz=known(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
+        sm_most_mhz=known(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
+        power_watts=watts("nvmlDeviceGetPowerUsage"),
+        power_limit_watts=watts("nvmlDeviceGetEnforcedPowerLimit"),
+        power_default_watts=watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        celsius=known(lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+        reasons=None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit),
+        processes=known(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Older versions of nvidia-ml-py give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,56 @@
+"""Watches the GPUs of a training: a hook that asks their driver after the steps of each period."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from scalestudy.training.device import gpu_of
+from scalestudy.training.distributed import gather_texts
+from scalestudy.training.gpu_state import GpuState, others_on, read_gpu
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.trial import Trial
+
+
+class GpuWatch(Hook):
+    """Keeps what each rank's GPU does, before the evaluation changes it. For all ranks of a group, or for none.
+
+    states: by rank, equal on all ranks; a rank on a CPU has none.
+    """
+
+    def __init__(self) -> None:
+        self.states: tuple[GpuState, ...] = ()
+
+    def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
+        """Ask, and gather the answers of all ranks."""
+        worker, mine = trial.worker, None
+        if worker.device.type == "cuda":
+            gpu = gpu_of(worker.device)
+            state = read_gpu(worker.rank, gpu, library_versions())
+            mine = {"place": f"{socket.gethostname()} {gpu.pci}", "state": state.to_plain()}
+        told = [json.loads(text) for text in gather_texts(json.dumps(mine), worker)]
+        on_gpu = [each for each in told if each is not None]
+        places = [each["place"] for each in on_gpu]
+        earlier = {state.rank: state for state in self.states}
+        found = []
+        for each in on_gpu:
+            state = GpuState.from_plain(each["state"])
+            state = replace(state, others=others_on(state.processes, places.count(each["place"])))
+            found.append(state.after(earlier.get(state.rank, state)))
+        self.states = tuple(found)
+        return {}
+
+
+def library_versions() -> dict[str, str | None]:
+    """Versions of the libraries that PyTorch calls on a GPU."""
+    try:
+        nccl = ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    except (AttributeError, RuntimeError):  # a build without NCCL
+        nccl = None
+    number = torch.backends.cudnn.version()  # 91002 is 9.10.2
+    cudnn = None if number is None else f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+    return {"nccl": nccl, "cudnn": cudnn}

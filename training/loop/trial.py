@@ -22,6 +22,7 @@ from scalestudy.training.distributed import Worker, check_process_group
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
+from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
@@ -235,8 +236,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
-        torch.compiler.reset()  # earlier trials' graphs count towards a limit, beyond which nothing is compiled
-        model.compile()
+        compile_model(model)
     parameters = shard_loss.trained_parameters()
     if not parameters:
         raise InputError(

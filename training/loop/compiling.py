@@ -1,10 +1,14 @@
-"""`train.compile`: the trial's model through `torch.compile`."""
+"""`train.compile`: the trial's model through `torch.compile`, and nothing of it left when the trial ends."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
+import torch
 from torch import nn
+
+from scalestudy.training.config import TrainConfig
 
 
 def compile_model(model: nn.Module) -> None:
@@ -16,7 +20,21 @@ def compile_model(model: nn.Module) -> None:
     """
     import torch._dynamo.config
 
-    torch.compiler.reset()  # earlier trials' graphs count towards a limit, beyond which nothing is compiled
     is_pytorchs = type(model).forward.__module__.startswith("torch.")
     with torch._dynamo.config.patch(wrap_top_frame=True) if is_pytorchs else nullcontext():
         model.compile()
+
+
+@contextmanager
+def compiled_forgotten(config: TrainConfig) -> Iterator[None]:
+    """Wrap a training. At its end the process forgets what it has compiled, if the training compiles its model.
+
+    PyTorch keeps compiled graphs, with their constants and guards, beyond the model's life. They would count towards
+    the next trial's memory, and towards a limit beyond which nothing is compiled. Without `compile` nothing is
+    forgotten: functions that a user's module compiles by itself then last from trial to trial.
+    """
+    try:
+        yield
+    finally:
+        if config.compile:
+            torch.compiler.reset()

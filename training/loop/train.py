@@ -27,6 +27,7 @@ from scalestudy.training.distributed import (
     synchronise_device,
 )
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.compiling import compiled_forgotten
 from scalestudy.training.loop.evaluation import evaluate, metrics_of, summed
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
@@ -105,7 +106,7 @@ def train(
     status: Status = "finished"
     message: str | None = None
     lost_seconds = 0.0  # in steps of a period without a record
-    with closing(trial.shards(trial.made)) as shards:
+    with compiled_forgotten(config), closing(trial.shards(trial.made)) as shards:
         while trial.period_steps and status == "finished":
             done = run_steps(trial, shards, hooks)
             if done.tally.diverged:

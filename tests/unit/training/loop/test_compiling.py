@@ -60,3 +60,49 @@ def test_a_copy_of_a_compiled_model_is_a_model(inductor: FakeInductor) -> None:
     graphs = inductor.graphs
     copied(torch.zeros(2, 1, 28, 28))
     assert inductor.graphs == graphs
+
+
+class Fails(Own):
+    """Raises when it is evaluated, after steps that were compiled."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            raise ArithmeticError("no evaluation")
+        return super().forward(inputs)
+
+
+def test_compiled_graphs_go_with_their_trial(inductor: FakeInductor) -> None:
+    """Also while the trained model is still held."""
+    result = train(make_config(model=f"{HERE}:Own", model_args={}, compile=True), ALONE)
+    assert result.status == "finished"
+    assert (inductor.graphs, inductor.kept()) == (2, 0)
+
+
+def test_compiled_graphs_go_with_a_trial_that_fails(inductor: FakeInductor) -> None:
+    with pytest.raises(ArithmeticError, match="no evaluation"):
+        train(make_config(model=f"{HERE}:Fails", model_args={}, compile=True), ALONE)
+    assert (inductor.graphs, inductor.kept()) == (1, 0)
+
+
+def test_what_a_user_compiled_lasts_from_trial_to_trial(inductor: FakeInductor) -> None:
+    config = make_config(model=f"{HERE}:CompilesItself", model_args={})
+    for _ in range(2):
+        train(config, ALONE)
+    assert inductor.graphs == inductor.kept() == 2
+
+
+@torch.compile
+def scaled(inputs: torch.Tensor) -> torch.Tensor:
+    """A function that the user's module compiles."""
+    return inputs.flatten(1) * 2
+
+
+class CompilesItself(nn.Module):
+    """A model that calls it."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(scaled(inputs))

@@ -17,7 +17,7 @@ from scalestudy.training.batches import batch_bounds, shard_bounds, steps_per_ep
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import TrainingData, load_splits, open_data
-from scalestudy.training.device import make_precision
+from scalestudy.training.device import allow_tf32, make_precision
 from scalestudy.training.distributed import Worker, check_process_group
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
@@ -213,11 +213,11 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     check_process_group(worker)
     config.weights(worker.world_size)
     torch.set_num_threads(worker.threads)
-    precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
 
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
+    precision = make_precision(config.precision, worker.device)
     an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)
@@ -267,6 +267,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         budget=budget,
         samples=samples,
     )
+    allow_tf32(config.precision == "tf32")  # again: a module of the user's, imported meanwhile, may have changed it
     seed_steps(config.seed, worker.rank, period=1)
     return trial
 

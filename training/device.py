@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ def allow_tf32(allowed: bool) -> None:
     names. The older ones do not reach every newer one, and reading them raises RuntimeError where the two disagree.
     Therefore all are set: the older first, since they clear some newer ones.
     """
-    backends = torch.backends
+    backends: Any = torch.backends  # whose stubs do not know the newer names
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     backends.cudnn.allow_tf32 = allowed
     for of_gpus in (backends, backends.cudnn, backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):

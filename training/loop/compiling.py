@@ -11,8 +11,10 @@ from torch import nn
 from scalestudy.training.config import TrainConfig
 
 
-def compile_model(model: nn.Module) -> None:
-    """Compile the model in place, so that names, references and copies stay those of the model as it was.
+def compile_model(model: nn.Module, mode: str | None) -> None:
+    """Compile the model in place: names, references and copies stay those of the model as it was.
+
+    mode: PyTorch's; None: its default.
 
     PyTorch does not trace the frames of its own modules. `Module.compile` therefore compiled nothing of a model without
     a forward of its own, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:
@@ -22,7 +24,7 @@ def compile_model(model: nn.Module) -> None:
 
     is_pytorchs = type(model).forward.__module__.startswith("torch.")
     with torch._dynamo.config.patch(wrap_top_frame=True) if is_pytorchs else nullcontext():
-        model.compile()
+        model.compile(mode=mode)
 
 
 @contextmanager

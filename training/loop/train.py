@@ -95,7 +95,7 @@ def train(
     hooks = with_required(config, hooks)
     trial = start_trial(config, worker, choices)
     trial.pulse = pulse or trial.pulse
-    if config.compile:
+    if trial.prepares_shapes:
         trial.pulse.will_compile()
     _call(hooks, "train_starts", trial)  # may restore the trial, and its progress with it
     progress = trial.progress
@@ -176,7 +176,7 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     phases.mark("data")
 
     sync.step_starts(trial.plan)
-    with _compiling(trial, batch, phases) if trial.config.compile else nullcontext():
+    with _compiling(trial, batch, phases) if trial.prepares_shapes else nullcontext():
         loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
 

@@ -114,6 +114,11 @@ class Trial:
         return self.data.samples is None
 
     @property
+    def prepares_shapes(self) -> bool:
+        """Whether the first step of each shape of batch is long: the model is compiled, or algorithms are timed."""
+        return bool(self.config.compile) or (self.config.cudnn_benchmark and self.worker.device.type == "cuda")
+
+    @property
     def steps(self) -> int:
         """Steps an epoch."""
         return steps_per_epoch(self.samples, self.config.batch_size)
@@ -236,7 +241,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
-        compile_model(model)
+        compile_model(model, mode=None if config.compile is True else config.compile)
     parameters = shard_loss.trained_parameters()
     if not parameters:
         raise InputError(
@@ -268,6 +273,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         samples=samples,
     )
     allow_tf32(config.precision == "tf32")  # again: a module of the user's, imported meanwhile, may have changed it
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     seed_steps(config.seed, worker.rank, period=1)
     return trial
 

@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from scalestudy.training.batches import batch_bounds, shard_bounds, steps_per_epoch
+from scalestudy.training.batches import batch_bounds, fewest_in_a_shard, shard_bounds, steps_per_epoch
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import TrainingData, load_splits, open_data
@@ -27,7 +28,7 @@ from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
 from scalestudy.training.models import seeded_model
-from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
+from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm, sync_batch_norm_class
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
@@ -236,7 +237,10 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         model, task, precision, channels_last=choices.channels_last, fills_unused=config.unused_parameters
     )
     if config.sync_batch_norm and worker.world_size > 1:
-        shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
+        parts = max(config.accumulation, 2)  # a hook may ask for two micro-batches: `Trial.halves_next`
+        fewest = fewest_in_a_shard(samples, config.batch_size, choices.weights) // parts
+        kind = sync_batch_norm_class(dist.get_backend(), fewest, is_compiled=bool(config.compile))
+        shard_loss.runs_empty = convert_sync_batch_norm(model, worker, kind)
     shard_loss.to(worker.device).train()
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -61,6 +61,13 @@ def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, 
     return ends[rank], ends[rank + 1]
 
 
+def fewest_in_a_shard(samples: int, batch_size: int, weights: Sequence[float]) -> int:
+    """Examples of the smallest shard of an epoch: that of a whole batch, or of the last, smaller one."""
+    last = steps_per_epoch(samples, batch_size) - 1
+    batches = {end - start for start, end in (batch_bounds(samples, batch_size, step) for step in (0, last))}
+    return min(min(shard_sizes(batch, weights)) for batch in batches)
+
+
 def even_weights(world_size: int) -> tuple[float, ...]:
     """The same weight for each worker."""
     return (1.0,) * world_size

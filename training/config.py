@@ -448,7 +448,12 @@ class TrainKnobs(Knobs):
     channels_last: Literal[False, True, "auto"] = knob(
         False, "memory order of images; auto: the faster one in a short test"
     )
-    compile: bool = knob(False, "run the model through torch.compile")
+    compile: Literal[False, True, "reduce-overhead", "max-autotune"] = knob(
+        False, "run the model through torch.compile, by default or in one of its modes"
+    )
+    cudnn_benchmark: bool = knob(
+        False, "on a GPU: for each shape, time cuDNN's algorithms of a convolution and take the fastest", later=True
+    )
     cuda_graph: Literal[False, True, "auto"] = knob(
         False,
         "repeat one worker's step as a CUDA graph, for models that decide nothing in Python; auto: if possible",

@@ -88,15 +88,30 @@ def make_precision(name: str, device: torch.device) -> Precision:
 
     fp32 is strict, also in convolutions, for which PyTorch by default takes TensorFloat-32 on a GPU. tf32 allows that
     format, with 10 bits of mantissa, in convolutions and matrix products. bf16 is PyTorch's autocast: both in bfloat16,
-    other operations where it is safe. What fp32 and tf32 say holds for the whole process, until the next call.
+    other operations where it is safe. What fp32 and tf32 say holds for the whole process: see `allow_tf32`.
     """
     if not has_precision(name, device):
         raise InputError(f"precision: {name} is not available on this device ({device})", "choose fp32")
-    # The older names of the two switches: they keep the newer ones, `fp32_precision`, in step, and not the reverse.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
+    allow_tf32(name == "tf32")
     if name != "bf16":
         return nullcontext
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Allow TensorFloat-32 for float32 on GPUs, or make float32 strict there; on a CPU it is strict in any case.
+
+    It holds for the whole process until someone changes it, whatever was set before under PyTorch's older or newer
+    names. The older ones do not reach every newer one, and reading them raises RuntimeError where the two disagree.
+    Therefore all are set: the older first, since they clear some newer ones.
+    """
+    backends: Any = torch.backends  # whose stubs do not know the newer names
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    backends.cudnn.allow_tf32 = allowed
+    for of_gpus in (backends, backends.cudnn, backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        of_gpus.fp32_precision = "tf32" if allowed else "ieee"
+    for of_cpus in (backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn):
+        of_cpus.fp32_precision = "ieee"
 
 
 def has_precision(name: str, device: torch.device) -> bool:

@@ -139,6 +139,13 @@ def _load_optimizer(trial: Trial, shared: Mapping[str, Any], own: Sequence[Mappi
         trial.optimizer.load_state_dict(dict(apart[trial.worker.rank]))
     else:
         trial.optimizer.load_state_dict(_mean(apart))
+    # Fused optimizers take numbers by their place in memory, so a state must lie there as its parameter does: maybe
+    # channels-last. A mean over ranks does not.
+    for parameter, state in trial.optimizer.state.items():
+        for name, value in state.items():
+            is_alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if is_alike and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _mean(states: Sequence[Any]) -> Any:

@@ -37,16 +37,22 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
 
     `shards: speed` weights each worker by the examples a second of its forward and backward over an even shard of the
     first batch. All workers measure at once, as they train. `channels_last: auto` takes the memory order whose forward
-    and backward need fewer seconds, summed over the ranks.
+    and backward need fewer seconds, summed over the ranks, unless `known_order` tells it. It is the same on all ranks:
+    strategies that sum one buffer of all gradients add numbers by their place in memory.
     """
     weights = config.weights(worker.world_size)
     channels_last = config.channels_last is True
     measured: dict[str, Any] = {}
     if config.channels_last == "auto":
-        shard = _even_shard(config, worker, data)
-        mine = [step_seconds(shard_loss, worker, shard, channels_last=order) for order in (False, True)]
-        contiguous, last = (sum(column) for column in zip(*gather_rows(mine, worker), strict=True))
-        measured["channels_last"] = channels_last = last < contiguous
+        on_gpus = all(row[0] for row in gather_rows([worker.device.type == "cuda"], worker))
+        has_images = any(parameter.dim() == 4 for parameter in shard_loss.model.parameters())
+        known = known_order(config.precision, on_gpus=on_gpus, has_images=has_images)
+        if known is None:
+            shard = _even_shard(config, worker, data)
+            mine = [step_seconds(shard_loss, worker, shard, channels_last=order) for order in (False, True)]
+            contiguous, last = (sum(column) for column in zip(*gather_rows(mine, worker), strict=True))
+            known = last < contiguous
+        measured["channels_last"] = channels_last = known
     if config.shards == "speed" and worker.world_size > 1:
         shard = _even_shard(config, worker, data)
         gather_rows([0.0], worker)  # all ranks begin together
@@ -55,6 +61,20 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
         weights = tuple(round(speed / sum(speeds), 3) for speed in speeds)  # a fourth digit would be noise
         measured["shards"] = list(weights)
     return Choices(weights=weights, channels_last=channels_last, measured=measured)
+
+
+def known_order(precision: str, *, on_gpus: bool, has_images: bool) -> bool | None:
+    """Whether images lie channels-last, as far as no test is needed for it. on_gpus: every worker is on one.
+
+    Tensor cores, which tf32 and bf16 use, take convolutions channels-last; in the other order cuDNN converts before and
+    after each. Without weights of four dimensions there is no convolution of images. In strict float32, and on CPUs,
+    either order may be the faster.
+    """
+    if not on_gpus:
+        return None
+    if not has_images:
+        return False
+    return True if precision in ("tf32", "bf16") else None
 
 
 def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree:

@@ -27,6 +27,7 @@ from scalestudy.training.distributed import (
     synchronise_device,
 )
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.compiling import compiled_forgotten
 from scalestudy.training.loop.evaluation import evaluate, metrics_of, summed
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
@@ -96,7 +97,7 @@ def train(
     hooks = with_required(config, hooks)
     trial = start_trial(config, worker, choices)
     trial.pulse = pulse or trial.pulse
-    if config.compile:
+    if trial.prepares_shapes:
         trial.pulse.will_compile()
     _call(hooks, "train_starts", trial)  # may restore the trial, and its progress with it
     progress = trial.progress
@@ -107,7 +108,7 @@ def train(
     status: Status = "finished"
     message: str | None = None
     lost_seconds = 0.0  # in steps of a period without a record
-    with closing(trial.shards(trial.made)) as shards:
+    with compiled_forgotten(config), closing(trial.shards(trial.made)) as shards:
         while trial.period_steps and status == "finished":
             done = run_steps(trial, shards, hooks)
             if done.tally.diverged:
@@ -255,27 +256,27 @@ def forward_and_backward(
 
 def _timing(trial: Trial, batch: Tree, phases: PhaseTimer) -> AbstractContextManager[None]:
     """Wrap a step's update: some are left out of the timed seconds."""
-    if trial.config.compile:
-        return _compiling(trial, batch, phases)
-    graph, measured = trial.graph, phases.sampled or trial.halves_next
-    if graph is not None and trial.stopwatch is not None and graph.leaves_timing(batch, measured):
+    if trial.stopwatch is None:
+        return nullcontext()
+    if trial.prepares_shapes:
+        shapes = tuple(tensor.shape for _, tensor in tensors(batch))
+        if trial.pulse.is_new("training", shapes, trial.halves_next):
+            return _compiling(trial, trial.stopwatch, phases)
+    measured = phases.sampled or trial.halves_next
+    if trial.graph is not None and trial.graph.leaves_timing(batch, measured):
         return trial.stopwatch.out_of_timing(trial.plan.shard)
     return nullcontext()
 
 
 @contextmanager
-def _compiling(trial: Trial, batch: Tree, phases: PhaseTimer) -> Iterator[None]:
-    """Wrap a step's update: where the model is compiled for a new shape, the step is not timed.
+def _compiling(trial: Trial, stopwatch: Stopwatch, phases: PhaseTimer) -> Iterator[None]:
+    """Wrap a step's update where the model is compiled for a new shape: the step is not timed.
 
     An epoch's last, smaller batch has a shape of its own, and its compilation takes seconds. Rejected: to compile for
     dynamic shapes, which makes every step slower; to compile beforehand, which runs the model on examples that are not
     the training's.
     """
-    shapes = tuple(tensor.shape for _, tensor in tensors(batch))
-    if not trial.pulse.is_new("training", shapes, trial.halves_next) or trial.stopwatch is None:
-        yield
-        return
-    with trial.pulse.during("compiling"), trial.stopwatch.out_of_timing(trial.plan.shard):
+    with trial.pulse.during("compiling"), stopwatch.out_of_timing(trial.plan.shard):
         yield
     phases.forget_step()
 

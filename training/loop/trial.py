@@ -11,24 +11,26 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from scalestudy.training.batches import batch_bounds, shard_bounds, steps_per_epoch
+from scalestudy.training.batches import batch_bounds, fewest_in_a_shard, shard_bounds, steps_per_epoch
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import TrainingData, load_splits, open_data
-from scalestudy.training.device import make_precision
+from scalestudy.training.device import allow_tf32, make_precision
 from scalestudy.training.distributed import Worker, check_process_group
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
+from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
 from scalestudy.training.loop.step_graph import StepGraph, step_graph
 from scalestudy.training.models import seeded_model
-from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm
+from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm, sync_batch_norm_class
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
@@ -116,6 +118,11 @@ class Trial:
     def is_stream(self) -> bool:
         """Whether the training set is iterable, without a known length. It counts as one epoch as long as `steps`."""
         return self.data.samples is None
+
+    @property
+    def prepares_shapes(self) -> bool:
+        """Whether the first step of each shape of batch is long: the model is compiled, or algorithms are timed."""
+        return bool(self.config.compile) or (self.config.cudnn_benchmark and self.worker.device.type == "cuda")
 
     @property
     def steps(self) -> int:
@@ -256,11 +263,11 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     check_process_group(worker)
     config.weights(worker.world_size)
     torch.set_num_threads(worker.threads)
-    precision = make_precision(config.precision, worker.device)
     data = open_data(config, worker)
 
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
+    precision = make_precision(config.precision, worker.device)
     an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)
@@ -274,13 +281,15 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         model, task, precision, channels_last=choices.channels_last, fills_unused=config.unused_parameters
     )
     if config.sync_batch_norm and worker.world_size > 1:
-        shard_loss.runs_empty = convert_sync_batch_norm(model, worker)
+        parts = max(config.accumulation, 2)  # a hook may ask for two micro-batches: `Trial.halves_next`
+        fewest = fewest_in_a_shard(samples, config.batch_size, choices.weights) // parts
+        kind = sync_batch_norm_class(dist.get_backend(), fewest, is_compiled=bool(config.compile))
+        shard_loss.runs_empty = convert_sync_batch_norm(model, worker, kind)
     shard_loss.to(worker.device).train()
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
-        torch.compiler.reset()  # earlier trials' graphs count towards a limit, beyond which nothing is compiled
-        model.compile()
+        compile_model(model, mode=None if config.compile is True else config.compile)
     parameters = shard_loss.trained_parameters()
     if not parameters:
         raise InputError(
@@ -311,6 +320,8 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         budget=budget,
         samples=samples,
     )
+    allow_tf32(config.precision == "tf32")  # again: a module of the user's, imported meanwhile, may have changed it
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     seed_steps(config.seed, worker.rank, period=1)
     return trial
 

@@ -3,8 +3,9 @@
 Shapes: n examples of this worker's shard (n may be 0), C channels, inputs (n, C, …), k workers; m values a channel on
 this worker (n times the pixels of an example), M = Σ m on all.
 
-Rejected: nn.SyncBatchNorm, whose kernels need CUDA, so that a study without GPUs could not use it. This one is plain
-tensor operations and one collective each way, on gloo and NCCL alike.
+On GPUs that NCCL joins, PyTorch's nn.SyncBatchNorm does the same in fewer kernels, and `sync_batch_norm_class` prefers
+it where it may. Ours runs on any device and backend, is plain tensor operations with one collective each way, and bears
+shards without examples.
 """
 
 from __future__ import annotations
@@ -58,12 +59,26 @@ class SynchronisedBatchNorm(_BatchNorm):
             )
 
 
-def convert_sync_batch_norm(model: nn.Module, worker: Worker) -> bool:
+def sync_batch_norm_class(backend: str | None, fewest: int, *, is_compiled: bool) -> type[_BatchNorm]:
+    """The layer for a group with this backend (None: no group). fewest: examples of its smallest micro-batch.
+
+    Both give the same numbers, but for rounding, where every worker has examples. nn.SyncBatchNorm has kernels for CUDA
+    alone. A worker without examples sends its moments in the inputs' number format, others in float32, which in bf16 do
+    not fit together; and a batch without any example gives it NaN. Traced by torch.compile with its collective, its
+    backward fails, as ours would.
+    """
+    return nn.SyncBatchNorm if backend == "nccl" and fewest > 0 and not is_compiled else SynchronisedBatchNorm
+
+
+def convert_sync_batch_norm(model: nn.Module, worker: Worker, kind: type[_BatchNorm] = SynchronisedBatchNorm) -> bool:
     """Turn the model's batch normalisations into synchronised ones, in place. Returns whether it has any.
 
     Each module stays the same object and changes its class, so names, parameters, buffers, hooks and references to it
     stay valid. Rejected: to replace modules by new ones, which misses references that a model keeps elsewhere. Raises
     ValueError for a batch normalisation of the user's own class, whose forward is unknown.
+
+    One whose running statistics are the mean of all batches (momentum None) becomes ours in any case: in PyTorch's it
+    would wait for the device in each step, to read the number of batches.
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     for name, module in found.items():
@@ -72,8 +87,12 @@ def convert_sync_batch_norm(model: nn.Module, worker: Worker) -> bool:
                 f"sync_batch_norm: {name} is a {type(module).__name__}, not one of PyTorch's own classes",
                 "use nn.BatchNorm2d or its like, or set sync_batch_norm: false",
             )
-        module.__class__ = SynchronisedBatchNorm
-        module.world_size = worker.world_size  # type: ignore[assignment]
+        if kind is nn.SyncBatchNorm and module.momentum is not None:
+            module.__class__ = nn.SyncBatchNorm
+            module.process_group = None  # type: ignore[assignment]  # all workers
+        else:
+            module.__class__ = SynchronisedBatchNorm
+            module.world_size = worker.world_size  # type: ignore[assignment]
     return bool(found)
 
 

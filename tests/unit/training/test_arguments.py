@@ -20,7 +20,8 @@ OTHER = {
     "gradient_clip": 1e-07,
     "precision": "bf16",
     "channels_last": "auto",
-    "compile": True,
+    "compile": "reduce-overhead",
+    "cudnn_benchmark": True,
     "accumulation": 2,
     "unused_parameters": True,
     "augment": "crop_flip",
@@ -89,7 +90,9 @@ def test_what_goes_with_few_others_comes_back_too(changes):
     assert read(make_arguments(config)) == config
 
 
-@pytest.mark.parametrize(("key", "value"), [("channels_last", True), ("shards", "speed"), ("shards", (1.0,))])
+@pytest.mark.parametrize(
+    ("key", "value"), [("channels_last", True), ("compile", True), ("shards", "speed"), ("shards", (1.0,))]
+)
 def test_other_forms_of_a_value_come_back(key, value):
     assert getattr(read(make_arguments(TrainConfig(**LEAST, **{key: value}))), key) == value
 

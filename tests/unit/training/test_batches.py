@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scalestudy.training.batches import (
     batch_bounds,
     even_weights,
+    fewest_in_a_shard,
     micro_batch_sizes,
     shard_bounds,
     shard_sizes,
@@ -35,6 +36,21 @@ weight_lists = st.lists(st.floats(0, 1e300, allow_subnormal=False), min_size=1, 
 )
 def test_shard_sizes(batch: int, weights: tuple[float, ...], expected: tuple[int, ...]) -> None:
     assert shard_sizes(batch, weights) == expected
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "weights", "expected"),
+    [
+        (64, 32, (1, 1), 16),
+        (65, 32, (1, 1), 0),  # the last batch has one example
+        (69, 32, (1, 1), 2),  # 5 = 3 + 2
+        (64, 32, (3, 1), 8),
+        (64, 32, (1, 0), 0),
+        (20, 32, (1, 1), 10),  # one batch, smaller
+    ],
+)
+def test_the_smallest_shard_of_an_epoch(samples: int, batch: int, weights: tuple[float, ...], expected: int) -> None:
+    assert fewest_in_a_shard(samples, batch, weights) == expected
 
 
 @pytest.mark.parametrize("weights", [(0, 0), (), (-1, 2), (math.nan, 1), (math.inf, 1)])

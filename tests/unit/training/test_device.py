@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from scalestudy.training.config import TrainConfig
+from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.device import choose_device, cuda_device, has_precision, make_precision
+from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
+from scalestudy.training.loop.trial import Trial
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
 
+HERE = "tests.unit.training.test_device"
 BFLOAT16_EPSILON = 2**-8  # of its 8 significant bits
 
 
@@ -50,16 +56,97 @@ def test_tf32_needs_an_ampere(capability: tuple[int, int], has: bool, monkeypatc
     assert has_precision("tf32", torch.device("cuda")) is has
 
 
-def test_only_tf32_takes_it_and_the_next_trial_is_strict_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch by itself takes it in convolutions."""
+def precisions() -> dict[str, Any]:
+    """What PyTorch says of float32, under all names. Reading an older one raises where it and a newer one disagree."""
+    backends = torch.backends
+    gpu = (backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn)
+    cpu = (backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn)
+    return {
+        "older": {backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32},
+        "products": torch.get_float32_matmul_precision(),
+        "gpu": {each.fp32_precision for each in gpu},
+        "cpu": {each.fp32_precision for each in cpu},
+    }
+
+
+STRICT = {"older": {False}, "products": "highest", "gpu": {"ieee"}, "cpu": {"ieee"}}
+TF32 = {"older": {True}, "products": "high", "gpu": {"tf32"}, "cpu": {"ieee"}}
+
+
+def of(backend: Any, name: str, value: Any) -> Callable[[], None]:
+    return lambda: setattr(backend, name, value)
+
+
+WAYS: dict[str, Callable[[], None]] = {
+    "backends.fp32_precision": of(torch.backends, "fp32_precision", "tf32"),
+    "backends.fp32_precision: ieee": of(torch.backends, "fp32_precision", "ieee"),
+    "cudnn.fp32_precision": of(torch.backends.cudnn, "fp32_precision", "tf32"),
+    "cuda.matmul.fp32_precision": of(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "cuda.matmul.fp32_precision: ieee": of(torch.backends.cuda.matmul, "fp32_precision", "ieee"),
+    "cudnn.conv.fp32_precision": of(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
+    "cudnn.conv.fp32_precision: ieee": of(torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+    "cudnn.rnn.fp32_precision": of(torch.backends.cudnn.rnn, "fp32_precision", "tf32"),
+    "mkldnn.matmul.fp32_precision": of(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "set_float32_matmul_precision: high": lambda: torch.set_float32_matmul_precision("high"),
+    "set_float32_matmul_precision: medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "set_float32_matmul_precision: highest": lambda: torch.set_float32_matmul_precision("highest"),
+    "cuda.matmul.allow_tf32": of(torch.backends.cuda.matmul, "allow_tf32", True),
+    "cuda.matmul.allow_tf32: False": of(torch.backends.cuda.matmul, "allow_tf32", False),
+    "cudnn.allow_tf32": of(torch.backends.cudnn, "allow_tf32", True),
+    "cudnn.allow_tf32: False": of(torch.backends.cudnn, "allow_tf32", False),
+}
+
+
+@pytest.fixture
+def ampere(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """What a GPU of that kind says of itself."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    for name in ("fp32", "tf32", "bf16", "tf32", "fp32"):
-        make_precision(name, torch.device("cuda"))
-        backends = torch.backends
-        assert backends.cuda.matmul.allow_tf32 is backends.cudnn.allow_tf32 is (name == "tf32")
-        newer = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
-        assert {each.fp32_precision == "tf32" for each in newer} == {name == "tf32"}
+    yield torch.device("cuda")
+    make_precision("fp32", ALONE.device)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fp32_is_strict_and_tf32_is_not_whatever_was_set_before(way: str, ampere: torch.device) -> None:
+    for name, expected in (("fp32", STRICT), ("tf32", TF32), ("bf16", STRICT), ("tf32", TF32), ("fp32", STRICT)):
+        WAYS[way]()
+        make_precision(name, ampere)
+        assert precisions() == expected
+
+
+def test_ways_that_disagree_are_all_overruled(ampere: torch.device) -> None:
+    for one, other in itertools.permutations(WAYS.values(), 2):
+        one()
+        other()
+        make_precision("fp32", ampere)
+        assert precisions() == STRICT
+
+
+def careless(num_classes: int, in_channels: int) -> nn.Module:
+    """A user's model, whose module asks for speed when it is imported."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.fp32_precision = "tf32"
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+
+
+def careless_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """The same of an optimizer."""
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    return torch.optim.SGD(model.parameters(), learning_rate)
+
+
+class SeenPrecisions(Hook):
+    """What holds in the steps."""
+
+    def train_starts(self, trial: Trial) -> None:
+        self.seen = precisions()
+
+
+def test_a_trial_is_strict_though_the_users_modules_were_not() -> None:
+    seen = SeenPrecisions()
+    optimizer = OptimizerConfig(name=f"{HERE}:careless_optimizer")
+    train(make_config(model=f"{HERE}:careless", model_args={}, optimizer=optimizer), ALONE, hooks=[seen])
+    assert seen.seen == STRICT
 
 
 # --- GPUs that don't work ---------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ BAD = [
     ("train: {base_batch_size: 0}", "train.base_batch_size", 2, "at least 1"),
     ("train: {precision: fp16}", "train.precision", 2, "is not fp32, tf32 or bf16"),
     ("train: {channels_last: 1}", "train.channels_last", 2, "1 is not false, true or auto"),
-    ("train: {compile: auto}", "train.compile", 2, "not true or false"),
+    ("train: {compile: auto}", "train.compile", 2, "not false, true, reduce-overhead or max-autotune"),
     ("train: {sync_batch_norm: 1}", "train.sync_batch_norm", 2, "not true or false"),
     ("train: {accumulation: 0}", "train.accumulation", 2, "at least 1"),
     ("train: {accumulation: 2.0}", "train.accumulation", 2, "not a whole number"),

@@ -259,6 +259,29 @@ def test_the_momentum_of_local_sgd_is_the_mean_at_another_world_size(ranks: Gloo
     assert max(abs(one - other) for one, other in zip(*momenta, strict=True)) > 1e-4
 
 
+@pytest.mark.parametrize(("strategy", "after"), [("ddp", 2), ("flat", 1), ("local_sgd", 2), ("local_sgd", 4)])
+def test_a_resumed_optimizer_lies_in_memory_as_its_parameters_do(
+    ranks: GlooPool, tmp_path: Path, strategy: str, after: int
+) -> None:
+    """Channels-last goes on as the other order does: fused optimizers add numbers by their place in memory."""
+    states = []
+    for channels_last in (False, True):
+        config = config_of(
+            model="tests.support.training.workloads:DoubleLeNet",
+            model_args={"init": "xavier"},
+            **MOMENTUM,
+            gradient_sync=strategy,
+            local_steps=2 if strategy == "local_sgd" else None,
+            channels_last=channels_last,
+        )
+        folder = str(tmp_path / str(channels_last))
+        ranks.run(2, killed, config, folder, STEPS + 1, 0)
+        resumed = ranks.run(after, checkpointed, config, folder, 0)[0]
+        assert resumed["resumed"]
+        states.append(resumed["state"])
+    assert largest_difference(*states) < 1e-10
+
+
 class LastMomentum(Hook):
     """The momentum of the output's bias, after the checkpoint was restored or when an epoch has ended."""
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.probe import known_order
 from scalestudy.training.loop.train import train
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import largest_difference, make_config, run_training
@@ -41,6 +42,24 @@ def test_auto_picks_the_faster_memory_order_on_all_ranks(ranks: GlooPool, slow: 
         channels_last="auto",
     )
     assert ranks.run(2, details, config) == [{"channels_last": picked}] * 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "on_gpus", "has_images", "known"),
+    [
+        ("bf16", True, True, True),
+        ("tf32", True, True, True),
+        ("fp32", True, True, None),
+        ("bf16", True, False, False),
+        ("fp32", True, False, False),
+        ("bf16", False, True, None),
+        ("fp32", False, False, None),
+    ],
+)
+def test_where_the_memory_order_is_known_without_a_test(
+    precision: str, on_gpus: bool, has_images: bool, known: bool | None
+) -> None:
+    assert known_order(precision, on_gpus=on_gpus, has_images=has_images) is known
 
 
 def details(worker: Worker, config: TrainConfig) -> dict[str, Any]:

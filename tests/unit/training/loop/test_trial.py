@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +77,39 @@ def test_channels_last_trains_the_same_but_for_rounding() -> None:
     plain, last = (run_training(ALONE, lenet(channels_last=choice)) for choice in (False, True))
     assert largest_difference(plain["state"], last["state"]) < 1e-5
     assert largest_difference(plain["first_state"], last["first_state"]) == 0
+
+
+def benchmarking(num_classes: int, in_channels: int) -> nn.Module:
+    """A user's model, whose module turns cuDNN's timings on."""
+    torch.backends.cudnn.benchmark = True
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+
+
+def test_each_trial_says_anew_whether_cudnn_times_its_algorithms() -> None:
+    for chosen in (True, False, True):
+        start_trial(make_config(model=f"{HERE}:benchmarking", model_args={}, cudnn_benchmark=chosen), ALONE)
+        assert torch.backends.cudnn.benchmark is chosen
+    start_trial(make_config(), ALONE)
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "prepares"),
+    [
+        ({"compile": True}, "cpu", True),
+        ({"compile": "max-autotune"}, "cpu", True),
+        ({"cudnn_benchmark": True}, "cuda", True),
+        ({"cudnn_benchmark": True}, "cpu", False),
+        ({}, "cuda", False),
+    ],
+)
+def test_the_first_step_of_a_shape_is_left_out_of_timings_where_it_is_prepared(
+    changes: dict[str, Any], device: str, prepares: bool
+) -> None:
+    trial = start_trial(make_config(), ALONE)
+    trial.config = make_config(**changes)
+    trial.worker = replace(ALONE, device=torch.device(device))
+    assert trial.prepares_shapes is prepares
 
 
 def test_accumulation_makes_micro_batches_and_the_same_update() -> None:
@@ -267,7 +300,7 @@ def test_further_steps_have_a_warm_up_of_their_own() -> None:
 
 def test_its_first_steps_are_those_without_more_seconds() -> None:
     config = make_config(**EIGHT_STEPS, max_steps=16)
-    once, longer = (train(dataclasses.replace(config, min_seconds=seconds), ALONE) for seconds in (0.0, 0.2))
+    once, longer = (train(replace(config, min_seconds=seconds), ALONE) for seconds in (0.0, 0.2))
     assert len(longer.records) > len(once.records)
     assert [record.train_loss for record in longer.records[:2]] == [record.train_loss for record in once.records]
 

@@ -8,14 +8,21 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalestudy.training.distributed import Worker
 from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
+from scalestudy.training.loop.trial import start_trial
 from scalestudy.training.models import ResNet18
-from scalestudy.training.models.sync_batch_norm import SynchronisedBatchNorm, convert_sync_batch_norm
+from scalestudy.training.models.sync_batch_norm import (
+    SynchronisedBatchNorm,
+    convert_sync_batch_norm,
+    sync_batch_norm_class,
+)
 from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
+    ALONE,
     examples_task,
     largest_difference,
     make_config,
@@ -269,6 +276,72 @@ def test_names_and_numbers_stay() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
     ResNet18(10, 1).load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("backend", "fewest", "is_compiled", "expected"),
+    [
+        ("nccl", 1, False, nn.SyncBatchNorm),
+        ("nccl", 0, False, SynchronisedBatchNorm),
+        ("nccl", 1, True, SynchronisedBatchNorm),
+        ("gloo", 16, False, SynchronisedBatchNorm),
+        (None, 16, False, SynchronisedBatchNorm),
+    ],
+)
+def test_pytorchs_layer_is_taken_on_nccl_where_every_worker_always_has_examples(
+    backend: str | None, fewest: int, is_compiled: bool, expected: type[nn.Module]
+) -> None:
+    assert sync_batch_norm_class(backend, fewest, is_compiled=is_compiled) is expected
+
+
+def layers_as_on_nccl(worker: Worker, **changes: Any) -> set[str]:
+    """The layers' class in a trial whose group says that it is NCCL's."""
+    values = {"model": "tests.support.training.workloads:BatchNormNet", "model_args": {}, "sync_batch_norm": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+        model = start_trial(make_config(**values, gradient_sync="flat", **changes), worker).model
+    return {type(module).__name__ for module in model.modules() if isinstance(module, _BatchNorm)}
+
+
+def layers_of_configs(worker: Worker, *all_changes: dict[str, Any]) -> list[set[str]]:
+    return [layers_as_on_nccl(worker, **changes) for changes in all_changes]
+
+
+def test_a_trial_knows_whether_every_micro_batch_has_examples(ranks: GlooPool) -> None:
+    """256 examples in batches of 32, on two workers. Two micro-batches are made where a hook asks for them."""
+    theirs, ours = {"SyncBatchNorm"}, {"SynchronisedBatchNorm"}
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, theirs),
+        ({"shards": (15.0, 1.0)}, theirs),  # 30 and 2
+        ({"shards": (31.0, 1.0)}, ours),  # 31 and 1
+        ({"accumulation": 16}, theirs),
+        ({"accumulation": 17}, ours),
+        ({"data_args": {"train_samples": 35, "test_samples": 8}}, ours),  # the last batch: 2 and 1
+        ({"data_args": {"train_samples": 36, "test_samples": 8}}, theirs),  # 2 and 2
+    ]
+    found = ranks.run(2, layers_of_configs, *(changes for changes, _ in cases))
+    assert found == [[expected for _, expected in cases]] * 2
+
+
+def test_pytorchs_layer_has_the_same_names_numbers_and_evaluation() -> None:
+    """Its training needs CUDA."""
+    model = ResNet18(10, 1)
+    model(torch.rand(4, 1, 8, 8))
+    before, modules = copy.deepcopy(model), dict(model.named_modules())
+    assert convert_sync_batch_norm(model, ALONE, nn.SyncBatchNorm)
+    assert all(modules[name] is module for name, module in model.named_modules())
+    assert {type(module) for module in model.modules() if "BatchNorm" in type(module).__name__} == {nn.SyncBatchNorm}
+    state, expected = model.state_dict(), before.state_dict()
+    assert list(state) == list(expected)
+    assert all(torch.equal(value, expected[name]) for name, value in state.items())
+    inputs = torch.rand(4, 1, 8, 8)
+    assert torch.equal(model.eval()(inputs), before.eval()(inputs))
+
+
+def test_the_mean_of_all_batches_stays_ours() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3), nn.SyncBatchNorm(3))
+    convert_sync_batch_norm(model, ALONE, nn.SyncBatchNorm)
+    assert [type(module) for module in model] == [SynchronisedBatchNorm, nn.SyncBatchNorm, nn.SyncBatchNorm]
 
 
 def test_a_model_without_batch_normalisation_has_none_replaced() -> None:

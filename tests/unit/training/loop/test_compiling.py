@@ -1,0 +1,119 @@
+"""`compile`: which models are compiled, and that nothing of it stays when the trial ends."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from scalestudy.training.loop.train import train
+from tests.support.training.compiler import FakeInductor
+from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training, state_of
+
+HERE = "tests.unit.training.loop.test_compiling"
+
+
+def sequential(num_classes: int, in_channels: int) -> nn.Module:
+    """A model without a forward of its own."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+
+class Inherited(nn.Sequential):
+    """The same, as a class of the user's."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(*sequential(num_classes, in_channels))
+
+
+class Own(Inherited):
+    """The same, with a forward."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs)
+
+
+@pytest.fixture
+def inductor(monkeypatch: pytest.MonkeyPatch) -> FakeInductor:
+    return FakeInductor(monkeypatch)
+
+
+@pytest.mark.parametrize("model", [sequential, Inherited, Own])
+def test_every_model_is_compiled_and_trains_the_same(model: Callable[..., nn.Module], inductor: FakeInductor) -> None:
+    """One graph trains and one evaluates."""
+    plain, compiled = (
+        run_training(ALONE, make_config(model=f"{HERE}:{model.__name__}", model_args={}, compile=choice))
+        for choice in (False, True)
+    )
+    assert inductor.graphs == 2
+    assert plain["state"].keys() == compiled["state"].keys()
+    assert largest_difference(plain["state"], compiled["state"]) < 1e-6
+
+
+def test_a_copy_of_a_compiled_model_is_a_model(inductor: FakeInductor) -> None:
+    """What is exported and sent to other processes has nothing of the compiler."""
+    model = train(make_config(model=f"{HERE}:sequential", model_args={}, compile=True), ALONE).model
+    copied = copy.deepcopy(model)
+    assert largest_difference(state_of(model), state_of(copied)) == 0
+    graphs = inductor.graphs
+    copied(torch.zeros(2, 1, 28, 28))
+    assert inductor.graphs == graphs
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes_are_pytorchs(mode: str, inductor: FakeInductor) -> None:
+    train(make_config(compile=mode), ALONE)
+    assert inductor.options == [torch._inductor.list_mode_options(mode)] * 2
+
+
+def test_true_is_pytorchs_default_mode(inductor: FakeInductor) -> None:
+    train(make_config(compile=True), ALONE)
+    assert inductor.options == [{}] * 2
+
+
+class Fails(Own):
+    """Raises when it is evaluated, after steps that were compiled."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            raise ArithmeticError("no evaluation")
+        return super().forward(inputs)
+
+
+def test_compiled_graphs_go_with_their_trial(inductor: FakeInductor) -> None:
+    """Also while the trained model is still held."""
+    result = train(make_config(model=f"{HERE}:Own", model_args={}, compile=True), ALONE)
+    assert result.status == "finished"
+    assert (inductor.graphs, inductor.kept()) == (2, 0)
+
+
+def test_compiled_graphs_go_with_a_trial_that_fails(inductor: FakeInductor) -> None:
+    with pytest.raises(ArithmeticError, match="no evaluation"):
+        train(make_config(model=f"{HERE}:Fails", model_args={}, compile=True), ALONE)
+    assert (inductor.graphs, inductor.kept()) == (1, 0)
+
+
+def test_what_a_user_compiled_lasts_from_trial_to_trial(inductor: FakeInductor) -> None:
+    config = make_config(model=f"{HERE}:CompilesItself", model_args={})
+    for _ in range(2):
+        train(config, ALONE)
+    assert inductor.graphs == inductor.kept() == 2
+
+
+@torch.compile
+def scaled(inputs: torch.Tensor) -> torch.Tensor:
+    """A function that the user's module compiles."""
+    return inputs.flatten(1) * 2
+
+
+class CompilesItself(nn.Module):
+    """A model that calls it."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(scaled(inputs))

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from scalestudy.training.data import DataError, require
 from scalestudy.training.exceptions import InputError
 from tests.gpu.parts import PARTS, TOTAL_SECONDS, Part
 from tests.gpu.report import BAD, PartResult, Settings, figures_table, page, parts_table
@@ -119,6 +118,8 @@ def data_root(folder: Path | None) -> str | None:
     """Where the parts read Fashion-MNIST; None: nowhere. Raises InputError for a folder without it."""
     if folder is None:
         return None
+    from scalestudy.training.data import DataError, require  # NumPy, which was looked for before
+
     root = folder.expanduser().absolute()
     try:
         require("fashion_mnist", root)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 Status = Literal["passed", "failed", "lacks", "time limit", "not run"]
 BAD: tuple[Status, ...] = ("failed", "time limit", "not run")
@@ -132,7 +132,7 @@ class PartResult:
         (folder / f"{self.part}.json").write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path) -> PartResult:
         """Read what `write` wrote."""
         plain = json.loads(path.read_text(encoding="utf-8"))
         plain["settings"] = Settings(**plain["settings"])

@@ -16,6 +16,9 @@
 #   make chaos         studies under random faults on a cluster of four raylets, some minutes each;
 #                      CHAOS="--seed 5 --faults 20 --studies 10"; CHAOS="--schedules 100000": random schedules of
 #                      the pool's leases, a quarter of an hour
+#   make gpu           proofs and figures for a machine with one GPU, at most 9 minutes; makes no .venv and installs nothing:
+#                      PYTHON=python3 is one that has PyTorch 2.11 or newer, and need not have Ray. DATA=folder has
+#                      FashionMNIST/raw; PART="resume graphs" names parts; OUT=folder is for the results, else runs/gpu
 #
 # TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
 
@@ -27,7 +30,7 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: thre
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos clean
+.PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
 
 install: $(VENV)/installed
 
@@ -74,6 +77,9 @@ bench-peers: $(VENV)/installed
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.bench.chaos $(CHAOS)
+
+gpu:  # without .venv: the clone itself is the package
+	PYTHONPATH="$(CURDIR)" $(PYTHON) -m tests.gpu $(if $(DATA),--data "$(DATA)") $(if $(PART),--part "$(PART)") $(if $(OUT),--out "$(OUT)")
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,0 +1,133 @@
+"""Parts: memory that runs out, and memory that comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from scalestudy.training.__main__ import main as train_by_command
+from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.device import start_memory_count
+from scalestudy.training.exceptions import is_out_of_memory
+from tests.gpu.models import TOO_MANY
+from tests.gpu.report import Report, Settings
+from tests.gpu.trainings import alone, can_compile, config_of, graphs, has_graphs, images, run, some_steps
+
+ROOM = 2**28  # bytes that the allocator may add where a trial is to run out of memory
+KEPT = 2**27  # bytes that libraries' workspaces may keep after their first use
+GREEDY = "tests.gpu.models:Greedy"
+
+
+def out_of_memory(settings: Settings, report: Report) -> None:
+    """The allocator's error, and one in the middle of `train`, are known as out of memory; then a trial trains."""
+    device = alone(settings).device
+    error = _error_of(lambda: torch.empty(TOO_MANY, device=device))
+    report.equal("the allocator's error is one of memory", is_out_of_memory(error), True)
+    report.details["allocator"] = _first_line(error)
+
+    error = _error_of(lambda: run(settings, some_steps(settings, 4, model=GREEDY)))
+    report.equal("an error inside train() is one of memory", is_out_of_memory(error), True)
+    report.details["in train"] = _first_line(error)
+
+    said = io.StringIO()
+    arguments = ["--model", GREEDY, "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1"]
+    with contextlib.redirect_stdout(said):
+        code = train_by_command([*arguments, "--device", settings.device])
+    told = json.loads(said.getvalue().strip().splitlines()[-1])
+    report.equal("python -m scalestudy.training tells it", (told["status"], code), ("out_of_memory", 0))
+
+    if settings.device == "cuda":
+        start_memory_count(device)
+        with _room(ROOM):
+            error = _error_of(lambda: run(settings, _large(settings)))
+        report.equal("so is that of a batch too large for the device", is_out_of_memory(error), True)
+        report.details["batch"] = _first_line(error)
+        del error
+        start_memory_count(device)
+        report.at_most("bytes that it leaves behind", torch.cuda.memory_allocated(device), KEPT + _bytes_of_images())
+    else:
+        report.need_cuda("a batch too large for the device, with most of its memory taken")
+    report.equal("the next trial of this process", run(settings, config_of(settings, epochs=1)).status, "finished")
+
+
+def _large(settings: Settings) -> TrainConfig:
+    """ResNet-18 whose activations take gigabytes."""
+    return some_steps(settings, 2, model="resnet18", batch_size=1024, warm_up_steps=0, **images(settings, 1024, 64))
+
+
+def _bytes_of_images() -> int:
+    """Of `_large`'s data set, which stays on the device for the next trial."""
+    return (1024 + 64) * (28 * 28 * 4 + 8)
+
+
+@contextlib.contextmanager
+def _room(more_bytes: int) -> Iterator[None]:
+    """Let the allocator take so many bytes more, and no others."""
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + more_bytes) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def _error_of(action: Any) -> BaseException:
+    """What the action raised, without its frames, which would keep tensors alive."""
+    try:
+        action()
+    except Exception as error:
+        return error.with_traceback(None)
+    raise AssertionError("it raised nothing")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def returned(settings: Settings, report: Report) -> None:
+    """After each kind of trial its model is gone; the second round of all kinds leaves as many bytes as the first."""
+    device = alone(settings).device
+    kinds = {
+        "fp32": some_steps(settings, 6),
+        "momentum": some_steps(settings, 6, optimizer=OptimizerConfig(momentum=0.9)),
+        "batch normalisation, bf16": some_steps(
+            settings,
+            6,
+            model="tests.gpu.models:resnet9",
+            model_args={"width": 4},
+            precision="bf16" if settings.device == "cuda" else "fp32",
+        ),
+        "adam, two micro-batches": some_steps(settings, 6, optimizer=OptimizerConfig(name="adam"), accumulation=2),
+    }
+    if settings.device == "cuda" and can_compile(settings):
+        kinds["compiled"] = some_steps(settings, 6, compile=True)
+    if settings.device == "cuda" and has_graphs():
+        kinds["captured"] = some_steps(settings, 6, **graphs(True))
+    left: list[dict[str, int]] = []
+    for _ in range(2):
+        left.append({})
+        for name, config in kinds.items():
+            model = _model_of(settings, config)
+            start_memory_count(device)  # as the next trial does
+            gc.collect()
+            report.equal(f"{name}: its model is gone", model() is None, True)
+            left[-1][name] = torch.cuda.memory_allocated(device) if settings.device == "cuda" else 0
+    if settings.device == "cpu":
+        report.need_cuda("the allocator's count of bytes")
+        return
+    report.details["bytes left"] = left
+    report.at_most("bytes more after the second round", max(left[1].values()) - max(left[0].values()), 0)
+    report.at_most("bytes left after the second round", max(left[1].values()), KEPT)
+
+
+def _model_of(settings: Settings, config: TrainConfig) -> weakref.ref[nn.Module]:
+    """Train, and keep nothing but a weak reference."""
+    return weakref.ref(run(settings, config).model)

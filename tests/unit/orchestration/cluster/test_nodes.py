@@ -111,18 +111,20 @@ def growth(*groups, **total):
 
 
 def test_a_grown_cluster_holds_what_its_nodes_hold_each_by_itself():
-    assert growth((3, 0, 3)).most(**CPU) == Grown(machines=3, slots=3), "not 9 // 2"
-    assert growth((4, 0, 2), (1, 0, 9)).most(**CPU) == Grown(machines=2, slots=4), "a core is too little for a worker"
-    assert growth((16, 4, 2), (16, 0, 8)).most(**GPU) == Grown(machines=2, slots=8)
+    assert growth((3, 0, 3)).most(**CPU) == Grown(machines=3, slots=3, largest_group=3), "not 9 // 2"
+    assert growth((4, 0, 2), (1, 0, 9)).most(**CPU) == Grown(machines=2, slots=4, largest_group=4), (
+        "a core is too little for a worker"
+    )
+    assert growth((16, 4, 2), (16, 0, 8)).most(**GPU) == Grown(machines=2, slots=8, largest_group=8)
     assert growth((9, 2, 2)).most(**{**GPU, "cpus_per_worker": 1, "gpus_per_worker": 0.4}).slots == 8, "as on a node"
 
 
 def test_a_grown_cluster_s_limits_may_be_of_all_nodes_or_unknown():
-    assert Growth().most(**CPU) == Grown(machines=math.inf, slots=math.inf)
+    assert Growth().most(**CPU) == Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
     assert growth((4, 0, math.inf)).most(**CPU).slots == math.inf
     assert growth((4, 0, math.inf), CPU=17.0).most(**CPU).slots == 8
     assert growth((4, 1, 10), GPU=3).most(**GPU).slots == 3
-    assert growth((4, 0, math.inf)).most(**GPU) == Grown(machines=0, slots=0)
+    assert growth((4, 0, math.inf)).most(**GPU) == Grown(machines=0, slots=0, largest_group=0)
 
 
 def test_a_cluster_that_may_grow_takes_larger_trials_up_to_its_limit():

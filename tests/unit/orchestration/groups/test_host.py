@@ -15,7 +15,7 @@ from scalestudy.orchestration.groups.model import Wanted
 from tests.support.model_cluster import SharedCluster
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
-WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, taken=3)
+WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, largest_group=4, taken=3)
 
 
 @pytest.fixture

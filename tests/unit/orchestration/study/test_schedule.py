@@ -97,16 +97,16 @@ def test_trials_at_a_time(slots, exclusive, sizes, expected):
     assert concurrency(sizes, room(*slots, exclusive=exclusive)) == expected
 
 
-UNKNOWN = Grown(machines=math.inf, slots=math.inf)
+UNKNOWN = Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
 
 
 @pytest.mark.parametrize(
     ("slots", "exclusive", "grown", "expected"),
     [
-        ((), False, Grown(machines=4, slots=8), 4),
-        ((), True, Grown(machines=4, slots=8), 4),
-        ((2,), True, Grown(machines=3, slots=6), 3),
-        ((9,), False, Grown(machines=1, slots=2), 4),  # it is larger than its autoscaler says
+        ((), False, Grown(machines=4, slots=8, largest_group=8), 4),
+        ((), True, Grown(machines=4, slots=8, largest_group=8), 4),
+        ((2,), True, Grown(machines=3, slots=6, largest_group=6), 3),
+        ((9,), False, Grown(machines=1, slots=2, largest_group=2), 4),  # it is larger than its autoscaler says
         ((), False, UNKNOWN, GROWING_CONCURRENCY),
         ((2,), True, UNKNOWN, GROWING_CONCURRENCY),
     ],

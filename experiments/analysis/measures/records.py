@@ -388,8 +388,8 @@ def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
         return None
     listed = ", ".join(f"{kind or 'unknown'} ({plural(count, 'trial')})" for kind, count in counts.items())
     return (
-        f"The trials ran on GPUs of {len(counts)} types: {listed}. Their times are pooled and compared as if these were "
-        "one: no speed-up, law or cost here can be relied on. Run the study on nodes of one type."
+        f"The trials ran on GPUs of {len(counts)} types: {listed}. Their times are pooled and compared as if these "
+        "were one: no speed-up, law or cost here can be relied on. Run the study on nodes of one type."
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -76,6 +77,9 @@ def test_the_issues_packing_study():
 def test_a_trial_that_never_fits():
     with pytest.raises(ValueError, match="num_gpus: 3: there is room for 2 workers"):
         simulate(works((3, 1.0)), room(2))
+    typed = tuple(Node(node_id=kind, slots=2, accelerator=kind) for kind in ("A100", "T4"))
+    with pytest.raises(ValueError, match="num_gpus: 3: there is room for 2 workers"):
+        simulate(works((3, 1.0)), replace(room(2), nodes=typed))
 
 
 def test_nothing_to_do():

@@ -206,6 +206,12 @@ def test_a_group_is_on_gpus_of_one_type(placement):
     assert decide(TYPES, [busy, group("h", 1, "busy", {"t": 1})], ask(2), exclusive=False, placement=placement) == []
 
 
+@pytest.mark.parametrize(("placement", "expected"), [("pack", {"a": 2}), ("spread", {"t": 2}), ("emptiest", {"t": 2})])
+def test_of_two_types_the_placement_says_which(placement, expected):
+    (start,) = decide([TYPES[0], replace(TYPES[1], slots=3)], [], ask(2), exclusive=False, placement=placement)
+    assert start.slots == expected
+
+
 def test_an_unknown_type_is_a_type_of_its_own():
     unknown = [Node(node_id=name, slots=1) for name in "uv"]
     (start,) = decide([TYPES[0], *unknown], [group("g", 2, "busy")], ask(2), exclusive=False, placement="spread")

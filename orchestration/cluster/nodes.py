@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalestudy.experiments.spec.sections import Resources
@@ -20,7 +20,8 @@ NO_LIMIT = float(2**53)
 class Node:
     """A node of the cluster and the number of workers that it has room for when it is empty.
 
-    taken: slots that other work on the cluster leaves no room for.
+    taken: slots that other work on the cluster leaves no room for. accelerator: the type of its GPUs, where workers get
+    GPUs; "": it is not known, or workers get none. A group has nodes of one type, of which "" is one.
 
     Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A draining node has no
     room, but workers may still be on it.
@@ -31,6 +32,7 @@ class Node:
     host: str = ""  # the machine's name; "": the node is a machine of its own
     draining: bool = False
     taken: int = 0
+    accelerator: str = ""
 
     @property
     def machine(self) -> str:
@@ -40,6 +42,9 @@ class Node:
 
 HEAD = "node:__internal_head__"
 """A resource that Ray gives to the head alone."""
+ACCELERATOR_LABEL = "ray.io/accelerator-type"
+ACCELERATOR_RESOURCE = "accelerator_type:"
+"""How the name of a resource begins by which a node, or an autoscaler's group of nodes, says its type of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class ClusterNode:
     """A machine, or a raylet that stands for one: its id and what Ray may give away there.
 
     draining: the node goes soon, like a spot machine that is taken back. Ray starts nothing new on it. is_head: the
-    cluster goes with it; the pool and Tune's processes run there.
+    cluster goes with it; the pool and Tune's processes run there. accelerator: the type of its GPUs; "": not known.
     """
 
     node_id: str
@@ -56,6 +61,7 @@ class ClusterNode:
     gpus: float
     draining: bool = False
     is_head: bool = False
+    accelerator: str = ""
 
 
 HEAD_DRAINS = "the cluster's head is about to be removed (it drains), and the cluster with it"
@@ -79,10 +85,17 @@ def alive_nodes() -> tuple[ClusterNode, ...]:
             gpus=node["Resources"].get("GPU", 0.0),
             draining=node["NodeID"] in draining,
             is_head=HEAD in node["Resources"],
+            accelerator=accelerator_type(node["Resources"], node.get("Labels") or {}),
         )
         for node in ray.nodes()
         if node["Alive"]
     )
+
+
+def accelerator_type(resources: Iterable[str], labels: Mapping[str, str]) -> str:
+    """The type of a node's GPUs, by its label or by the name of one of its resources; "": neither says it."""
+    named = (name.removeprefix(ACCELERATOR_RESOURCE) for name in resources if name.startswith(ACCELERATOR_RESOURCE))
+    return labels.get(ACCELERATOR_LABEL) or next(named, "")
 
 
 def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
@@ -100,7 +113,7 @@ def slots(
     gpus_per_worker: float,
     used: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Node]:
-    """How many workers each node has room for. A draining node has none.
+    """How many workers each node has room for. A draining node has none. Only GPU workers have a type of GPUs.
 
     used: CPUs and GPUs that other work holds, by node.
     """
@@ -113,9 +126,30 @@ def slots(
     def describe(node: ClusterNode) -> Node:
         total = fit(node, {})
         taken = total - fit(node, (used or {}).get(node.node_id, {}))
-        return Node(node_id=node.node_id, slots=total, host=node.host, draining=node.draining, taken=taken)
+        return Node(
+            node_id=node.node_id,
+            slots=total,
+            host=node.host,
+            draining=node.draining,
+            taken=taken,
+            accelerator=node.accelerator if device == "cuda" else "",
+        )
 
     return [describe(node) for node in nodes]
+
+
+def room_by_type(nodes: Iterable[Node]) -> dict[str, int]:
+    """The workers that nodes have room for when they are empty, by type of GPUs; a type without room is left out."""
+    room: dict[str, int] = {}
+    for node in nodes:
+        if node.slots:
+            room[node.accelerator] = room.get(node.accelerator, 0) + node.slots
+    return room
+
+
+def largest_group(nodes: Iterable[Node]) -> int:
+    """The most workers that a group can have on empty nodes: those of one type of GPUs."""
+    return max(room_by_type(nodes).values(), default=0)
 
 
 def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int, gpus_per_worker: float) -> int:
@@ -143,25 +177,34 @@ class Growth:
     def most(self, *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> Grown:
         """What the cluster can have at the most."""
         if self.limits is None:
-            return Grown(machines=math.inf, slots=math.inf)
+            return Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
 
         def fit(resources: Mapping[str, float], default: float) -> int:
             cpus, gpus = resources.get("CPU", default), resources.get("GPU", default)
             return workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
 
-        fitting = [(group.most, count) for group in self.limits.groups if (count := fit(group.resources, 0.0))]
+        fitting = [(group, count) for group in self.limits.groups if (count := fit(group.resources, 0.0))]
         limited = self.limits.total.keys() & ({"CPU", "GPU"} if device == "cuda" else {"CPU"})
         in_all = fit(self.limits.total, NO_LIMIT) if limited else math.inf
-        by_node = sum(nodes * count for nodes, count in fitting)
-        return Grown(machines=sum(nodes for nodes, _ in fitting), slots=min(in_all, by_node))
+        by_type: dict[str, float] = {}
+        for group, count in fitting:
+            kind = accelerator_type(group.resources, {}) if device == "cuda" else ""
+            by_type[kind] = by_type.get(kind, 0) + group.most * count
+        return Grown(
+            machines=sum(group.most for group, _ in fitting),
+            slots=min(in_all, sum(by_type.values())),
+            largest_group=min(in_all, max(by_type.values(), default=0)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grown:
-    """The most that a cluster can have: machines with room for a worker, and workers. Infinity: it is not known."""
+    """The most that a cluster can have: machines with room for a worker, workers, and workers of one group, which are
+    all on GPUs of one type. Infinity: it is not known."""
 
     machines: float
     slots: float
+    largest_group: float
 
 
 def place(
@@ -176,7 +219,7 @@ def place(
     device = choose_device(resources.device, nodes)
     cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
     room = slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)
-    grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus).slots if growth else 0
+    grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus).largest_group if growth else 0
     check_capacity(sizes, room, device=device, grown=grown)
     return device, room
 
@@ -184,15 +227,24 @@ def place(
 def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str, grown: float = 0) -> None:
     """Raises RequestError when a trial wants more workers than the cluster can ever have.
 
-    grown: workers that it has room for once its autoscaler has added all that it may.
+    grown: workers of one trial that it has room for once its autoscaler has added all that it may.
     """
-    total = sum(node.slots for node in room)
-    most, largest = max(total, grown), max(sizes)
+    now = largest_group(room)
+    most, largest = max(now, grown), max(sizes)
     if largest > most:
         what = "GPU workers" if device == "cuda" else "CPU workers"
-        later = f", and for {grown:g} with all that its autoscaler may add" if grown > total else ""
+        later = f", and for {grown:g} with all that its autoscaler may add" if grown > now else ""
         raise RequestError(
-            f"sweep.num_gpus: {largest}: the cluster has room for {total} {what}{later}",
+            f"sweep.num_gpus: {largest}: the cluster has room for {now} {what}{types_words(room)}{later}",
             f"use num_gpus up to {most:g}, add machines, lower resources.cpus_per_worker, or on one machine allow more "
             "workers than cores with `--set resources.oversubscribe=true` (timings are then flagged)",
         )
+
+
+def types_words(room: Sequence[Node]) -> str:
+    """After a number of workers: that all workers of a trial are on GPUs of one type. "": there is one type only."""
+    by_type = room_by_type(room)
+    if len(by_type) < 2:
+        return ""
+    listed = ", ".join(f"{kind or 'unknown'} {count}" for kind, count in sorted(by_type.items()))
+    return f" on GPUs of one type ({listed}), and a trial never mixes types"

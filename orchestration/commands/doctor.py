@@ -133,6 +133,5 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     elif not cluster.started_here:
         yield Finding("versions", "ok", f"the same on {len(cluster.nodes)} nodes and here")
     device, room = nodes.place(spec.resources, planned.sizes, cluster.nodes, cluster.growth)
-    total = sum(node.slots for node in room)
     wants = f"{spec.name} wants up to {max(planned.sizes)} {device} workers"
-    yield Finding("workers", "ok", f"{wants}, there is room for {total}")
+    yield Finding("workers", "ok", f"{wants}, there is room for {nodes.largest_group(room)}{nodes.types_words(room)}")

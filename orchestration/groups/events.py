@@ -67,7 +67,7 @@ class Failure:
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """What a rank says of itself when it is ready. cores: of its host. device: `cpu`, or `cuda:0`. backend: of its
-    process group, `gloo` or `nccl`; None: it is alone."""
+    process group, `gloo` or `nccl`; None: it is alone. gpus: as Ray names those that it was given, on its node."""
 
     rank: int
     node: str
@@ -77,39 +77,54 @@ class Member:
     device: str
     threads: int
     backend: str | None = None
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlace:
-    """Where a rank of a trial runs, as trials.jsonl keeps it."""
+    """Where a rank of a trial runs, as trials.jsonl keeps it. gpus: as in `Member`."""
 
     rank: int
     node: str
     device: str
     threads: int
+    gpus: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> WorkerPlace:
+        """The place behind `to_plain`'s data."""
+        return cls(**{**plain, "gpus": tuple(plain.get("gpus", ()))})
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data. `gpus` is left out if it is empty, as on a CPU and in earlier versions."""
+        plain = {"rank": self.rank, "node": self.node, "device": self.device, "threads": self.threads}
+        return {**plain, "gpus": list(self.gpus)} if self.gpus else plain
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
     """The workers that train a trial. device: `cpu` or `cuda`; None: the trial has had no workers. backend: of their
-    process group, `gloo` or `nccl`; None: one worker, or an earlier version did not say."""
+    process group, `gloo` or `nccl`; None: one worker, or an earlier version did not say. accelerator: the type of the
+    GPUs that Ray has given them; None: it gave none, or their nodes don't say."""
 
     device: str | None = None
     nodes: int = 0
     backend: str | None = None
+    accelerator: str | None = None
     workers: tuple[WorkerPlace, ...] = ()
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> World:
-        """The world of a group's members."""
+    def of(cls, members: Sequence[Member], accelerator: str = "") -> World:
+        """The world of a group's members. accelerator: of their nodes; "": not known."""
         kinds = {member.device.split(":")[0] for member in members}
         workers = sorted(members, key=lambda member: member.rank)
         return cls(
             device="+".join(sorted(kinds)),
             nodes=len({member.node for member in members}),
             backend=workers[0].backend,
+            accelerator=accelerator or None,
             workers=tuple(
-                WorkerPlace(rank=each.rank, node=each.node, device=each.device, threads=each.threads)
+                WorkerPlace(rank=each.rank, node=each.node, device=each.device, threads=each.threads, gpus=each.gpus)
                 for each in workers
             ),
         )
@@ -119,14 +134,21 @@ class World:
         """The world behind the plain data of a journal; `None` and an empty mapping mean no workers."""
         if not plain:
             return cls()
-        workers = tuple(WorkerPlace(**worker) for worker in plain.get("workers", ()))
-        return cls(device=plain["device"], nodes=plain.get("nodes", 0), backend=plain.get("backend"), workers=workers)
+        return cls(
+            device=plain["device"],
+            nodes=plain.get("nodes", 0),
+            backend=plain.get("backend"),
+            accelerator=plain.get("accelerator"),
+            workers=tuple(WorkerPlace.from_plain(worker) for worker in plain.get("workers", ())),
+        )
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data in the key order of trials.jsonl. `backend` is left out if it is None, as in earlier versions."""
-        backend = {"backend": self.backend} if self.backend else {}
-        workers = [asdict(worker) for worker in self.workers]
-        return {"device": self.device, "nodes": self.nodes, **backend, "workers": workers}
+        """Plain data in the key order of trials.jsonl. What is None but the device is left out, as in earlier
+        versions."""
+        known = {"backend": self.backend, "accelerator": self.accelerator}
+        told = {name: value for name, value in known.items() if value}
+        workers = [worker.to_plain() for worker in self.workers]
+        return {"device": self.device, "nodes": self.nodes, **told, "workers": workers}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.base.errors import UnreachableError
+from scalestudy.orchestration.cluster.nodes import Node, largest_group, types_words
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
 from scalestudy.training.exceptions import StoreError, is_device_lost, is_lost_peer, is_out_of_memory
 
@@ -147,12 +148,10 @@ def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure
     return next((each for each in reversed(failures) if counts[each.kind] > failures_per_trial), None)
 
 
-def no_room(room: int, needed: int) -> str:
+def no_room(nodes: Sequence[Node], needed: int) -> str:
     """The message for a trial whose workers the cluster's nodes can't hold any more."""
-    return (
-        f"nodes were lost or are draining: the cluster has room for {room} workers, and the trial needs {needed}; "
-        "add nodes, or remove this num_gpus"
-    )
+    room = f"the cluster has room for {largest_group(nodes)} workers{types_words(nodes)}"
+    return f"nodes were lost or are draining: {room}, and the trial needs {needed}; add nodes, or remove this num_gpus"
 
 
 def with_logs(message: str, logs: str) -> str:

@@ -17,6 +17,7 @@ from scalestudy.orchestration.cluster import ray_private, sharing
 from scalestudy.orchestration.cluster.nodes import ClusterNode, Node
 from scalestudy.orchestration.cluster.sharing import WANTED, LeastUsed, Reservation
 from scalestudy.orchestration.groups.failures import Cause
+from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.groups.model import GroupStart, HostOrders, Wanted
 from scalestudy.orchestration.groups.pool import STARTS_WITHOUT_SERVICE
 from scalestudy.orchestration.groups.ray_train import (
@@ -78,8 +79,8 @@ class Starting:
 class GroupHost:
     """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
 
-    say: is told what trials wait for, every minute. most: workers that the cluster may have with all that its
-    autoscaler may add; infinity: it is not known.
+    say: is told what trials wait for, every minute. most: workers of one trial that the cluster may have room for with
+    all that its autoscaler may add; infinity: it is not known.
 
     `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
     being an actor of its own.
@@ -211,13 +212,13 @@ class GroupHost:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-        on_gpu = self.resources.device == "cuda"
+        on_gpu, trains_on = self.resources.device == "cuda", training_device(self.resources.device)
         restarts = STARTS_WITHOUT_SERVICE - 1
         settings = WorkerSettings(
             pool=self.pool,
             group_id=start.group_id,
             threads=self.resources.cpus_per_worker,
-            device=self.resources.device,
+            device=trains_on,
             logs=self.folder,
         )
         try:
@@ -225,7 +226,7 @@ class GroupHost:
                 serve,
                 train_loop_config={"settings": settings},
                 backend_config=ProcessGroupConfig(
-                    backend="nccl" if on_gpu else "gloo", timeout_seconds=self.resources.timeout_seconds
+                    backend="nccl" if trains_on == "cuda" else "gloo", timeout_seconds=self.resources.timeout_seconds
                 ),
                 scaling_config=ScalingConfig(
                     num_workers=start.num_workers,
@@ -352,14 +353,15 @@ def waits_for(wanted: Wanted, seconds: float, most: float = math.inf) -> str:
     """What the study waits for, in words. most: as in `GroupHost`."""
     waited = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
     workers = plural(wanted.num_workers, "worker")
+    room = f"{wanted.largest_group}" + (" on GPUs of one type" if wanted.largest_group < wanted.room else "")
     match wanted.why:
         case "others":
             why = f"other work on the cluster holds the room of {wanted.taken} of {wanted.room}"
         case "growth":
             limit = "whose limit is not known" if math.isinf(most) else f"up to {most:g}"
-            why = f"the cluster has room for {wanted.room} until its autoscaler adds nodes, {limit}"
+            why = f"the cluster has room for {room} until its autoscaler adds nodes, {limit}"
         case "shrunken":
-            why = f"nodes were lost or are draining, and the cluster has room for {wanted.room}"
+            why = f"nodes were lost or are draining, and the cluster has room for {room}"
         case "unplaced":
             named = ", ".join(wanted.machines[:3]) + (" …" if len(wanted.machines) > 3 else "")
             free = f"although {wanted.num_workers} look free on {named}"

@@ -160,7 +160,7 @@ class TrialRequest:
         self.end("stopped", None, now)
 
     def seconds_without_room(self, room: int, now: float) -> float:
-        """For how long the empty cluster has been too small for its workers. room: workers that it holds now."""
+        """For how long the empty cluster has been too small for its workers. room: of one group, that it holds now."""
         if self.num_workers <= room:
             self.no_room_since = None
         elif self.no_room_since is None:
@@ -305,14 +305,16 @@ there seems to be room."""
 class Wanted:
     """A group that waits for room on the cluster.
 
-    one_node: whether it must not span nodes. room: workers that the cluster has room for when it is empty. taken: of
-    these, what other work holds. machines: where there seems to be room, of a group that is unplaced.
+    one_node: whether it must not span nodes. room: workers that the cluster has room for when it is empty.
+    largest_group: of these, those of one group, which are on GPUs of one type. taken: what other work holds of the
+    room. machines: where there seems to be room, of a group that is unplaced.
     """
 
     why: Hindrance
     num_workers: int
     one_node: bool
     room: int
+    largest_group: int
     taken: int
     machines: tuple[str, ...] = ()
 

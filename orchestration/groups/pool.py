@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
-from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.nodes import Node, largest_group
 from scalestudy.orchestration.cluster.sharing import TAGS, Demand
 from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.clock import PoolClock
@@ -304,8 +304,8 @@ class GroupPool:
 
     @property
     def room(self) -> int:
-        """Workers that the empty cluster could hold."""
-        return sum(node.slots for node in self.nodes)
+        """Workers of one group that the empty cluster could hold."""
+        return largest_group(self.nodes)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """Takes the cluster's room as it is now. Gives up the groups with workers on a node that has gone."""
@@ -355,7 +355,7 @@ class GroupPool:
         hopeless = [] if self.grows else self._without_room(now)
         for request in hopeless:
             request.no_room_since = None
-            self._put_off(request, TrialError(kind="no_room", message=no_room(self.room, request.num_workers)))
+            self._put_off(request, TrialError(kind="no_room", message=no_room(self.nodes, request.num_workers)))
         again = [each for each in self._withdrawn.values() if each.until is not None and now >= each.until]
         for withdrawn in again:
             withdrawn.until = None
@@ -480,7 +480,8 @@ class GroupPool:
             why=why,
             num_workers=size,
             one_node=self.placement == "pack" and any(node.slots >= size for node in self.nodes),
-            room=self.room,
+            room=sum(node.slots for node in self.nodes),
+            largest_group=self.room,
             taken=sum(node.taken for node in self.nodes),
             machines=tuple(sorted({node.machine for node in self.nodes if node.node_id in nodes})),
         )
@@ -629,7 +630,9 @@ class GroupPool:
         beats = Beats(group.num_workers, began_at=now)
         group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, beats=beats)
         members = [group.members[rank] for rank in sorted(group.members)]
-        request.tell(Running(attempt=request.attempt, world=World.of(members)), self.clock.wall())
+        types = {node.accelerator for node in self.nodes if node.node_id in group.slots}
+        world = World.of(members, accelerator="+".join(sorted(types)))
+        request.tell(Running(attempt=request.attempt, world=world), self.clock.wall())
         request.record.flags |= worker_flags(members)
         beside = [other for other in self.groups.values() if other is not group and other.hosts & group.hosts]
         running = [other for other in beside if other.assignment]

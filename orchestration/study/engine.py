@@ -99,7 +99,7 @@ class Engine:
         free = room_beside_others(alive_nodes(), resources, LeastUsed(), reservations())
         self.pool = pool_actor().remote(free, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 or growth else str(folder.logs)
-        most = math.inf if self._grown is None else self._grown.slots
+        most = math.inf if self._grown is None else self._grown.largest_group
         self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say, most=most)
 
     def run(

@@ -148,6 +148,7 @@ def trial_row(trial: Mapping[str, Any], metric: StudyMetric) -> dict[str, Any]:
         "epochs": len(epochs),
         **{key: trial.get(key) for key in ("train_seconds", "wall_seconds", "startup_seconds", "attempts")},
         "nodes": (trial.get("world") or {}).get("nodes"),
+        "accelerator": (trial.get("world") or {}).get("accelerator"),
         "flags": ", ".join(trial.get("flags") or ()),
         "error": (trial.get("error") or {}).get("message"),
     }

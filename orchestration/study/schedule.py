@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.sections import Resources
-from scalestudy.orchestration.cluster.nodes import Grown, Node
+from scalestudy.orchestration.cluster.nodes import Grown, Node, largest_group
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, Stop, ahead, decide
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
@@ -190,8 +190,8 @@ def lower_bound(works: Sequence[Work], room: Room) -> float:
 def simulate(works: Sequence[Work], room: Room, costs: Costs = NO_COSTS) -> Schedule:
     """Runs the trials in their order, on paper. Raises ValueError for a trial that the room can never take."""
     largest = max((work.num_workers for work in works), default=0)
-    if largest > room.slots:
-        raise ValueError(f"num_gpus: {largest}: there is room for {room.slots} workers at a time")
+    if largest > (most := largest_group(room.nodes)):
+        raise ValueError(f"num_gpus: {largest}: there is room for {most} workers at a time")
     run = _Run(works=works, room=room, costs=costs)
     run.go()
     return Schedule(

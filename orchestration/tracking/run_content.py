@@ -177,6 +177,9 @@ def trial_tags(ended: Ended) -> dict[str, str]:
     for name, value in ended.details.items():
         tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
     tags["scalestudy.attempts"] = str(ended.attempts)
+    for name, value in (("accelerator", ended.world.accelerator), ("backend", ended.world.backend)):
+        if value:
+            tags[f"scalestudy.{name}"] = value
     if ended.world.nodes > 1:
         tags["scalestudy.nodes"] = str(ended.world.nodes)
     if ended.flags:

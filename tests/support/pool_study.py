@@ -93,6 +93,7 @@ class Study:
 
     slots: dict[str, int]
     hosts: dict[str, str] = field(default_factory=dict)  # of raylets that share a machine
+    types: dict[str, str] = field(default_factory=dict)  # of the GPUs of nodes that say it
     exclusive: bool = False
     placement: Placement = "pack"
     failures: int = 2
@@ -134,7 +135,10 @@ class Study:
 
     def nodes(self, **slots):
         """A cluster's nodes with their room."""
-        return [Node(node_id=node, slots=count, host=self.hosts[node]) for node, count in slots.items()]
+        return [
+            Node(node_id=node, slots=count, host=self.hosts[node], accelerator=self.types.get(node, ""))
+            for node, count in slots.items()
+        ]
 
     async def request(self, trial_id, num_workers=1, fate="finished", **order):
         """A trial asks for workers. fate: what becomes of its training, see `FakeRayTrain`."""

@@ -22,24 +22,18 @@ AUTOSCALED_PORT = 6379  # Ray's fake provider of nodes joins them to this one, w
 
 
 @contextmanager
-def head(cpus: int, port: int, *arguments: str, **variables: str) -> Iterator[dict[str, str]]:
+def head(
+    cpus: int, port: int, *arguments: str, python: str = sys.executable, **variables: str
+) -> Iterator[dict[str, str]]:
     """A cluster of one node; yields the environment of processes that join it.
 
-    `ray stop` would end every Ray of the machine, so its processes are ended one by one.
+    python: starts its workers. `ray stop` would end every Ray of the machine, so its processes are ended one by one.
     """
     home = tempfile.mkdtemp(prefix="head-")  # short: sockets lie under it
     joined = environment(RAY_TMPDIR=home, RAY_AUTH_MODE="disabled")
-    options = [f"--port={port}", f"--num-cpus={cpus}", "--include-dashboard=false", *arguments]
+    options = ["--head", f"--port={port}", f"--num-cpus={cpus}", "--include-dashboard=false", *arguments]
     try:
-        started = subprocess.run(
-            [RAY, "start", "--head", *options],
-            env={**joined, **variables},
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert started.returncode == 0, started.stdout + started.stderr
+        _start(options, python, {**joined, **variables})
         yield joined
     finally:
         for pid in mentioning(home):
@@ -47,6 +41,25 @@ def head(cpus: int, port: int, *arguments: str, **variables: str) -> Iterator[di
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not mentioning(home), 20)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def join(address: str, cpus: int, *arguments: str, python: str = sys.executable, **variables: str) -> None:
+    """Another node of a cluster, on this machine too, which ends with its head. variables: as the head yields them."""
+    _start([f"--address={address}", f"--num-cpus={cpus}", *arguments], python, variables)
+
+
+def _start(options: list[str], python: str, variables: dict[str, str]) -> None:
+    """`ray start`. python: Ray starts workers with the Python that it takes itself to be."""
+    script = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
+    started = subprocess.run(
+        [sys.executable, "-c", script, python, "start", *options],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert started.returncode == 0, started.stdout + started.stderr
 
 
 def drain(address: str, node_id: str, seconds: int, **variables: str) -> None:

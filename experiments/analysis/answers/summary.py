@@ -26,6 +26,7 @@ from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figu
 from scalestudy.experiments.analysis.measures.records import (
     TIMED,
     Trial,
+    accelerator_caveat,
     cut_caveats,
     spanning_caveats,
     timed_alone_caveat,
@@ -120,6 +121,7 @@ def summarise_cells(
             for kind, words in (
                 ("unusable", unusable_caveat(lines, trials)),
                 *(("cut", words) for words in cut_caveats(trials)),
+                ("accelerators", accelerator_caveat(trials)),
                 *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
                 *caveats(rows, counts, metric),
                 *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
@@ -154,6 +156,7 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
     swept = any(len(spec.sweep.values_of(f"train.{key}")) > 1 for key in (train.unit, "eval_every"))
     length = None if swept else train.length
     devices = sorted({row["device"] for row in rows if row["device"]})
+    types = sorted({kind for row in rows for kind in row.get("accelerator", "").split("/") if kind})
     return {
         "name": spec.name,
         "description": spec.description,
@@ -163,6 +166,7 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
         "epochs": spec.evaluations,
         **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": length}),
         "device": "/".join(devices) or None,
+        **({"accelerator": "/".join(types)} if types else {}),
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),
         "num_gpus": sorted({row["params"]["num_gpus"] for row in rows}),
         "targets": metric.easiest_first(spec.targets.accuracy),

@@ -25,6 +25,7 @@ from scalestudy.experiments.analysis.measures.records import (
     TIMED,
     WITHOUT_FIRST,
     Trial,
+    accelerators_of,
     best_value,
     curve,
     epochs_of,
@@ -372,13 +373,18 @@ def step_seconds(trials: Sequence[Trial]) -> Figure:
 
 
 def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
-    """device and threads of the workers, as the trials saw them; None if no trial started."""
+    """device and threads of the workers, as the trials saw them; None if no trial started.
+
+    accelerator, where trials say it: the type of their GPUs.
+    """
     workers = [worker for trial in trials for worker in (trial.get("world") or {}).get("workers") or ()]
     devices = {(trial.get("world") or {}).get("device") for trial in trials} - {None}
     threads = {worker.get("threads") for worker in workers} - {None}
+    types = accelerators_of(trials)
     return {
         "device": "/".join(sorted(str(device) for device in devices)) or None,
         "threads": max(threads, default=None),
+        **({"accelerator": "/".join(kind or "unknown" for kind in types)} if types else {}),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, median, missing, positive
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.plan.timing_runs import TIMED, step_key
 
@@ -371,6 +372,25 @@ def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial])
         cells = "1 cell" if spanning == 1 else f"{spanning} cells"
         caveats.append(f"The times of {cells} are of workers on several nodes, and include the network between these.")
     return caveats
+
+
+def accelerators_of(trials: Iterable[Trial]) -> dict[str, int]:
+    """The trials on each type of GPUs; none if no trial says its type. "": of those that had workers and don't say."""
+    worlds = [world for trial in trials if (world := trial.get("world") or {}).get("workers")]
+    counts = Counter(world.get("accelerator") or "" for world in worlds)
+    return dict(sorted(counts.items())) if any(counts) else {}
+
+
+def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
+    """A sentence about trials on GPUs of several types, whose times are of different machines, or None."""
+    counts = accelerators_of(trials)
+    if len(counts) < 2:
+        return None
+    listed = ", ".join(f"{kind or 'unknown'} ({plural(count, 'trial')})" for kind, count in counts.items())
+    return (
+        f"The trials ran on GPUs of {len(counts)} types: {listed}. Their times are pooled and compared as if these "
+        "were one: no speed-up, law or cost here can be relied on. Run the study on nodes of one type."
+    )
 
 
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -448,6 +448,30 @@ def test_a_cell_that_only_ran_on_several_nodes_has_those_times_and_says_so():
     assert words == ["The times of 4 cells are of workers on several nodes, and include the network between these."]
 
 
+def test_times_on_two_types_of_gpus_are_told_and_one_type_is_only_named():
+    spec, plan, trials = study_of(SEEDS)
+
+    def summary(kind_of):
+        typed = [{**each, "world": {**each["world"], **kind_of(each["params"]["seed"])}} for each in trials]
+        return summarise(spec, plan, typed)
+
+    def words(found):
+        return [each["words"] for each in found["caveats"] if each["kind"] == "accelerators"]
+
+    one, two = summary(lambda _: {"accelerator": "A100"}), summary(lambda seed: {"accelerator": ["A100", "T4"][seed]})
+    none, partly = summary(lambda _: {}), summary(lambda seed: {"accelerator": "T4"} if seed else {})
+    half = len(trials) // 2
+    assert words(two) == [
+        f"The trials ran on GPUs of 2 types: A100 ({half} trials), T4 ({half} trials). Their times are pooled and "
+        "compared as if these were one: no speed-up, law or cost here can be relied on. Run the study on nodes of one "
+        "type."
+    ]
+    assert f"unknown ({half} trials), T4" in words(partly)[0]
+    assert words(one) == words(none) == []
+    named = [found["study"].get("accelerator") for found in (one, two, none)]
+    assert named == ["A100", "A100/T4", None]
+
+
 def test_timing_runs_on_one_node_stand_before_those_on_two():
     text = "resources: {device: cuda}\n" + SEEDS
     spec, plan, trials = study_of(text, device="cuda", flags={"*": ["shared_node"]})

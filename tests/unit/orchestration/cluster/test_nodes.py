@@ -10,13 +10,18 @@ from hypothesis import strategies as st
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.cluster.nodes import (
+    ACCELERATOR_LABEL,
+    ACCELERATOR_RESOURCE,
     ClusterNode,
     Grown,
     Growth,
+    accelerator_type,
     check_capacity,
     choose_device,
     head_drains,
+    largest_group,
     place,
+    room_by_type,
     slots,
 )
 from scalestudy.orchestration.cluster.ray_private import ClusterLimits, NodeGroup
@@ -42,6 +47,40 @@ def test_gpus_are_taken_where_there_are_any():
     assert choose_device("auto", [node()]) == "cpu"
     assert choose_device("cpu", [node(gpus=8)]) == "cpu"
     assert choose_device("cuda", [node()]) == "cuda"
+
+
+def test_the_type_of_a_node_s_gpus_is_its_label_or_in_the_name_of_a_resource():
+    label, resource = {ACCELERATOR_LABEL: "A100"}, {"CPU": 4.0, "accelerator_type:T4": 1.0}
+    assert accelerator_type({"CPU": 4.0}, label) == "A100"
+    assert accelerator_type(resource, {}) == "T4"
+    assert accelerator_type(resource, label) == "A100", "autoscalers set the label"
+    assert accelerator_type({"GPU": 1.0}, {"ray.io/zone": "x"}) == ""
+
+
+MIXED = [replace(node("a", 8, 2), accelerator="A100"), replace(node("t", 8, 4), accelerator="T4"), node("u", 8, 1)]
+
+
+def test_room_has_the_type_of_its_gpus_and_cores_have_none():
+    on_gpus, on_cores = (
+        slots(MIXED, device=device, cpus_per_worker=1, gpus_per_worker=0.4) for device in ("cuda", "cpu")
+    )
+    assert room_by_type(on_gpus) == {"A100": 4, "T4": 8, "": 2}, "two workers on each GPU"
+    assert (room_by_type(on_cores), largest_group(on_cores)) == ({"": 24}, 24)
+
+
+def test_a_trial_that_only_fits_across_types_is_refused():
+    resources = Resources(gpus_per_worker=0.4)
+    assert place(resources, [8], MIXED)[0] == "cuda"
+    with pytest.raises(RequestError) as caught:
+        place(resources, [8, 9], MIXED)
+    assert caught.value.problem == (
+        "sweep.num_gpus: 9: the cluster has room for 8 GPU workers on GPUs of one type (unknown 2, A100 4, T4 8), and "
+        "a trial never mixes types"
+    )
+    assert "use num_gpus up to 8" in caught.value.remedy
+    with pytest.raises(RequestError) as caught:
+        place(resources, [3], [*MIXED[2:], node("c")])
+    assert caught.value.problem.endswith("room for 2 GPU workers"), "a node without GPUs is of no type"
 
 
 def test_workers_by_cores_and_gpus():
@@ -111,18 +150,27 @@ def growth(*groups, **total):
 
 
 def test_a_grown_cluster_holds_what_its_nodes_hold_each_by_itself():
-    assert growth((3, 0, 3)).most(**CPU) == Grown(machines=3, slots=3), "not 9 // 2"
-    assert growth((4, 0, 2), (1, 0, 9)).most(**CPU) == Grown(machines=2, slots=4), "a core is too little for a worker"
-    assert growth((16, 4, 2), (16, 0, 8)).most(**GPU) == Grown(machines=2, slots=8)
+    assert growth((3, 0, 3)).most(**CPU) == Grown(machines=3, slots=3, largest_group=3), "not 9 // 2"
+    assert growth((4, 0, 2), (1, 0, 9)).most(**CPU) == Grown(machines=2, slots=4, largest_group=4), (
+        "a core is too little for a worker"
+    )
+    assert growth((16, 4, 2), (16, 0, 8)).most(**GPU) == Grown(machines=2, slots=8, largest_group=8)
+    kinds = [
+        NodeGroup(resources={"CPU": 8, "GPU": 2, f"{ACCELERATOR_RESOURCE}{kind}": 1}, most=most)
+        for kind, most in (("A100", 3), ("T4", 2), ("T4", 2))
+    ]
+    grown = Growth(limits=ClusterLimits(groups=tuple(kinds)))
+    assert grown.most(**{**GPU, "cpus_per_worker": 1}) == Grown(machines=7, slots=14, largest_group=8)
+    assert grown.most(**CPU) == Grown(machines=7, slots=28, largest_group=28), "cores have no type"
     assert growth((9, 2, 2)).most(**{**GPU, "cpus_per_worker": 1, "gpus_per_worker": 0.4}).slots == 8, "as on a node"
 
 
 def test_a_grown_cluster_s_limits_may_be_of_all_nodes_or_unknown():
-    assert Growth().most(**CPU) == Grown(machines=math.inf, slots=math.inf)
+    assert Growth().most(**CPU) == Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
     assert growth((4, 0, math.inf)).most(**CPU).slots == math.inf
     assert growth((4, 0, math.inf), CPU=17.0).most(**CPU).slots == 8
     assert growth((4, 1, 10), GPU=3).most(**GPU).slots == 3
-    assert growth((4, 0, math.inf)).most(**GPU) == Grown(machines=0, slots=0)
+    assert growth((4, 0, math.inf)).most(**GPU) == Grown(machines=0, slots=0, largest_group=0)
 
 
 def test_a_cluster_that_may_grow_takes_larger_trials_up_to_its_limit():

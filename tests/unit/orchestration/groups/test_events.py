@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,18 +113,32 @@ def test_a_world_is_that_of_its_members():
     assert (world.device, world.nodes, world.backend) == ("cuda", 2, "nccl")
     assert world.workers[0] == WorkerPlace(rank=0, node="a", device="cuda:0", threads=1)
     assert World.from_plain(world.to_plain()) == world
+    typed = World.of([replace(member(0, "a"), gpus=("0", "1"))], accelerator="A100")
+    assert typed.to_plain() == {
+        "device": "cpu",
+        "nodes": 1,
+        "backend": "nccl",
+        "accelerator": "A100",
+        "workers": [{"rank": 0, "node": "a", "device": "cpu", "threads": 1, "gpus": ["0", "1"]}],
+    }
     assert World().to_plain() == {"device": None, "nodes": 0, "workers": []}
     assert World.from_plain({"device": "cpu", "nodes": 1}).backend is None, "a journal of an earlier version"
     assert World.from_plain(None) == World()
 
 
 places = st.builds(
-    WorkerPlace, rank=st.integers(0, 9), node=st.text(), device=st.sampled_from(["cpu", "cuda:0"]), threads=st.just(1)
+    WorkerPlace,
+    rank=st.integers(0, 9),
+    node=st.text(),
+    device=st.sampled_from(["cpu", "cuda:0"]),
+    threads=st.just(1),
+    gpus=st.lists(st.sampled_from("01")).map(tuple),
 )
 worlds = st.builds(
     World,
     device=st.sampled_from([None, "cpu", "cuda"]),
     backend=st.sampled_from([None, "gloo", "nccl"]),
+    accelerator=st.sampled_from([None, "A100"]),
     workers=st.lists(places).map(tuple),
 )
 errors = st.builds(

@@ -26,7 +26,7 @@ from scalestudy.training.exceptions import InputError
 from tests.support.model_cluster import SharedCluster
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
-WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, taken=3)
+WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, largest_group=4, taken=3)
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_what_is_waited_for_in_words():
     assert waits_for(replace(large, why="shrunken"), 10) == (
         "waiting for room for 8 workers (10 s): nodes were lost or are draining, and the cluster has room for 4"
     )
+    assert waits_for(replace(large, why="shrunken", room=6), 10).endswith("room for 4 on GPUs of one type")
     unplaced = replace(WANTED, why="unplaced", machines=("a", "b"))
     assert waits_for(unplaced, 10) == (
         "waiting for room for 4 workers (10 s): Ray has found no place for a group of 4 workers, although 4 look free "

@@ -24,7 +24,7 @@ def test_a_trial_waits_as_long_as_others_hold_its_room():
         await study.settle(rounds=int(8 * STALLED))
         assert study.kinds("t0") == [], "it is not put off"
         wanted = await study.actor.share("none", [])
-        assert wanted == Wanted(why="others", num_workers=2, one_node=True, room=2, taken=1)
+        assert wanted == Wanted(why="others", num_workers=2, one_node=True, room=2, largest_group=2, taken=1)
         await study.actor.set_nodes(held(study))
         assert await study.actor.share("none", []) is None
 
@@ -51,7 +51,7 @@ def test_a_cluster_that_grows_is_waited_for_and_told_what_is_wanted():
         await study.settle(rounds=int(8 * STALLED))
         assert study.ended("t1").status == "finished"
         assert study.kinds("t0") == []
-        wanted = Wanted(why="growth", num_workers=3, one_node=False, room=2, taken=0)
+        wanted = Wanted(why="growth", num_workers=3, one_node=False, room=2, largest_group=2, taken=0)
         assert await study.actor.share("none", []) == wanted
         study.ray.slots["b"] = study.slots["b"] = 2
         study.ray.hosts["b"] = study.hosts["b"] = "b"
@@ -80,7 +80,7 @@ def test_a_group_that_gets_no_room_is_withdrawn_and_its_trial_blamed_for_nothing
 
 
 def grown(why):
-    return Wanted(why=why, num_workers=3, one_node=False, room=2, taken=0)
+    return Wanted(why=why, num_workers=3, one_node=False, room=2, largest_group=2, taken=0)
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -133,7 +133,9 @@ async def passes(study, seconds):
 
 def test_a_withdrawn_start_is_not_repeated_at_once_and_its_trial_says_why_it_waits():
     async def story(study):
-        unplaced = Wanted(why="unplaced", num_workers=2, one_node=True, room=2, taken=0, machines=("m",))
+        unplaced = Wanted(
+            why="unplaced", num_workers=2, one_node=True, room=2, largest_group=2, taken=0, machines=("m",)
+        )
         await study.request("t0", 2)
         for seconds in (AVOID_SECONDS, 2 * AVOID_SECONDS, 4 * AVOID_SECONDS):
             assert await withdrawn(study) == unplaced

@@ -25,6 +25,6 @@ def test_while_a_cluster_grows_one_trial_waits_beyond_those_with_room():
         engine = SimpleNamespace(_grown=grown, _sizes=[2, 4], _room=room, host=SimpleNamespace(room=nodes))
         return Engine._at_a_time(engine)
 
-    grown = Grown(machines=9, slots=18)
+    grown = Grown(machines=9, slots=18, largest_group=18)
     assert [at_a_time(grown), at_a_time(grown, 2), at_a_time(grown, 2, 2, 2)] == [2, 2, 4]
     assert at_a_time(None, 2) == math.inf, "without an autoscaler the room at the start decides"

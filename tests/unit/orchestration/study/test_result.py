@@ -36,7 +36,7 @@ def test_trials_are_rows_with_parameters_metric_and_times(result):
     assert set(trials["status"]) == {"finished"}
     assert (trials["test_accuracy"] <= trials["best_test_accuracy"]).all()
     assert (trials["epochs"] == 8).all()
-    assert {"learning_rate", "seed", "train_seconds", "error", "nodes", "flags"} <= set(trials.columns)
+    assert {"learning_rate", "seed", "train_seconds", "error", "nodes", "accelerator", "flags"} <= set(trials.columns)
 
 
 def test_cells_are_rows_with_intervals_and_the_time_to_the_target(result):

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -76,6 +77,9 @@ def test_the_issues_packing_study():
 def test_a_trial_that_never_fits():
     with pytest.raises(ValueError, match="num_gpus: 3: there is room for 2 workers"):
         simulate(works((3, 1.0)), room(2))
+    typed = tuple(Node(node_id=kind, slots=2, accelerator=kind) for kind in ("A100", "T4"))
+    with pytest.raises(ValueError, match="num_gpus: 3: there is room for 2 workers"):
+        simulate(works((3, 1.0)), replace(room(2), nodes=typed))
 
 
 def test_nothing_to_do():
@@ -97,16 +101,16 @@ def test_trials_at_a_time(slots, exclusive, sizes, expected):
     assert concurrency(sizes, room(*slots, exclusive=exclusive)) == expected
 
 
-UNKNOWN = Grown(machines=math.inf, slots=math.inf)
+UNKNOWN = Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
 
 
 @pytest.mark.parametrize(
     ("slots", "exclusive", "grown", "expected"),
     [
-        ((), False, Grown(machines=4, slots=8), 4),
-        ((), True, Grown(machines=4, slots=8), 4),
-        ((2,), True, Grown(machines=3, slots=6), 3),
-        ((9,), False, Grown(machines=1, slots=2), 4),  # it is larger than its autoscaler says
+        ((), False, Grown(machines=4, slots=8, largest_group=8), 4),
+        ((), True, Grown(machines=4, slots=8, largest_group=8), 4),
+        ((2,), True, Grown(machines=3, slots=6, largest_group=6), 3),
+        ((9,), False, Grown(machines=1, slots=2, largest_group=2), 4),  # it is larger than its autoscaler says
         ((), False, UNKNOWN, GROWING_CONCURRENCY),
         ((2,), True, UNKNOWN, GROWING_CONCURRENCY),
     ],

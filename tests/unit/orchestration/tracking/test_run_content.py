@@ -182,6 +182,12 @@ def test_tags_at_the_end():
     assert tags["scalestudy.flags"] == "a, b"
     assert len(tags["scalestudy.error"]) == 1_000
     assert trial_tags(end_with(world=World(device="cuda", nodes=2)))["scalestudy.nodes"] == "2"
+    on_gpus = World(device="cuda", nodes=1, backend="nccl", accelerator="A100")
+    assert trial_tags(end_with(world=on_gpus)) == {
+        "scalestudy.attempts": "1",
+        "scalestudy.accelerator": "A100",
+        "scalestudy.backend": "nccl",
+    }
 
 
 def test_what_training_chose_by_itself_is_among_the_tags():

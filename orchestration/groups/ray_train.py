@@ -229,12 +229,16 @@ def own_device(kind: str) -> torch.device:
 
     if kind == "cpu":
         return torch.device("cpu")
-    import ray
-
     from scalestudy.training.device import cuda_device
 
-    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
-    return cuda_device(cuda_index(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return cuda_device(cuda_index(given_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def given_gpus() -> tuple[str, ...]:
+    """Ray's names of the GPUs that it has given to this worker, on its node."""
+    import ray
+
+    return tuple(ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
 
 
 def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:

@@ -80,7 +80,7 @@ def serve(config: dict[str, Any]) -> None:
     import torch.distributed as dist
     from ray.exceptions import ActorDiedError
 
-    from scalestudy.orchestration.groups.ray_train import incarnation, own_device, own_seat
+    from scalestudy.orchestration.groups.ray_train import given_gpus, incarnation, own_device
     from scalestudy.training.distributed import Worker
 
     settings: WorkerSettings = config["settings"]
@@ -101,7 +101,7 @@ def serve(config: dict[str, Any]) -> None:
         device=str(worker.device),
         threads=worker.threads,
         backend=dist.get_backend() if worker.world_size > 1 else None,
-        gpus=own_seat().gpus,
+        gpus=given_gpus(),
     )
     client = PoolClient(settings.pool, settings.group_id, incarnation(), worker.rank)
     served = 0

@@ -18,7 +18,7 @@ from scalestudy.training.records import EpochRecord
 from scalestudy.training.seeding import seed_parameters
 from tests.gpu.by_hand import epoch_seconds
 from tests.gpu.report import Report, Settings
-from tests.gpu.trainings import alone, config_of, graphs, images, need_graphs, pixels, run
+from tests.gpu.trainings import alone, config_of, images, pixels, run
 
 WHOLE = 60_000  # training images of Fashion-MNIST
 SEEDS = range(5)  # fixed before any of them was tried
@@ -26,12 +26,13 @@ TARGET = 0.93
 
 
 def lenet(settings: Settings, report: Report) -> None:
-    """Seconds of an epoch, batch 256; by the default way of the loop."""
+    """Seconds of an epoch, batch 256, of captured steps."""
     samples = 1024 if settings.small else WHOLE
     for precision in ("fp32", "tf32", "bf16"):
         if _lacks(settings, report, precision):
             continue
-        config = config_of(settings, batch_size=256, epochs=6, precision=precision, **images(settings, samples, 1000))
+        data = images(settings, samples, 1000)
+        config = config_of(settings, batch_size=256, epochs=6, precision=precision, cuda_graph="auto", **data)
         goal = 0.06 if precision == "fp32" else None
         _epoch(settings, report, "LeNet", config, samples, goal)
 
@@ -51,6 +52,7 @@ def resnet18(settings: Settings, report: Report) -> None:
             learning_rate=0.05,
             epochs=3,
             precision=precision,
+            cuda_graph="auto",
             **images(settings, samples, 16 if settings.small else 1000),
         )
         goal = 1.0 if precision == "bf16" else None
@@ -107,6 +109,7 @@ def recipe(settings: Settings, seed: int) -> TrainConfig:
         model="tests.gpu.models:resnet9",
         model_args={"width": width},
         channels_last=True,
+        cuda_graph="auto",
         augment="crop_flip",
         precision="bf16" if has_precision("bf16", alone(settings).device) else "fp32",
         optimizer=OptimizerConfig(momentum=0.9, nesterov=True, weight_decay=5e-4),
@@ -154,8 +157,7 @@ def time_to_93(settings: Settings, report: Report) -> None:
 
 
 def eager_or_graphs(settings: Settings, report: Report) -> None:
-    """LeNet at batch 256 and 64, with and without CUDA graphs, by turns."""
-    need_graphs()
+    """LeNet at batch 256 and 64, with and without CUDA by turns."""
     if settings.device == "cpu":
         report.need_cuda("captured steps")
     for batch_size in (256, 64):
@@ -163,7 +165,7 @@ def eager_or_graphs(settings: Settings, report: Report) -> None:
         rates: dict[bool | str, list[float]] = {False: [], "auto": []}
         for _ in range(2 if settings.small else 3):
             for way, values in rates.items():
-                config = config_of(settings, batch_size=batch_size, epochs=3, **data, **graphs(way))
+                config = config_of(settings, batch_size=batch_size, epochs=3, **data, cuda_graph=way)
                 values.append(run(settings, config).records[-1].train_seconds)
         eager, captured = (statistics.median(values) for values in rates.values())
         name = f"LeNet, batch {batch_size}, fp32"
@@ -176,7 +178,12 @@ def against_by_hand(settings: Settings, report: Report) -> None:
     """Our loop and the one of `by_hand`, LeNet, batch 256, fp32, the same images; pairs by turns, the median ratio."""
     samples, pairs, epochs = (1024, 2, 2) if settings.small else (WHOLE, 10, 5)
     config = config_of(
-        settings, batch_size=256, epochs=2 * epochs, eval_every={"epochs": epochs}, **images(settings, samples, 1000)
+        settings,
+        batch_size=256,
+        epochs=2 * epochs,
+        eval_every={"epochs": epochs},
+        cuda_graph="auto",
+        **images(settings, samples, 1000),
     )
     worker = alone(settings)
     splits = load_splits(config, worker.device)

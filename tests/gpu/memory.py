@@ -19,7 +19,7 @@ from scalestudy.training.device import start_memory_count
 from scalestudy.training.exceptions import is_out_of_memory
 from tests.gpu.models import TOO_MANY
 from tests.gpu.report import Report, Settings
-from tests.gpu.trainings import alone, can_compile, config_of, graphs, has_graphs, images, run, some_steps
+from tests.gpu.trainings import alone, can_compile, config_of, images, run, some_steps
 
 ROOM = 2**28  # bytes that the allocator may add where a trial is to run out of memory
 KEPT = 2**27  # bytes that libraries' workspaces may keep after their first use
@@ -109,8 +109,8 @@ def returned(settings: Settings, report: Report) -> None:
     }
     if settings.device == "cuda" and can_compile(settings):
         kinds["compiled"] = some_steps(settings, 6, compile=True)
-    if settings.device == "cuda" and has_graphs():
-        kinds["captured"] = some_steps(settings, 6, **graphs(True))
+    if settings.device == "cuda":
+        kinds["captured"] = some_steps(settings, 6, cuda_graph=True)
     left: list[dict[str, int]] = []
     for _ in range(2):
         left.append({})

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.pace import MOST_BETWEEN
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.records import EpochRecord
 from tests.gpu.report import LacksError, Report, Settings
@@ -22,10 +23,8 @@ from tests.gpu.trainings import (
     be_deterministic,
     can_compile,
     config_of,
-    graphs,
     images,
     initial_parameters,
-    need_graphs,
     parameters_of,
     relative,
     run,
@@ -43,7 +42,6 @@ READS = ("_local_scalar_dense", "nonzero")  # operations that hand a number or a
 
 def graphs_against_eager(settings: Settings, report: Report) -> None:
     """After 20 steps of float32, captured steps have made the parameters of eager ones. On a CPU `auto` is eager."""
-    need_graphs()
     be_deterministic()
     deep: dict[str, Any] = {"model": "resnet18"}
     if settings.small:
@@ -59,9 +57,9 @@ def graphs_against_eager(settings: Settings, report: Report) -> None:
         "ResNet, SGD": {**deep, "learning_rate": 0.01},
     }
     for name, changes in cases.items():
-        config = some_steps(settings, STEPS, **changes, **graphs(False))
+        config = some_steps(settings, STEPS, **changes, cuda_graph=False)
         eager = run(settings, config)
-        captured = run(settings, some_steps(settings, STEPS, **changes, **graphs(settings.device == "cuda" or "auto")))
+        captured = run(settings, some_steps(settings, STEPS, **changes, cuda_graph=settings.device == "cuda" or "auto"))
         report.details[name] = dict(captured.details)
         first, second = state_of(captured.model), state_of(eager.model)
         limit = 1e-6 if settings.device == "cuda" else 0.0
@@ -75,7 +73,7 @@ def graphs_against_eager(settings: Settings, report: Report) -> None:
 
 def _is_refused(settings: Settings) -> bool:
     try:
-        run(settings, some_steps(settings, 2, warm_up_steps=0, **graphs(True)))
+        run(settings, some_steps(settings, 2, warm_up_steps=0, cuda_graph=True))
     except ValueError as error:
         return "cuda_graph" in str(error) and "\n" not in str(error)
     return False
@@ -110,13 +108,13 @@ class Around(Hook):
         return not self._left
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        if self._left and step >= self._left[0][0]:  # several steps may end at once
+        if self._left and step >= self._left[0][0]:
+            trial.guard._pace.looked(MOST_BETWEEN)  # as after many fast steps: no look falls into these
             self._left.pop(0)[1]()
 
 
 def steady(settings: Settings, report: Report) -> None:
     """On a GPU PyTorch's synchronisation check raises in 20 steady steps; on a CPU operations that read are counted."""
-    need_graphs()
     ways: Mapping[str, dict[str, Any]] = {
         "fp32": {},
         "momentum, clipping": {"optimizer": OptimizerConfig(momentum=0.9), "gradient_clip": 1.0},
@@ -130,7 +128,7 @@ def steady(settings: Settings, report: Report) -> None:
     }
     for name, changes in ways.items():
         for captured in (False, True) if settings.device == "cuda" else (False,):
-            config = some_steps(settings, STEADY.stop + 10, **changes, **graphs(captured))
+            config = some_steps(settings, STEADY.stop + 10, **changes, cuda_graph=captured)
             what = f"{name}{', captured' if captured else ''}"
             if settings.device == "cuda":
                 _under_sync_check(settings, report, what, config)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from scalestudy.training.config import TrainConfig, keys
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import TrainResult, train
 from scalestudy.training.models import seeded_model
-from tests.gpu.report import LacksError, Settings
+from tests.gpu.report import Settings
 
 PIXELS, SMALL_PIXELS = 28, 14  # sides of the images; LeNet needs a tenth of the work for small ones
 GREY_CLASSES = (10, 1)  # classes and channels of all data here
@@ -101,20 +101,3 @@ def can_compile(settings: Settings) -> bool:
     """Whether torch.compile finds what it calls."""
     has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++", "gcc", "cc"))
     return has_compiler and (settings.device == "cpu" or importlib.util.find_spec("triton") is not None)
-
-
-def graphs(value: bool | str) -> dict[str, Any]:
-    """The key `cuda_graph` with this value."""
-    need_graphs()
-    return {"cuda_graph": value}
-
-
-def has_graphs() -> bool:
-    """Whether this version can capture steps; until then its loop also reads the device in every step."""
-    return "cuda_graph" in {key.name for key in keys(TrainConfig)}
-
-
-def need_graphs() -> None:
-    """Raise LacksError for a version without them."""
-    if not has_graphs():
-        raise LacksError("train.cuda_graph: this version has no such key")

@@ -45,6 +45,7 @@ ALLOWED = {
     "training/data/cifar.py": {"pickle.Unpickler"},  # restricted to arrays of bytes, after the file's checksum
     "training/chapter/compilation.py": {"exec", "compile"},  # the book's experiment with programs as text, its own
     "training/registry.py": {"importlib.import_module"},  # package.module:callable, as the user names it
+    "training/gpu_state.py": {"importlib.import_module"},  # pynvml, which may be missing
     "training/chapter/__init__.py": {"importlib.import_module"},  # the name of an experiment, from a table
 }
 IMPORT_PATHS = {

@@ -48,6 +48,13 @@ def tensors(tree: Tree) -> Iterator[tuple[str, torch.Tensor]]:
     return ((place, leaf) for place, leaf in _leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
+def form(tree: Tree) -> list[tuple[str, Any]]:
+    """The places of the tree's leaves, with a tensor's shape and dtype, and any other leaf itself."""
+    return [
+        (place, (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf) for place, leaf in _leaves(tree)
+    ]
+
+
 def arrays(tree: Tree) -> Iterator[str]:
     """The places of what is an array of numbers, and no tensor."""
     return (place for place, leaf in _leaves(tree) if hasattr(leaf, "__array__") and not isinstance(leaf, torch.Tensor))

@@ -21,7 +21,7 @@ class Node:
     """A node of the cluster and the number of workers that it has room for when it is empty.
 
     taken: slots that other work on the cluster leaves no room for. accelerator: the type of its GPUs, where workers get
-    GPUs; "": it is not known, or workers get none. A group has nodes of one type, of which "" is one.
+    GPUs; "": it is not known, or workers get none. A study trains on nodes of one type, of which "" is one.
 
     Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A draining node has no
     room, but workers may still be on it.
@@ -147,9 +147,19 @@ def room_by_type(nodes: Iterable[Node]) -> dict[str, int]:
     return room
 
 
-def largest_group(nodes: Iterable[Node]) -> int:
+def of_one_type(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of the type of GPUs with the most room when they are empty, of several the first by name.
+
+    All trials of a study train there, even if they must wait: times on another type are of another machine.
+    """
+    room = room_by_type(nodes)
+    chosen = min(room, key=lambda kind: (-room[kind], kind), default="")
+    return [node for node in nodes if node.accelerator == chosen]
+
+
+def largest_group(nodes: Sequence[Node]) -> int:
     """The most workers that a group can have on empty nodes: those of one type of GPUs."""
-    return max(room_by_type(nodes).values(), default=0)
+    return sum(node.slots for node in of_one_type(nodes))
 
 
 def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int, gpus_per_worker: float) -> int:
@@ -242,9 +252,9 @@ def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str, g
 
 
 def types_words(room: Sequence[Node]) -> str:
-    """After a number of workers: that all workers of a trial are on GPUs of one type. "": there is one type only."""
+    """After a number of workers: that all trials are on GPUs of one type. "": there is one type only."""
     by_type = room_by_type(room)
     if len(by_type) < 2:
         return ""
     listed = ", ".join(f"{kind or 'unknown'} {count}" for kind, count in sorted(by_type.items()))
-    return f" on GPUs of one type ({listed}), and a trial never mixes types"
+    return f" on GPUs of one type ({listed}), and a study never mixes types"

@@ -1,14 +1,14 @@
 """Which trial gets which group next, and on which nodes, as one pure function.
 
 A *slot* is room for one worker. Requests are served in the order in which they came, so that small trials do not starve
-a large one: a request that must wait holds back all that came after it.
+a large one: a request that must wait holds back all that came after it. All groups are on GPUs of one type
+(`of_one_type`; CPU workers have one type).
 
-All workers of a group are on GPUs of one type (`Node.accelerator`; CPU workers have one type), the one on which the
-group lies best. Three rules say where a trial's workers go:
+Three rules say where a trial's workers go:
 
 * `pack`, the default: on the fewest nodes that can hold them. A trial that one node can hold never spans two: it waits
-  for room on one node, and idle groups end to free one, whatever the type. Of the nodes with room it gets the fullest,
-  so that large trials find whole nodes.
+  for room on one node, and idle groups end to free one. Of the nodes with room it gets the fullest, so that large
+  trials find whole nodes.
 * `spread`: over all nodes with room, as evenly as it allows.
 * `emptiest`: on the emptiest node if it has the room, else on several. So it was before there was a choice, and studies
   that began then keep it.
@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scalestudy.orchestration.cluster.nodes import Node
+from scalestudy.orchestration.cluster.nodes import Node, of_one_type
 
 GroupState = Literal["starting", "idle", "busy", "stopping"]
 Placement = Literal["pack", "spread", "emptiest"]
@@ -92,7 +92,7 @@ def decide(
     Returns:
         Actions that do not conflict. A request without an action waits.
     """
-    room = _Room.of(nodes, groups, exclusive=exclusive, placement=placement)
+    room = _Room.of(of_one_type(nodes), groups, exclusive=exclusive, placement=placement)
     for group in groups:
         if group.state in ("busy", "starting"):
             room.mark_busy(group.slots)
@@ -144,7 +144,7 @@ def ahead(
     size = next((size for size in sizes if size not in there), None)
     if size is None or any(group.state == "starting" for group in groups):
         return None
-    room = _Room.of(nodes, groups, exclusive=exclusive, placement=placement)
+    room = _Room.of(of_one_type(nodes), groups, exclusive=exclusive, placement=placement)
     for group in groups:
         room.mark_busy(group.slots)
     slots = room.place(size, room.most_nodes(size))
@@ -158,7 +158,6 @@ class _Room:
     totals: Mapping[str, int]  # slots of the empty nodes
     free: dict[str, int]  # below 0 where the node drains, or others hold room, while our workers are still there
     machines: Mapping[str, str]  # node → machine
-    types: Mapping[str, str]  # node → type of its GPUs
     groups: Sequence[GroupView]
     exclusive: bool
     placement: Placement
@@ -174,15 +173,8 @@ class _Room:
         for group in groups:
             for node_id, count in group.slots.items():
                 free[node_id] = free.get(node_id, 0) - count
-        return cls(
-            totals=totals,
-            free=free,
-            machines={node.node_id: node.machine for node in nodes},
-            types={node.node_id: node.accelerator for node in nodes},
-            groups=groups,
-            exclusive=exclusive,
-            placement=placement,
-        )
+        machines = {node.node_id: node.machine for node in nodes}
+        return cls(totals=totals, free=free, machines=machines, groups=groups, exclusive=exclusive, placement=placement)
 
     def unused(self, state: GroupState) -> list[GroupView]:
         """The groups in this state that the decision has not used up."""
@@ -212,10 +204,7 @@ class _Room:
         A training could do with more nodes than a timing run could. It waits for the fewest as well: groups that span
         nodes leave no node whole, so that the next ones would span too. See docs/results/engine.md for what it costs.
         """
-        if self.placement != "pack":
-            return len(self.free)
-        fewest = (_fewest(size, [self.totals[node_id] for node_id in nodes]) for nodes in self._by_type(self.totals))
-        return min((count for count in fewest if count), default=len(self.free))
+        return (self.placement == "pack" and _fewest(size, self.totals)) or len(self.free)
 
     def preferred(self, idle: Sequence[GroupView]) -> GroupView:
         """Which of several idle groups of a size is granted.
@@ -231,29 +220,18 @@ class _Room:
         return min(idle, key=lambda group: (len(group.slots), sum(most[node_id] for node_id in group.slots)))
 
     def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
-        """Where a group of this size can start now, on so many nodes at the most; None: nowhere.
-
-        Of several types of GPUs, the one where it has the fewest nodes, and of these the fullest; with `spread` the
-        most nodes, and with `emptiest` the emptiest.
-        """
-        most = self._once_idle_have_ended()
-        ways: list[tuple[float, float, dict[str, int]]] = []
-        for nodes in self._by_type(self._considered()):
-            free = {node_id: self.free[node_id] for node_id in nodes if self.free[node_id] > 0}
-            if sum(free.values()) < size:
-                continue
-            match self.placement:
-                case "pack":
-                    slots = _packed(size, free, most)
-                    ways.append((len(slots), sum(most[node_id] for node_id in slots), slots))
-                case "spread":
-                    slots = _dealt(size, free)
-                    ways.append((-len(slots), -sum(free.values()), slots))
-                case "emptiest":
-                    slots = _on_the_emptiest(size, free, {node_id for node_id in free if self.disturbs([node_id])})
-                    ways.append((len(slots), -max(free[node_id] for node_id in slots), slots))
-        ways = [way for way in ways if len(way[-1]) <= most_nodes and not self.disturbs(way[-1])]
-        return min(ways, key=lambda way: way[:2])[-1] if ways else None
+        """Where a group of this size can start now, on so many nodes at the most; None: nowhere."""
+        free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
+        if sum(free.values()) < size:
+            return None
+        match self.placement:
+            case "pack":
+                slots = _packed(size, free, self._once_idle_have_ended())
+            case "spread":
+                slots = _dealt(size, free)
+            case "emptiest":
+                slots = _on_the_emptiest(size, free, {node_id for node_id in free if self.disturbs([node_id])})
+        return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
         """The fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
@@ -262,13 +240,10 @@ class _Room:
         workers is taken.
         """
         soon, most = self._without(self.leaving), self._once_idle_have_ended()
-        choices: list[list[str]] = []
-        for of_type in self._by_type(self._considered()):
-            nodes = sorted(of_type, key=lambda node_id: (-most[node_id], node_id))
-            if most_nodes < len(nodes):  # the roomiest, and any other that may hold the rest
-                choices += [[*[node for node in nodes if node != last][: most_nodes - 1], last] for last in nodes]
-            else:
-                choices.append(nodes)
+        nodes = sorted(self._considered(), key=lambda node_id: (-most[node_id], node_id))
+        choices = [nodes]
+        if most_nodes < len(nodes):  # the roomiest, and any other that may hold the rest
+            choices = [[*[node for node in nodes if node != last][: most_nodes - 1], last] for last in nodes]
         ways = []
         for chosen in choices:
             frees = [(sum(group.slots.get(node_id, 0) for node_id in chosen), group) for group in self._evictable()]
@@ -296,21 +271,14 @@ class _Room:
                 free[node_id] += count
         return free
 
-    def _by_type(self, nodes: Iterable[str]) -> list[list[str]]:
-        """The nodes of each type of GPUs, in the order of the types."""
-        by_type: dict[str, list[str]] = {}
-        for node_id in nodes:
-            by_type.setdefault(self.types.get(node_id, ""), []).append(node_id)
-        return [by_type[kind] for kind in sorted(by_type)]
-
     def _machines_of(self, slots: Iterable[str]) -> set[str]:
         return {self.machines.get(node_id, node_id) for node_id in slots}
 
 
-def _fewest(size: int, free: Iterable[int]) -> int | None:
+def _fewest(size: int, free: Mapping[str, int]) -> int | None:
     """The fewest nodes that hold so many workers; None if all together don't."""
     held = 0
-    for number, count in enumerate(sorted(free, reverse=True), start=1):
+    for number, count in enumerate(sorted(free.values(), reverse=True), start=1):
         held += max(count, 0)
         if held >= size:
             return number
@@ -323,7 +291,7 @@ def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict
     The fullest node is the one with the least room even if its idle groups ended. free: has the room. most: once idle
     groups have ended.
     """
-    count = _fewest(size, free.values()) or 0
+    count = _fewest(size, free) or 0
     roomiest = sorted(free, key=lambda node_id: (-free[node_id], node_id))[: count - 1]
     slots = {node_id: free[node_id] for node_id in roomiest}
     rest = size - sum(slots.values())

@@ -157,7 +157,7 @@ def time_to_93(settings: Settings, report: Report) -> None:
 
 
 def eager_or_graphs(settings: Settings, report: Report) -> None:
-    """LeNet at batch 256 and 64, with and without CUDA by turns."""
+    """LeNet at batch 256 and 64, with and without CUDA graphs, by turns."""
     if settings.device == "cpu":
         report.need_cuda("captured steps")
     for batch_size in (256, 64):

@@ -22,7 +22,7 @@ from tests.gpu.report import Report, Settings
 from tests.gpu.trainings import alone, can_compile, config_of, images, run, some_steps
 
 ROOM = 2**28  # bytes that the allocator may add where a trial is to run out of memory
-KEPT = 2**27  # bytes that libraries' workspaces may keep after their first use
+KEPT = 2**28  # bytes that libraries' workspaces may keep after their first use
 GREEDY = "tests.gpu.models:Greedy"
 
 

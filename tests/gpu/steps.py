@@ -33,7 +33,7 @@ from tests.gpu.trainings import (
 )
 
 STEPS = 20
-STEADY = range(10, 30)  # steps of a period; before them are warm-up and capture, after them its end
+STEADY = range(8, 20)  # steps of the first epoch; before them are warm-up and capture, after them its end
 READS = ("_local_scalar_dense", "nonzero")  # operations that hand a number or a size to the CPU
 
 
@@ -114,7 +114,7 @@ class Around(Hook):
 
 
 def steady(settings: Settings, report: Report) -> None:
-    """On a GPU PyTorch's synchronisation check raises in 20 steady steps; on a CPU operations that read are counted."""
+    """On a GPU PyTorch's synchronisation check raises in steady steps; on a CPU operations that read are counted."""
     ways: Mapping[str, dict[str, Any]] = {
         "fp32": {},
         "momentum, clipping": {"optimizer": OptimizerConfig(momentum=0.9), "gradient_clip": 1.0},

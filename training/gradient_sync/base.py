@@ -20,6 +20,7 @@ Shapes: n elements of all tensors together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -124,6 +125,10 @@ class GradientSync:
     def _find(self, found: torch.Tensor) -> None:
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         real = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
+        if rounded := [each for each in real if each.dtype is torch.bfloat16]:  # PyTorch's check has no such kernel
+            largest = torch.stack(torch._foreach_norm(rounded, math.inf)).float()
+            torch._amp_foreach_non_finite_check_and_unscale_([largest], found, self._one)
+            real = [each for each in real if each.dtype is not torch.bfloat16]
         torch._amp_foreach_non_finite_check_and_unscale_(real, found, self._one)
 
     def _keep_told(self, found: torch.Tensor, told: torch.Tensor) -> None:

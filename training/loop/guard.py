@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from scalestudy.training.distributed import Worker
+from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.loop.pace import Pace
 
 LOOK_SECONDS = 0.05  # about, from one look to the next; nobody waits longer for the end of a diverged training
@@ -40,6 +40,7 @@ class Guard:
 
     def look(self) -> int:
         """How many of the last steps made no update; 0: all are finite. By a collective: equal on all ranks."""
+        synchronise_device(self._worker.device)  # so that the pace is that of the device
         between = self._pace.measured()
         if self._worker.world_size == 1:
             skipped = int(self._skipped.item())

@@ -81,10 +81,13 @@ class GainEstimator:
         self.scale = scale
         self._keep = max(0.0, 1 - scale / MEMORY_SCALE)
         self._weight = self._sq_norm = self._trace_cov = 0.0
+        self._has_measured = False
 
     @property
     def gain(self) -> float:
-        """r from the estimates so far. Raises ValueError before the first."""
+        """r from the estimates so far; 1 if none was finite. Raises ValueError before the first."""
+        if not self._weight and self._has_measured:
+            return 1.0
         if not self._weight:
             raise InputError(
                 "lr_rule: adascale has no estimate of the gradient's noise yet",
@@ -94,6 +97,7 @@ class GainEstimator:
 
     def update(self, sq_norm: float, trace_cov: float) -> None:
         """Add one step's estimates; skip them if they are not finite."""
+        self._has_measured = True
         if math.isfinite(sq_norm) and math.isfinite(trace_cov):  # a square may overflow where its norm does not
             self._weight = self._keep * self._weight + 1
             self._sq_norm = self._keep * self._sq_norm + sq_norm

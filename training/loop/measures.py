@@ -38,12 +38,14 @@ class Stopwatch:
         self._warm_up_end = warm_up_end
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
+        self.left_out = 0  # steps after the warm-up that are not timed
 
     def step_starts(self, step: int, samples: int) -> None:
         """Call it before each step (from 0), with the examples that this rank has trained in the period."""
         if step == self._warm_up_end and step > 0:
             self._warm = self._now()
             self._samples_at_warm = samples
+            self.left_out = 0
 
     def seconds(self) -> float:
         """Seconds of the steps so far."""
@@ -65,6 +67,7 @@ class Stopwatch:
         yield
         self._warm += self._now() - before
         self._samples_at_warm += samples
+        self.left_out += 1
 
     def stop(self, steps: int, samples: int) -> tuple[float, float, int]:
         """(train_seconds, timed_seconds, timed_samples) after `steps` steps over `samples` examples of this rank."""
@@ -100,11 +103,16 @@ def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
     so many, evenly spread.
     """
     if most is not None:
-        count = min(most, max(steps // SAMPLING_INTERVAL, 1))
-        return (step + 1) * count // steps > step * count // steps
+        stride = sampling_stride(steps, most)
+        return step % stride == stride // 2 and (step < steps - 1 or steps == 1)  # the last batch may be smaller
     if steps < 4 * SAMPLING_INTERVAL:
         return step % 2 == 1 or steps == 1
     return step * GOLDEN_RATIO % 1.0 > 1.0 - 1.0 / SAMPLING_INTERVAL
+
+
+def sampling_stride(steps: int, most: int) -> int:
+    """Steps from one of at most `most` evenly spread steps to the next; at least `SAMPLING_INTERVAL` if there are."""
+    return math.ceil(steps / min(most, max(steps // SAMPLING_INTERVAL, 1)))
 
 
 class PhaseTimer:

@@ -20,6 +20,7 @@ from scalestudy.training.batches import micro_batch_sizes, shard_sizes
 from scalestudy.training.distributed import gather_rows
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.measures import sampling_stride
 from scalestudy.training.loop.step_graph import SAMPLED_STEPS
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class NoiseScale(Hook):
         self.parts = parts_of(trial)
         self._whole_batches = trial.samples // trial.config.batch_size
         if trial.graph:
-            self.interval = max(self.interval, min(self._whole_batches, trial.period_steps) // SAMPLED_STEPS)
+            stride = sampling_stride(min(trial.steps, trial.period_steps), SAMPLED_STEPS)
+            self.interval = stride * math.ceil(self.interval / stride)  # so never in a step whose phases are timed
         self._reset(trial)
         self._request(trial, trial.progress.tally.steps)
 

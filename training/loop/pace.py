@@ -12,7 +12,7 @@ class Pace:
     """Counts moments of a training, such as its steps. All ranks look after the same ones.
 
     Rank 0 measures how long the last ones took and says, in a look, after how many moments the next one is due. That
-    distance at most doubles each time, so that slower steps do not delay the next look for long.
+    distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one look.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

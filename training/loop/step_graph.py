@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.exceptions import InputError, is_device_lost, is_out_of_memory
 from scalestudy.training.task import Number
-from scalestudy.training.trees import Tree, count, mapped, tensors
+from scalestudy.training.trees import Tree, count, form, mapped, tensors
 
 EAGER_STEPS = 3  # made first: libraries choose their kernels, and the optimizer makes its state
-SAMPLED_STEPS = 4  # of an epoch, made eagerly for its phases; as many for its noise scale
+SAMPLED_STEPS = 4  # of an epoch, made eagerly for its phases; as many others for its noise scale
 
 CAPTURED = "captured; the phases are those of eager steps"
 TOO_SHORT = "the training ended before a step was captured"
@@ -43,7 +44,10 @@ def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]
     The result's tensors are overwritten by each repetition. Raises RuntimeError if the function waits for the device.
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may copy batches meanwhile
+    with (
+        torch.cuda.stream(torch.cuda.current_stream()),  # a capture that fails would leave its own stream behind
+        torch.cuda.graph(graph, capture_error_mode="thread_local"),  # other threads may copy batches meanwhile
+    ):
         result = function()
     return graph.replay, result
 
@@ -70,8 +74,8 @@ class StepGraph:
     timed; the one that ends a training; and all, if the capture fails.
     """
 
-    def __init__(self, config: TrainConfig, optimizer: torch.optim.Optimizer) -> None:
-        self._config, self._optimizer = config, optimizer
+    def __init__(self, config: TrainConfig, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        self._config, self._optimizer, self._model = config, optimizer, model
         self._eager_steps = 0
         self._replay: Callable[[], None] | None = None
         self._batch: Tree = ()
@@ -91,7 +95,7 @@ class StepGraph:
         if self._eager_steps < EAGER_STEPS:
             self._eager_steps += 1
             return False
-        return not self.is_captured or _shapes(batch) == _shapes(self._batch)
+        return not self.is_captured or form(batch) == form(self._batch)
 
     def leaves_timing(self, batch: Tree, measured: bool) -> bool:
         """Whether the step with this batch is made eagerly, or captured, in place of a replay, and so not timed.
@@ -105,15 +109,13 @@ class StepGraph:
         """Make the step with this batch; returns its loss sum and weight, or None if it can't be captured.
 
         `rates`: by parameter group; `function`: the eager step, of a batch, on the device. Raises ValueError if the
-        config insists on a graph.
+        config insists on a graph, RuntimeError for a device that is lost or, for such a config, without memory.
         """
         if self._replay is None:
             try:
                 self._capture(batch, function)
             except RuntimeError as error:
-                self.failure = f"the step can't be captured: {' '.join(str(error).split())[:LONGEST_REASON]}"
-                if self._config.cuda_graph is True:
-                    raise InputError(f"train.cuda_graph: {self.failure}", REMEDY) from error
+                self._give_up(error)
                 return None
         for (_, kept), (_, new) in zip(tensors(self._batch), tensors(batch), strict=True):
             kept.copy_(new, non_blocking=True)
@@ -127,38 +129,54 @@ class StepGraph:
         """Plain data for the trial's details: whether steps are replayed, or why not."""
         return {"cuda_graph": self.failure or (CAPTURED if self.is_captured else TOO_SHORT)}
 
+    def _give_up(self, error: RuntimeError) -> None:
+        """After a capture that failed: keep the reason, and drop the gradients, which were never computed."""
+        if isinstance(error.__context__, RuntimeError):  # CUDA's last error only says that there was one before
+            error = error.__context__
+        insists = self._config.cuda_graph is True
+        if is_device_lost(error) or (insists and is_out_of_memory(error)):
+            raise error
+        self.failure = f"the step can't be captured: {' '.join(str(error).split())[:LONGEST_REASON]}"
+        if insists:
+            raise InputError(f"train.cuda_graph: {self.failure}", REMEDY) from error
+        self._optimizer.zero_grad(set_to_none=True)
+
     def _capture(self, batch: Tree, function: Update) -> None:
         """With learning rates that are tensors, as the graph reads them; Adam asks for `capturable` too."""
         self._batch = mapped(torch.Tensor.clone, batch)
         groups = self._optimizer.param_groups
         self._rates = [torch.zeros((), device=group["params"][0].device) for group in groups]
-        kept: list[dict[str, Any]] = [
+        own: list[dict[str, Any]] = [
             {key: group[key] for key in ("lr", "capturable") if key in group} for group in groups
         ]
+        buffers = [(module, dict(module._buffers)) for module in self._model.modules()]
         try:
             for group, rate in zip(groups, self._rates, strict=True):
                 group["lr"] = rate
                 if "capturable" in group:
                     group["capturable"] = True
-            self._replay, self._result = capture(lambda: function(self._batch))
+            replay, self._result = capture(lambda: function(self._batch))
+            for module, before in buffers:
+                for name, buffer in module._buffers.items():
+                    if buffer is not before.get(name):  # the graph would begin with the old one each time
+                        raise RuntimeError(f"the model replaces its buffer {name}; it must change it in place")
+            self._replay = replay
         finally:
-            for group, values in zip(groups, kept, strict=True):
-                group |= values
+            for module, before in buffers:
+                module._buffers.update(before)
+            for group, values in zip(groups, own, strict=True):
+                group.update(values)
 
 
 def step_graph(
-    config: TrainConfig, worker: Worker, optimizer: torch.optim.Optimizer
+    config: TrainConfig, worker: Worker, optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> tuple[StepGraph | None, dict[str, str]]:
     """A trial's graph, and what its details say if it has none. Raises ValueError if the config insists on one."""
     if config.cuda_graph is False:
         return None, {}
     reason = why_eager(config, worker, optimizer)
     if reason is None:
-        return StepGraph(config, optimizer), {}
+        return StepGraph(config, optimizer, model), {}
     if config.cuda_graph is True:
         raise InputError(f"train.cuda_graph: {reason}", REMEDY)
     return None, {"cuda_graph": reason}
-
-
-def _shapes(batch: Tree) -> list[tuple[str, torch.Size, torch.dtype]]:
-    return [(name, tensor.shape, tensor.dtype) for name, tensor in tensors(batch)]

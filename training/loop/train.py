@@ -160,7 +160,7 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
     seconds, timed_seconds, timed_samples = stopwatch.stop(tally.steps, tally.samples)
     trial.stopwatch = None
     seconds += tally.seconds_before
-    sent, timed_steps = trial.bytes_in_period(), tally.steps - timed_from
+    sent, timed_steps = trial.bytes_in_period(), max(tally.steps - timed_from - stopwatch.left_out, 0)
     return PeriodSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
 
 

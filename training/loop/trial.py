@@ -112,7 +112,7 @@ class Trial:
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
-        self.graph, self._without_graph = step_graph(self.config, self.worker, self.optimizer)
+        self.graph, self._without_graph = step_graph(self.config, self.worker, self.optimizer, self.model)
 
     @property
     def is_stream(self) -> bool:
@@ -268,6 +268,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
     precision = make_precision(config.precision, worker.device)
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)

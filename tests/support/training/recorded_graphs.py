@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -57,7 +58,11 @@ class Recording(TorchDispatchMode):
             self.before[key] = (whole, whole.clone())
 
     def undo(self) -> None:
-        """Give what existed before the values that it had."""
+        """Give what existed before the values that it had, and what was made none: a capture computes nothing."""
+        for _, _, _, fresh in self.calls:
+            for tensor in fresh:
+                if tensor.is_floating_point():
+                    tensor.fill_(math.nan)
         for tensor, values in self.before.values():
             tensor.copy_(values)
 
@@ -77,6 +82,8 @@ def recorded(function: Callable[[], Result]) -> tuple[Callable[[], None], Result
     try:
         with recording:
             result = function()
+    except RuntimeError:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")  # noqa: B904  as CUDA
     finally:
         with torch.no_grad():
             recording.undo()

@@ -22,6 +22,7 @@ OTHER = {
     "channels_last": "auto",
     "compile": "reduce-overhead",
     "cudnn_benchmark": True,
+    "cuda_graph": "auto",
     "accumulation": 2,
     "unused_parameters": True,
     "augment": "crop_flip",

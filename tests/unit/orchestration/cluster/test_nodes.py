@@ -75,7 +75,7 @@ def test_a_trial_that_only_fits_across_types_is_refused():
         place(resources, [8, 9], MIXED)
     assert caught.value.problem == (
         "sweep.num_gpus: 9: the cluster has room for 8 GPU workers on GPUs of one type (unknown 2, A100 4, T4 8), and "
-        "a trial never mixes types"
+        "a study never mixes types"
     )
     assert "use num_gpus up to 8" in caught.value.remedy
     with pytest.raises(RequestError) as caught:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.orchestration.cluster.nodes import Node, largest_group
+from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Request, Start, Stop, ahead, decide
 
 ONE_NODE = [Node(node_id="a", slots=2)]
@@ -192,49 +192,32 @@ def test_emptiest_is_the_rule_of_studies_that_began_before_there_was_a_choice():
 
 # --- types of GPUs ---------------------------------------------------------------------------------------------------
 
-TYPES = [Node(node_id="a", slots=2, accelerator="A100"), Node(node_id="t", slots=2, accelerator="T4")]
+TYPES = [Node(node_id="t", slots=2, accelerator="T4"), Node(node_id="a", slots=4, accelerator="A100")]
 
 
 @pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
-def test_a_group_is_on_gpus_of_one_type(placement):
-    (start,) = decide(TYPES, [], ask(2), exclusive=False, placement=placement)
-    assert start.slots == {"a": 2}
-    assert ahead(TYPES, [], [2], exclusive=False, placement=placement).slots == {"a": 2}
-    busy = group("g", 1, "busy", {"a": 1})
-    (start,) = decide(TYPES, [busy], ask(2), exclusive=False, placement=placement)
-    assert start.slots == {"t": 2}
-    assert decide(TYPES, [busy, group("h", 1, "busy", {"t": 1})], ask(2), exclusive=False, placement=placement) == []
+def test_all_trials_are_on_the_type_of_gpus_with_the_most_room(placement):
+    for size in (1, 2, 4):
+        (start,) = decide(TYPES, [], ask(size), exclusive=False, placement=placement)
+        assert start.slots == {"a": size}
+        assert ahead(TYPES, [], [size], exclusive=False, placement=placement).slots == {"a": size}
 
 
-@pytest.mark.parametrize(("placement", "expected"), [("pack", {"a": 2}), ("spread", {"t": 2}), ("emptiest", {"t": 2})])
-def test_of_two_types_the_placement_says_which(placement, expected):
-    (start,) = decide([TYPES[0], replace(TYPES[1], slots=3)], [], ask(2), exclusive=False, placement=placement)
-    assert start.slots == expected
+@pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
+def test_a_trial_waits_for_that_type_rather_than_take_another(placement):
+    assert decide(TYPES, [group("g", 4, "busy", {"a": 4})], ask(1), exclusive=False, placement=placement) == []
+    assert decide(TYPES, [group("g", 4, "idle", {"a": 4})], ask(1), exclusive=False) == [Stop(group_id="g")]
 
 
 def test_an_unknown_type_is_a_type_of_its_own():
-    unknown = [Node(node_id=name, slots=1) for name in "uv"]
-    (start,) = decide([TYPES[0], *unknown], [group("g", 2, "busy")], ask(2), exclusive=False, placement="spread")
-    assert start.slots == {"u": 1, "v": 1}
-    assert decide([replace(TYPES[0], slots=1), unknown[0]], [], ask(2), exclusive=False) == []
-
-
-def test_idle_groups_end_on_the_type_where_fewer_must():
-    idle = [group("g", 1, "idle", {"a": 1}), group("h", 1, "idle", {"a": 1}), group("i", 1, "idle", {"t": 1})]
-    assert decide(TYPES, idle, ask(2), exclusive=False) == [Stop(group_id="i")]
-    assert decide(TYPES, [*idle[:1], replace(idle[2], state="busy")], ask(2), exclusive=False) == [Stop(group_id="g")]
-
-
-def test_a_trial_waits_for_one_node_of_one_type_rather_than_span_two_of_another():
-    nodes = [Node(node_id="a", slots=4, accelerator="A100"), *(replace(TYPES[1], node_id=name) for name in "tu")]
-    assert decide(nodes, [group("g", 1, "busy", {"a": 1})], ask(4), exclusive=False) == []
-    (start,) = decide(nodes, [group("g", 1, "busy", {"a": 1})], ask(4), exclusive=False, placement="emptiest")
-    assert start.slots == {"t": 2, "u": 2}
+    unknown = [Node(node_id=name, slots=2) for name in "uvw"]
+    (start,) = decide([*TYPES, *unknown], [], ask(6), exclusive=False)
+    assert start.slots == {"u": 2, "v": 2, "w": 2}
 
 
 # --- whatever the situation ------------------------------------------------------------------------------------------
 
-NODES = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "A100"])), min_size=1, max_size=3)
+NODES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 SITUATION = st.tuples(
     NODES,
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["starting", "idle", "busy", "stopping"]), st.booleans())),
@@ -244,18 +227,15 @@ SITUATION = st.tuples(
 PLACEMENT = st.sampled_from(["pack", "spread", "emptiest"])
 
 
-def situation(kinds, groups, wanted, exclusive):
-    """Groups placed where there is room, on one type; with `exclusive`, one that is busy a node; requests that can be
-    met."""
-    nodes = [Node(node_id=str(number), slots=size, accelerator=kind) for number, (size, kind) in enumerate(kinds)]
+def situation(sizes, groups, wanted, exclusive):
+    """Groups placed where there is room; with `exclusive`, one that is busy a node; requests that can be met."""
+    nodes = [Node(node_id=str(number), slots=size) for number, size in enumerate(sizes)]
     free = {node.node_id: node.slots for node in nodes}
     busy: set[str] = set()
     views = []
     for number, (size, state, exhausted) in enumerate(groups):
         slots = {}
-        sums = {kind: sum(free[node.node_id] for node in nodes if node.accelerator == kind) for _, kind in kinds}
-        roomiest = max(sorted(sums), key=sums.get)
-        for node_id in [node.node_id for node in nodes if node.accelerator == roomiest]:
+        for node_id in free:
             count = min(free[node_id], size - sum(slots.values()))
             if count:
                 slots[node_id] = count
@@ -266,12 +246,7 @@ def situation(kinds, groups, wanted, exclusive):
         for node_id, count in slots.items():
             free[node_id] -= count
         views.append(group(f"g{number}", size, state, slots, exhausted=exhausted))
-    return nodes, views, ask(*[size for size in wanted if size <= largest_group(nodes)])
-
-
-def on_one_type(slots, nodes):
-    """Whether these slots are all on nodes of one type."""
-    return len({node.accelerator for node in nodes if node.node_id in slots}) == 1
+    return nodes, views, ask(*[size for size in wanted if size <= sum(sizes)])
 
 
 @given(SITUATION, PLACEMENT)
@@ -299,7 +274,6 @@ def test_actions_never_conflict(case, placement):
             assert by_id[action.group_id].state == "idle"
             assert not by_id[action.group_id].exhausted
         else:
-            assert on_one_type(slots, nodes)
             held.update(slots)
     assert all(held[node.node_id] <= node.slots for node in nodes)
     assert not exclusive or all(count <= 1 for count in running.values())
@@ -341,12 +315,9 @@ def test_held_back_requests_do_not_overtake(case, placement):
 
 
 def fewest(size, nodes):
-    """The fewest nodes of a type that hold so many workers when they are empty, counted from the largest on."""
-    counts = []
-    for kind in {node.accelerator for node in nodes}:
-        slots = sorted((node.slots for node in nodes if node.accelerator == kind), reverse=True)
-        counts += [count for count in range(1, len(slots) + 1) if sum(slots[:count]) >= size][:1]
-    return min(counts)
+    """The fewest nodes that hold so many workers when they are empty, counted from the largest on."""
+    slots = sorted((node.slots for node in nodes), reverse=True)
+    return next(count for count in range(1, len(slots) + 1) if sum(slots[:count]) >= size)
 
 
 @given(SITUATION)
@@ -383,9 +354,7 @@ def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
             free[node_id] -= count
 
     def holds(free):
-        most = fewest(request.num_workers, nodes)
-        rooms = ([free[n.node_id] for n in nodes if n.accelerator == kind] for kind in {n.accelerator for n in nodes})
-        return any(sum(sorted(room, reverse=True)[:most]) >= request.num_workers for room in rooms)
+        return sum(sorted(free.values(), reverse=True)[: fewest(request.num_workers, nodes)]) >= request.num_workers
 
     assert holds(free)
     for view in views:
@@ -399,19 +368,14 @@ def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
 def test_every_trial_that_fits_is_served(placement, exclusive, seed):
     """Neither starvation nor a standstill, in whatever order groups start and end."""
     chance = random.Random(seed)
-    sizes, kinds = [1, 2, 4, 8], ["", "A100", "T4"][: 1 + seed % 3]
-    nodes = [
-        Node(node_id=f"n{number}", slots=chance.choice(sizes), accelerator=chance.choice(kinds))
-        for number in range(chance.randint(1, 4))
-    ]
-    room = largest_group(nodes)
+    nodes = [Node(node_id=f"n{number}", slots=chance.choice([1, 2, 4, 8])) for number in range(chance.randint(1, 4))]
+    room = sum(node.slots for node in nodes)
     waiting = ask(*(min(chance.choice([1, 2, 4, 8, 16]), room) for _ in range(30)))
     views, trained = {}, []
 
     names = (f"g{number}" for number in range(10_000))
 
     def start(action):
-        assert on_one_type(action.slots, nodes)
         name = next(names)
         views[name] = group(name, action.num_workers, "starting", action.slots)
 
@@ -483,7 +447,6 @@ def test_a_start_ahead_disturbs_nobody(case):
         held.update(view.slots)
         assert not case[3] or not view.slots.keys() & start.slots.keys()
     assert all(held[node.node_id] <= node.slots for node in nodes)
-    assert on_one_type(start.slots, nodes)
     assert not any(view.state == "starting" for view in views)
     assert sum(start.slots.values()) == start.num_workers
 

@@ -11,13 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalestudy.training.config import OptimizerConfig
 from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync.base import GradientSync
 from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.registry import GRADIENT_SYNCS
+from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE, make_config
+from tests.support.training.helpers import ALONE, examples_task, make_config
 
 NAN = float("nan")
 
@@ -78,6 +80,22 @@ def test_all_ranks_are_told_the_most_that_one_has_skipped_and_look_again_togethe
     first, second = ranks.run(2, looked)
     assert first == second
     assert first[0] == 2
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("value", [1e4, NAN, float("inf")])
+def test_gradients_of_every_format_are_checked(dtype: torch.dtype, value: float) -> None:
+    """PyTorch's check on a GPU has no kernel for bfloat16, and none for complex numbers."""
+    model = torch.nn.Linear(3, 2).to(dtype)
+    sync = GradientSync(ShardLoss(model, examples_task()), ALONE)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    model.weight.grad[1, 2] = value
+    found = torch.zeros(())
+    sync.check_finite(found)
+    assert found.item() == (value != 1e4)
+    assert model.weight.grad[0, 0] == 1
 
 
 # --- nothing is read in a steady step -----------------------------------------------------------------------------

@@ -527,3 +527,10 @@ def test_a_strategy_that_does_not_measure_is_refused_on_every_rank(ranks: GlooPo
     config = adascale(gradient_sync="tests.unit.training.loop.test_noise_scale:SilentSync")
     with pytest.raises(RuntimeError, match=r"(?s)rank 0:.*SilentSync does not measure local_sq_norm.*rank 1:.*choose"):
         ranks.run(2, steps_of, config)
+
+
+def test_adascale_whose_first_gradient_is_not_finite_diverges() -> None:
+    options = {"data": "tests.support.training.workloads:splits_with_a_nan", "data_args": {"position": 128}}
+    config = make_config(**options, lr_rule="adascale", base_batch_size=32, batch_size=256)
+    result = train(config, ALONE)
+    assert (result.status, result.message) == ("diverged", "loss or gradient is not finite in epoch 1, step 1 of 1")

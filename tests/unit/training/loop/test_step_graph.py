@@ -12,6 +12,7 @@ from scalestudy.training.config import OptimizerConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop import step_graph
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.measures import is_sampled
 from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import TrainResult, train
 from scalestudy.training.loop.trial import Trial
@@ -78,11 +79,36 @@ def test_replayed_steps_train_as_eager_ones(case: str) -> None:
     assert largest_difference(state_of(graphed.model), state_of(eager.model)) < 1e-6
 
 
-def test_the_noise_is_measured_in_at_most_four_steps_of_an_epoch() -> None:
-    noise = NoiseScale(interval=1)
-    result = trained([noise], batch_size=16)
-    assert noise.interval == result.records[0].steps // 4 > 1
+class CountedNoise(NoiseScale):
+    """Remembers the steps that it measures, and those whose phases are sampled."""
+
+    def train_starts(self, trial: Trial) -> None:
+        super().train_starts(trial)
+        self.measured: list[int] = []
+
+    def step_measured(self, trial: Trial, squares: torch.Tensor) -> None:
+        self.measured.append(trial.progress.tally.steps)
+
+
+@pytest.mark.parametrize("batch_size", [6, 8, 15, 30])
+def test_of_an_epoch_at_most_four_steps_are_measured_for_noise_and_four_others_for_phases(batch_size: int) -> None:
+    noise = CountedNoise(interval=1)
+    result = trained([noise], batch_size=batch_size)
+    steps = result.records[0].steps
+    sampled = {step for step in range(steps) if is_sampled(step, steps, step_graph.SAMPLED_STEPS)}
+    epoch = noise.measured[: len(noise.measured) // 2]
+    assert 1 <= len(epoch) <= 4
+    assert 1 <= len(sampled) <= 4
+    assert not sampled & set(epoch)
+    assert steps - 1 not in sampled, "it may be a smaller batch"
     assert all(record.grad_trace_cov is not None for record in result.records)
+
+
+@pytest.mark.parametrize("batch_size", [128, 64])
+def test_steps_that_are_not_timed_give_no_rate(batch_size: int) -> None:
+    """Of two or four steps an epoch all are made eagerly, captured or measured in the first."""
+    result = trained(batch_size=batch_size, warm_up_steps=0)
+    assert result.records[0].samples_per_second is None
 
 
 def test_phases_are_those_of_eager_steps() -> None:
@@ -158,6 +184,92 @@ def test_a_forward_that_reads_a_tensor_is_trained_eagerly_and_says_so() -> None:
     assert graphed.details["cuda_graph"].startswith("the step can't be captured: operation not permitted")
     assert outcome(graphed)["curve"] == outcome(eager)["curve"]
     assert same_bits(state_of(graphed.model), state_of(eager.model))
+
+
+class ReadsInBackward(torch.autograd.Function):
+    """The identity, whose gradient is read on its way."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * (1.0 if gradient.sum().item() > -1e9 else 2.0)
+
+
+class LateReader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(784, 16), nn.Linear(16, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = ReadsInBackward.apply(self.first(inputs.flatten(1)))
+        outputs: torch.Tensor = self.last(hidden)
+        return outputs
+
+
+def late_reader(classes: int, channels: int) -> nn.Module:
+    return LateReader()
+
+
+class Centred(nn.Module):
+    """Keeps a running mean, by replacing its buffer or by changing it in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.last = nn.Linear(784, 10)
+        self.register_buffer("mean", torch.zeros(784))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        flat = inputs.flatten(1)
+        if self.training:
+            mean = 0.9 * self.mean + 0.1 * flat.detach().mean(dim=0)
+            if self.in_place:
+                self.mean.copy_(mean)
+            else:
+                self.mean = mean
+        outputs: torch.Tensor = self.last(flat - self.mean)
+        return outputs
+
+
+def centred(classes: int, channels: int, in_place: bool) -> nn.Module:
+    return Centred(in_place)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "reason"),
+    [
+        ("late_reader", {}, "operation not permitted"),
+        ("centred", {"in_place": False}, "the model replaces its buffer mean"),
+        ("centred", {"in_place": True}, None),
+    ],
+)
+def test_what_a_capture_leaves_behind_changes_no_training(model: str, arguments: Any, reason: str | None) -> None:
+    """Gradients that were captured and not computed; a buffer of the graph's."""
+    options = {"model": f"{HERE}:{model}", "model_args": arguments}
+    graphed, eager = trained(**options), train(make_config(epochs=2, **options), ALONE)
+    said = f"the step can't be captured: {reason}" if reason else step_graph.CAPTURED
+    assert graphed.details["cuda_graph"].startswith(said)
+    assert largest_difference(state_of(graphed.model), state_of(eager.model)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [("CUDA out of memory. Tried to allocate", RuntimeError), ("CUDA error: unspecified launch failure", RuntimeError)],
+)
+def test_a_device_without_memory_or_lost_is_no_mistake_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, text: str, raised: type[Exception]
+) -> None:
+    def fails(function: Any) -> Any:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(step_graph, "has_graphs", lambda device: True)
+    monkeypatch.setattr(step_graph, "capture", fails)
+    with pytest.raises(raised, match=f"^{text}") as caught:
+        train(make_config(cuda_graph=True), ALONE)
+    assert not isinstance(caught.value, ValueError)
 
 
 def test_a_graph_that_is_insisted_on_and_not_possible_is_refused() -> None:

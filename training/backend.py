@@ -1,10 +1,17 @@
-"""Which backend sums the gradients of some workers. The driver asks too, so this file loads no torch."""
+"""Which machine a worker is on, which GPU it has, and which backend sums the gradients of some workers.
+
+The driver asks too, so this file loads no torch.
+"""
 
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +24,21 @@ class Gpu:
 
     uuid: str
     pci: str
+
+    def names(self, machine: str) -> set[str]:
+        """Its names among all machines. Two workers have the same GPU, as NCCL would say, if one name is the same."""
+        return {self.uuid, f"{machine} {self.pci}"}
+
+
+def machine() -> str:
+    """The name of this machine: the boot id of its kernel, or its host name where that can't be read.
+
+    Host names don't tell machines apart: two may be called `localhost`, and containers on one have a name each.
+    """
+    try:
+        return BOOT_ID.read_text().strip() or socket.gethostname()
+    except OSError:  # not Linux, or hidden
+        return socket.gethostname()
 
 
 def backend_of(gpus: Sequence[Collection[str]]) -> str:

@@ -32,6 +32,15 @@ _DEVICE_LOST = (  # in the words of cudaGetErrorString: each leaves a context in
     "a hardware error",
     "no CUDA-capable device is detected",
 )
+_MAY_BE_LOST = (  # what the libraries say first in such a context, and for other reasons too
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+    "CUBLAS_STATUS_INTERNAL_ERROR",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    _NO_ENGINE,
+)
 _GPU_IS_LOST = "GPU is lost"  # NVML's
 _NO_GPU = ("CUDA", "NVIDIA", "'CPU' backend")
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -68,7 +77,10 @@ def _is_short_of_memory() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # the GPU is lost
+        return False
     spare = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return bool(free + spare < _SHORT * total)
 
@@ -79,9 +91,27 @@ def is_device_lost(error: BaseException) -> bool:
     The GPU has failed, which the kernel's log tells as an Xid, or has ended the process's work on it. A device-side
     assert ends that too, but is a check of the code's own, such as of a label: it would fail again.
     """
+    if not isinstance(error, RuntimeError):
+        return False
     text = str(error)
-    is_cuda = any(source in text for source in _FROM_CUDA) and any(part in text for part in _DEVICE_LOST)
-    return isinstance(error, RuntimeError) and (is_cuda or _GPU_IS_LOST in text)
+    may_be = any(part in text for part in _MAY_BE_LOST)
+    return _GPU_IS_LOST in text or _names_loss(text) or (may_be and _names_loss(_error_of_context()))
+
+
+def _names_loss(text: str) -> bool:
+    return any(source in text for source in _FROM_CUDA) and any(part in text for part in _DEVICE_LOST)
+
+
+def _error_of_context() -> str:
+    """What CUDA says when this process waits for its GPU: once that is lost, every call says so. "": no error."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def wants_gpu(error: BaseException) -> bool:

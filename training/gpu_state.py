@@ -1,7 +1,8 @@
-"""What a GPU does while a training is timed, as its driver tells by NVML: clocks, heat, power, and who else is on it.
+"""What a GPU does while a training is timed, as its driver tells by NVML: clocks, heat, power, and who computes on it.
 
-It needs `nvidia-ml-py` (`scalestudy[gpu]`). Without it, or where the driver tells nothing, as of a part of a GPU, the
-facts are None. The driver of a study reads these records too, so this file loads no torch.
+It needs `nvidia-ml-py` (`scalestudy[gpu]`). Without it, and where the driver does not tell, a fact is None. For a MIG
+slice the clocks, heat and power are the whole GPU's, and who computes on it is None. The driver of a study reads these
+records too, so this file loads no torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -38,8 +40,9 @@ T = TypeVar("T")
 class GpuState:
     """One rank's GPU right after a training's last step. None: not known.
 
-    reasons: why the clocks were not higher, after any of its periods. processes: that compute on the GPU. others: of
-    them, those that are not workers of this training, most after any period. driver, nccl, cudnn: versions.
+    reasons: why the clocks were not higher, after any of its periods. processes: that computed on the GPU in the last
+    period. others: of them, those that are not workers of this training, most in any period. driver, nccl, cudnn:
+    versions.
     """
 
     rank: int
@@ -83,21 +86,24 @@ class GpuState:
 
 
 def flags_of(states: Sequence[GpuState]) -> set[str]:
-    """What puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computes on one of the GPUs."""
+    """What puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computed on one of the GPUs."""
     throttled = {"throttled"} if any(state.is_throttled for state in states) else set()
     return throttled | ({"shared_gpu"} if any(state.others for state in states) else set())
 
 
 def others_on(processes: int | None, workers: int) -> int | None:
-    """How many of the processes on a GPU are not among its workers; None where the driver does not show all of these.
+    """How many of the processes that computed on a GPU are not its workers; None if it has more workers than these.
 
     They are told by their number: in a container a process's id is another than the driver's.
     """
     return None if processes is None or processes < workers else processes - workers
 
 
-def read_gpu(rank: int, gpu: Gpu, versions: Mapping[str, str | None]) -> GpuState:
-    """Ask NVML about a GPU; of a MIG slice, about the whole GPU. versions: of nccl and cudnn. Raises nothing."""
+def read_gpu(rank: int, gpu: Gpu, versions: Mapping[str, str | None], *, since: float) -> GpuState:
+    """Ask NVML about a GPU; for a MIG slice, about the whole GPU, but not who computed on it. Raises nothing.
+
+    versions: of nccl and cudnn. since: of which moment on processes count, by `time.time`.
+    """
     state = GpuState(rank=rank, nccl=versions.get("nccl"), cudnn=versions.get("cudnn"))
     try:
         nvml = importlib.import_module("pynvml")
@@ -105,12 +111,13 @@ def read_gpu(rank: int, gpu: Gpu, versions: Mapping[str, str | None]) -> GpuStat
     except Exception:  # no nvidia-ml-py, no driver
         return state
     try:
-        return _asked(nvml, state, gpu)
+        return _asked(nvml, state, gpu, since)
     finally:
-        nvml.nvmlShutdown()
+        with suppress(Exception):  # of a GPU that is lost
+            nvml.nvmlShutdown()
 
 
-def _asked(nvml: Any, state: GpuState, gpu: Gpu) -> GpuState:
+def _asked(nvml: Any, state: GpuState, gpu: Gpu, since: float) -> GpuState:
     def known(ask: Callable[[], T]) -> T | None:
         try:
             return ask()
@@ -125,6 +132,8 @@ def _asked(nvml: Any, state: GpuState, gpu: Gpu) -> GpuState:
     def watts(ask: str) -> float | None:
         return known(lambda: round(getattr(nvml, ask)(handle) / 1000, 1))  # NVML has milliwatts
 
+    has_slices = known(lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)  # then every worker on it has one
+    is_slice = has_slices or gpu.uuid.startswith("MIG-")  # PyTorch's text of a UUID lacks these letters
     bits = known(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
     return dataclasses.replace(
         state,
@@ -137,8 +146,20 @@ def _asked(nvml: Any, state: GpuState, gpu: Gpu) -> GpuState:
         power_default_watts=watts("nvmlDeviceGetPowerManagementDefaultLimit"),
         celsius=known(lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
         reasons=None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit),
-        processes=known(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        processes=None if is_slice else known(lambda: _computed(nvml, handle, int(since * 1e6))),
     )
+
+
+def _computed(nvml: Any, handle: Any, since: int) -> int:
+    """How many processes computed since that time in microseconds. A process that only holds memory does not count."""
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except nvml.NVMLError as error:
+        if error.value in (0, nvml.NVML_ERROR_NOT_FOUND):  # there are no samples; older drivers call that a success
+            return 0
+        raise
+    newer = [each for each in samples if each.timeStamp > since]  # its array may hold entries that it did not fill
+    return len({each.pid for each in newer if each.smUtil})
 
 
 def _text(value: str | bytes) -> str:

@@ -93,9 +93,12 @@ def alive_nodes() -> tuple[ClusterNode, ...]:
 
 
 def accelerator_type(resources: Iterable[str], labels: Mapping[str, str]) -> str:
-    """The type of a node's GPUs, by its label or by the name of one of its resources; "": neither says it."""
+    """The type of a node's GPUs, by its label, else by the first in the alphabet of the resources that name one.
+
+    "": neither says it.
+    """
     named = (name.removeprefix(ACCELERATOR_RESOURCE) for name in resources if name.startswith(ACCELERATOR_RESOURCE))
-    return labels.get(ACCELERATOR_LABEL) or next(named, "")
+    return labels.get(ACCELERATOR_LABEL) or min(named, default="")
 
 
 def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:

@@ -20,7 +20,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from scalestudy.orchestration.groups.failures import Cause, Loss, describe, killed_by_kernel
-from scalestudy.training.backend import Gpu, backend_of
+from scalestudy.training.backend import Gpu, backend_of, machine
 from scalestudy.training.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -127,18 +127,18 @@ class ProcessGroupConfig(BackendConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where Ray has put a worker. host: its machine's name. gpu: None on a CPU.
+    """Where Ray has put a worker. machine: by the name that `training.backend.machine` gives. gpu: None on a CPU.
 
     Ray's own names don't tell machines and GPUs apart: two raylets may run on one machine, and count the same GPUs.
     """
 
-    host: str
+    machine: str
     gpu: Gpu | None = None
 
     @property
     def gpu_names(self) -> set[str]:
         """Names of its GPU; two seats have one in common if NCCL would call it the same."""
-        return set() if self.gpu is None else {self.gpu.uuid, f"{self.host} {self.gpu.pci}"}
+        return set() if self.gpu is None else self.gpu.names(self.machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Life:
 
     def neighbours(self, rank: int) -> int:
         """How many of the workers are on this rank's machine, with itself."""
-        return sum(seat.host == self.seats[rank].host for seat in self.seats)
+        return sum(seat.machine == self.seats[rank].machine for seat in self.seats)
 
 
 def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
@@ -214,10 +214,10 @@ def rendezvous() -> tuple[str, int]:
 def own_seat(on_gpu: bool) -> Seat:
     """Runs on every worker. Raises InputError for a GPU that can't be used."""
     if not on_gpu:
-        return Seat(host=socket.gethostname())
+        return Seat(machine=machine())
     from scalestudy.training.device import gpu_of
 
-    return Seat(host=socket.gethostname(), gpu=gpu_of(own_device("cuda")))
+    return Seat(machine=machine(), gpu=gpu_of(own_device("cuda")))
 
 
 def own_device(kind: str) -> torch.device:

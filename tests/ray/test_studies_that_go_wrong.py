@@ -162,7 +162,7 @@ def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):
         ({"precision": "tf32"}, r"train\.precision: tf32: not available on the cpu of "),
         (
             {"cuda_graph": True},
-            r"train\.cuda_graph: true: a graph needs GPUs, and the trials run on the cpu; write auto",
+            r"train\.cuda_graph: true: a graph needs GPUs, and the trials run on the cpu; ",
         ),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -11,14 +13,30 @@ import pytest
 PCI = "00000000:1b:00.0"
 
 
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 1, 2, 3, 6
+
+
 class NVMLError(Exception):
-    """As the library raises for whatever it does not tell."""
+    """As the library raises for whatever it does not tell. value: NVML's number of the reason."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process computed. timeStamp: microseconds. smUtil: percent."""
+
+    pid: int
+    timeStamp: int  # noqa: N815
+    smUtil: int = 90  # noqa: N815
 
 
 class FakeNvml(ModuleType):
     """answers: by the name of a function, what it returns; a function without one raises."""
 
-    NVMLError = NVMLError
+    NVMLError, NVML_ERROR_NOT_FOUND = NVMLError, NOT_FOUND
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
 
     def __init__(self, **answers: Any) -> None:
@@ -33,7 +51,7 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
             "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
-            "nvmlDeviceGetComputeRunningProcesses": [object()],
+            "nvmlDeviceGetProcessUtilization": [Sample(pid=1, timeStamp=1_000_000)],
             **answers,
         }
         self.open = 0
@@ -46,23 +64,31 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> str:  # noqa: N802
         if address.decode() != PCI:
-            raise NVMLError("Not Found")
+            raise NVMLError(NOT_FOUND)
         return PCI
+
+    def nvmlDeviceGetProcessUtilization(self, handle: str, since: int) -> list[Sample]:  # noqa: N802
+        """The samples that are newer."""
+        samples = self._answer("nvmlDeviceGetProcessUtilization", handle)
+        newer = [sample for sample in samples if sample.timeStamp > since]
+        if not newer:
+            raise NVMLError(NOT_FOUND)
+        return newer
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml"):
             raise AttributeError(name)
 
-        def answer(*arguments: Any) -> Any:
-            if not self.open:
-                raise NVMLError("Uninitialized")
-            if arguments and arguments[0] != PCI:
-                raise NVMLError("Invalid Argument")
-            if self.answers.get(name) is None:
-                raise NVMLError("Not Supported")
-            return self.answers[name]
+        return functools.partial(self._answer, name)
 
-        return answer
+    def _answer(self, name: str, *arguments: Any) -> Any:
+        if not self.open:
+            raise NVMLError(UNINITIALIZED)
+        if arguments and arguments[0] != PCI:
+            raise NVMLError(INVALID_ARGUMENT)
+        if self.answers.get(name) is None:
+            raise NVMLError(NOT_SUPPORTED)
+        return self.answers[name]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> FakeNvml:

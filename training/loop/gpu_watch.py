@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 
+from scalestudy.training.backend import machine
 from scalestudy.training.device import gpu_of
 from scalestudy.training.distributed import gather_texts
 from scalestudy.training.gpu_state import GpuState, others_on, read_gpu
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.trial import Trial
+
+SAMPLE_SECONDS = 1.0
+"""NVML's sample of what a process computed is of at most so long before its time stamp."""
 
 
 class GpuWatch(Hook):
@@ -22,24 +26,31 @@ class GpuWatch(Hook):
     states: by rank, equal on all ranks; a rank on a CPU has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """clock: seconds, as NVML's time stamps count them."""
         self.states: tuple[GpuState, ...] = ()
+        self._clock, self._since = clock, clock()
+
+    def train_starts(self, trial: Trial) -> None:
+        """Whoever computed before, as a group that has just ended a trial, does not count."""
+        self._since = self._clock() + SAMPLE_SECONDS
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
         """Ask, and gather the answers of all ranks."""
         worker, mine = trial.worker, None
         if worker.device.type == "cuda":
             gpu = gpu_of(worker.device)
-            state = read_gpu(worker.rank, gpu, library_versions())
-            mine = {"place": f"{socket.gethostname()} {gpu.pci}", "state": state.to_plain()}
+            state = read_gpu(worker.rank, gpu, library_versions(), since=self._since)
+            mine = {"gpu": sorted(gpu.names(machine())), "state": state.to_plain()}
+            self._since = max(self._since, self._clock())
         told = [json.loads(text) for text in gather_texts(json.dumps(mine), worker)]
         on_gpu = [each for each in told if each is not None]
-        places = [each["place"] for each in on_gpu]
         earlier = {state.rank: state for state in self.states}
         found = []
         for each in on_gpu:
             state = GpuState.from_plain(each["state"])
-            state = replace(state, others=others_on(state.processes, places.count(each["place"])))
+            workers = sum(not set(each["gpu"]).isdisjoint(other["gpu"]) for other in on_gpu)
+            state = replace(state, others=others_on(state.processes, workers))
             found.append(state.after(earlier.get(state.rank, state)))
         self.states = tuple(found)
         return {}

@@ -384,7 +384,7 @@ def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
     return {
         "device": "/".join(sorted(str(device) for device in devices)) or None,
         "threads": max(threads, default=None),
-        **({"accelerator": "/".join(kind or "unknown" for kind in types)} if types else {}),
+        **({"accelerator": "/".join(types)} if types else {}),
     }
 
 

@@ -375,10 +375,9 @@ def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial])
 
 
 def accelerators_of(trials: Iterable[Trial]) -> dict[str, int]:
-    """The trials on each type of GPUs; none if no trial says its type. "": of those that had workers and don't say."""
-    worlds = [world for trial in trials if (world := trial.get("world") or {}).get("workers")]
-    counts = Counter(world.get("accelerator") or "" for world in worlds)
-    return dict(sorted(counts.items())) if any(counts) else {}
+    """The trials on each type of GPUs. Those that don't say, as of earlier versions, are left out."""
+    named = [kind for trial in trials if (kind := (trial.get("world") or {}).get("accelerator"))]
+    return dict(sorted(Counter(named).items()))
 
 
 def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
@@ -386,7 +385,7 @@ def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
     counts = accelerators_of(trials)
     if len(counts) < 2:
         return None
-    listed = ", ".join(f"{kind or 'unknown'} ({plural(count, 'trial')})" for kind, count in counts.items())
+    listed = ", ".join(f"{kind} ({plural(count, 'trial')})" for kind, count in counts.items())
     return (
         f"The trials ran on GPUs of {len(counts)} types: {listed}. Their times are pooled and compared as if these "
         "were one: no speed-up, law or cost here can be relied on. Run the study on nodes of one type."

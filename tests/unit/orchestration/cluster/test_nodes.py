@@ -57,6 +57,11 @@ def test_the_type_of_a_node_s_gpus_is_its_label_or_in_the_name_of_a_resource():
     assert accelerator_type({"GPU": 1.0}, {"ray.io/zone": "x"}) == ""
 
 
+def test_of_several_resources_that_name_a_type_their_order_decides_nothing():
+    names = ["accelerator_type:T4", "accelerator_type:A100", "CPU"]
+    assert {accelerator_type(order, {}) for order in (names, names[::-1])} == {"A100"}
+
+
 MIXED = [replace(node("a", 8, 2), accelerator="A100"), replace(node("t", 8, 4), accelerator="T4"), node("u", 8, 1)]
 
 

@@ -1,6 +1,7 @@
 """What broke an attempt, and what follows from it; the kernel's count of kills."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +86,42 @@ DEVICE_LOST = (
 )
 def test_classify(error, kind):
     assert classify(error) == kind
+
+
+@pytest.mark.parametrize(
+    ("context", "kind"),
+    [
+        ("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be", "device_lost"),
+        ("CUDA error: device-side assert triggered", "exception"),
+        (None, "exception"),  # the GPU is well
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`",
+        "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_a_library_s_error_is_of_a_lost_gpu_if_cuda_says_so(text, context, kind, monkeypatch):
+    asked = []
+
+    def synchronize():
+        asked.append(text)
+        if context is not None:
+            raise RuntimeError(context)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 10))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert (classify(RuntimeError(text)), asked) == ("exception", []), "no CUDA in this process"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert (classify(RuntimeError(text)), asked) == (kind, [text])
+    classify(RuntimeError("shapes do not fit"))
+    assert asked == [text], "nothing else makes it wait for the GPU"
 
 
 def test_describe():

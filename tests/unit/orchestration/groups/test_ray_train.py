@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from types import SimpleNamespace
 
 import pytest
@@ -32,7 +31,7 @@ SLICES = ("MIG-1", "0000:1b:00.0"), ("MIG-2", "0000:1b:00.0")
         ("nccl", [("a", FIRST), ("a", SECOND)], "nccl"),
         ("nccl", [("a", FIRST), ("b", ("GPU-3", FIRST[1]))], "nccl"),  # two machines with the same slots
         ("nccl", [("a", FIRST), ("a", FIRST)], "gloo"),  # gpus_per_worker: 0.5, or two raylets on one machine
-        ("nccl", [("a", FIRST), ("b", FIRST)], "gloo"),  # the same in two containers, each with a host name of its own
+        ("nccl", [("a", FIRST), ("b", FIRST)], "gloo"),  # one UUID, though the machines' names differ
         ("nccl", [("a", SLICES[0]), ("a", SLICES[1])], "gloo"),
         ("nccl", [("a", SLICES[0]), ("b", SLICES[1])], "nccl"),
         ("gloo", [("a", None), ("a", None)], "gloo"),
@@ -41,7 +40,7 @@ SLICES = ("MIG-1", "0000:1b:00.0"), ("MIG-2", "0000:1b:00.0")
 def test_workers_that_share_a_gpu_get_gloo(
     wanted: str, seats: list[tuple[str, tuple[str, str] | None]], backend: str
 ) -> None:
-    found = [Seat(host=host, gpu=Gpu(uuid=gpu[0], pci=gpu[1]) if gpu else None) for host, gpu in seats]
+    found = [Seat(machine=machine, gpu=Gpu(uuid=gpu[0], pci=gpu[1]) if gpu else None) for machine, gpu in seats]
     assert backend_for(wanted, found) == backend
 
 
@@ -73,9 +72,9 @@ def test_a_worker_s_seat_has_the_gpu_that_it_took(monkeypatch: pytest.MonkeyPatc
     facts = SimpleNamespace(uuid="GPU-1", pci_domain_id=0, pci_bus_id=27, pci_device_id=0)
     monkeypatch.setattr(ray_train, "own_device", lambda kind: {"cuda": "cuda:1"}[kind])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: {"cuda:1": facts}[device])
-    host = socket.gethostname()
-    assert own_seat(on_gpu=True) == Seat(host=host, gpu=Gpu(uuid="GPU-1", pci="00000000:1b:00.0"))
-    assert own_seat(on_gpu=False) == Seat(host=host)
+    monkeypatch.setattr(ray_train, "machine", lambda: "boot")
+    assert own_seat(on_gpu=True) == Seat(machine="boot", gpu=Gpu(uuid="GPU-1", pci="00000000:1b:00.0"))
+    assert own_seat(on_gpu=False) == Seat(machine="boot")
 
 
 def test_neighbours_are_those_of_the_same_machine() -> None:
@@ -90,6 +89,6 @@ def test_a_worker_s_loaders_learn_its_neighbours(monkeypatch: pytest.MonkeyPatch
     assert os.environ["LOCAL_WORLD_SIZE"] == "1"
 
 
-def life_on(*hosts: str) -> Life:
+def life_on(*machines: str) -> Life:
     """A worker on each of these machines."""
-    return Life(incarnation="", address="127.0.0.1", port=1, seats=tuple(Seat(host=host) for host in hosts))
+    return Life(incarnation="", address="127.0.0.1", port=1, seats=tuple(Seat(machine=machine) for machine in machines))

@@ -191,3 +191,12 @@ def test_without_an_engine_it_depends_on_the_memory_left(
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: (50 - spare) * GIB)
     error = RuntimeError("GET was unable to find an engine to execute this computation")
     assert is_out_of_memory(error) is expected
+
+
+def test_a_lost_gpu_that_does_not_tell_its_memory_is_not_short_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lost)
+    assert not is_out_of_memory(RuntimeError("GET was unable to find an engine to execute this computation"))

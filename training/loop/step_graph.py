@@ -106,8 +106,9 @@ class StepGraph:
         return not self.failure and is_whole and (measured or not self.is_captured)
 
     def step(self, batch: Tree, rates: Sequence[float], function: Update) -> tuple[torch.Tensor, Number] | None:
-        """Make the step with this batch; returns its loss sum and weight, or None if it can't be captured.
+        """Make the step with this batch; returns its loss sum and weight.
 
+        None: it can't be captured, and what gradients there are now were never computed.
         `rates`: by parameter group; `function`: the eager step, of a batch, on the device. Raises ValueError if the
         config insists on a graph, RuntimeError for a device that is lost or, for such a config, without memory.
         """
@@ -130,7 +131,7 @@ class StepGraph:
         return {"cuda_graph": self.failure or (CAPTURED if self.is_captured else TOO_SHORT)}
 
     def _give_up(self, error: RuntimeError) -> None:
-        """After a capture that failed: keep the reason, and drop the gradients, which were never computed."""
+        """After a capture that failed: keep the reason, or raise."""
         if isinstance(error.__context__, RuntimeError):  # CUDA's last error only says that there was one before
             error = error.__context__
         insists = self._config.cuda_graph is True
@@ -139,7 +140,6 @@ class StepGraph:
         self.failure = f"the step can't be captured: {' '.join(str(error).split())[:LONGEST_REASON]}"
         if insists:
             raise InputError(f"train.cuda_graph: {self.failure}", REMEDY) from error
-        self._optimizer.zero_grad(set_to_none=True)
 
     def _capture(self, batch: Tree, function: Update) -> None:
         """With learning rates that are tensors, as the graph reads them; Adam asks for `capturable` too."""

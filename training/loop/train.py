@@ -173,8 +173,7 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     task. The step waits for the device nowhere.
     """
     step = tally.steps
-    trial.optimizer.zero_grad(set_to_none=True)
-    trial.sync.zero_weight()
+    trial.zero_gradients()
     phases.mark("optimizer")
 
     batch = next(shards)
@@ -186,6 +185,8 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
             made = trial.graph.step(
                 batch, trial.next_rates(), lambda copied: update(trial, copied, phases, (), sets_rates=False)
             )
+            if made is None:  # what was captured of gradients was never computed
+                trial.zero_gradients()
         loss_sum, weight = made or update(trial, batch, phases, hooks)
     trial.rate.advance()
 

@@ -197,6 +197,11 @@ class Trial:
         self.stopping = self.stopping or self.should_stop()
         return phases_sampled or self.halves_next or self.sync.measures_local or self.stopping
 
+    def zero_gradients(self) -> None:
+        """Forget the gradients of the step before."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.sync.zero_weight()
+
     def next_rates(self) -> list[float]:
         """The effective learning rates of the next update, by parameter group."""
         rate = self.progress.tally.learning_rate = self.rate.rate()

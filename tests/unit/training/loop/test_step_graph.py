@@ -242,13 +242,15 @@ def centred(classes: int, channels: int, in_place: bool) -> nn.Module:
     ("model", "arguments", "reason"),
     [
         ("late_reader", {}, "operation not permitted"),
+        ("late_reader", {"weighs": True}, "operation not permitted"),
         ("centred", {"in_place": False}, "the model replaces its buffer mean"),
         ("centred", {"in_place": True}, None),
     ],
 )
 def test_what_a_capture_leaves_behind_changes_no_training(model: str, arguments: Any, reason: str | None) -> None:
-    """Gradients that were captured and not computed; a buffer of the graph's."""
-    options = {"model": f"{HERE}:{model}", "model_args": arguments}
+    """Gradients that were captured and not computed, also those of a task's weights; a buffer of the graph's."""
+    task = {"task": "tests.support.training.tasks:Examples", "metric": "accuracy"} if arguments.pop("weighs", 0) else {}
+    options = {"model": f"{HERE}:{model}", "model_args": arguments, **task}
     graphed, eager = trained(**options), train(make_config(epochs=2, **options), ALONE)
     said = f"the step can't be captured: {reason}" if reason else step_graph.CAPTURED
     assert graphed.details["cuda_graph"].startswith(said)

@@ -456,7 +456,7 @@ class TrainKnobs(Knobs):
     )
     cuda_graph: Literal[False, True, "auto"] = knob(
         False,
-        "repeat one worker's step as a CUDA graph, for models that decide nothing in Python; auto: if possible",
+        "repeat a worker's step as a CUDA graph, for models that decide nothing in Python; auto: if possible",
         later=True,
     )
     accumulation: int = knob(1, "micro-batches a step", least=1, most=LARGEST)

@@ -113,13 +113,13 @@ def check_precision(nodes: Sequence[ClusterNode], device: str, precision: str) -
         )
 
 
-def check_graphs(device: str, sizes: Sequence[int]) -> None:
-    """Raises RequestError where `cuda_graph: true` can't be kept. sizes: workers of the trials."""
-    remedy = "write auto to train eagerly where a graph is not possible, or false"
+def check_graphs(device: str) -> None:
+    """Raises RequestError where `cuda_graph: true` can't be kept by any trial."""
     if device != "cuda":
-        raise RequestError(f"train.cuda_graph: true: a graph needs GPUs, and the trials run on the {device}", remedy)
-    if max(sizes) > 1:
-        raise RequestError(f"train.cuda_graph: true: {max(sizes)} workers sum gradients outside of a graph", remedy)
+        raise RequestError(
+            f"train.cuda_graph: true: a graph needs GPUs, and the trials run on the {device}",
+            "write auto to train eagerly where a graph is not possible, or false",
+        )
 
 
 def _has_precision(precision: str, device: str) -> bool:

@@ -92,7 +92,7 @@ def get_ready(
     for precision in sorted({*values_in(spec, "train.precision")} - {"fp32"}):
         checks.check_precision(cluster.nodes, device, precision)
     if True in values_in(spec, "train.cuda_graph"):
-        checks.check_graphs(device, plan.sizes)
+        checks.check_graphs(device)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

@@ -61,6 +61,7 @@ class GradientSync:
 
     exact: ClassVar[bool] = True  # whether `.grad` is the batch's gradient, up to rounding, and replicas stay equal
     replicated: ClassVar[bool] = True  # whether parameters and optimizer stay equal on all ranks
+    sums_apart: ClassVar[bool] = False  # whether `synchronise` alone communicates, so that graphs may lie around it
     needs_rehearsal: ClassVar[bool] = False  # whether a resumed training must run one backward before `load_state`
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:

@@ -33,7 +33,7 @@ from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
-from scalestudy.training.loop.step_graph import SAMPLED_STEPS
+from scalestudy.training.loop.step_graph import SAMPLED_STEPS, StepParts
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
@@ -182,9 +182,11 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     with _timing(trial, batch, phases):
         made = None
         if trial.graph is not None and not trial.is_measured(phases.sampled) and trial.graph.fits(batch):
-            made = trial.graph.step(
-                batch, trial.next_rates(), lambda copied: update(trial, copied, phases, (), sets_rates=False)
+            parts = StepParts(
+                compute=lambda copied: compute(trial, copied, phases, ()),
+                apply=lambda: apply(trial, phases, (), sets_rates=False),
             )
+            made = trial.graph.step(batch, trial.next_rates(), parts)
             if made is None:  # what was captured of gradients was never computed
                 trial.zero_gradients()
         loss_sum, weight = made or update(trial, batch, phases, hooks)
@@ -199,21 +201,30 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     _call(hooks, "step_ends", trial, step)
 
 
-def update(
-    trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates: bool = True
-) -> tuple[torch.Tensor, Number]:
+def update(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:
     """The part of a step that a device can do alone, apart from hooks. Returns the shard's loss sum and weight."""
-    sync, step = trial.sync, trial.progress.tally.steps
-    sync.step_starts(trial.plan)
-    loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
-    phases.mark_last_gradient("forward_backward")
+    made = compute(trial, batch, phases, hooks)
+    trial.sync.synchronise()
+    apply(trial, phases, hooks)
+    return made
 
-    sync.synchronise()
+
+def compute(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:
+    """This worker's gradients. Returns the shard's loss sum and weight."""
+    trial.sync.step_starts(trial.plan)
+    made = forward_and_backward(trial, batch, phases, hooks)
+    phases.mark_last_gradient("forward_backward")
+    return made
+
+
+def apply(trial: Trial, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates: bool = True) -> None:
+    """From the sum of all workers' gradients to the updated parameters."""
+    sync = trial.sync
     sync.divide_by_weight()
     phases.mark("gradient_sync")
 
     sync.check_finite(trial.guard.found)
-    _call(hooks, "gradients_ready", trial, step)
+    _call(hooks, "gradients_ready", trial, trial.progress.tally.steps)
 
     if trial.config.gradient_clip is not None:
         clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
@@ -225,7 +236,6 @@ def update(
     phases.mark("optimizer")
     sync.step_ends()
     phases.mark("gradient_sync")
-    return loss_sum, weight
 
 
 def forward_and_backward(
@@ -265,6 +275,7 @@ def _timing(trial: Trial, batch: Tree, phases: PhaseTimer) -> AbstractContextMan
             return _compiling(trial, trial.stopwatch, phases)
     measured = phases.sampled or trial.halves_next
     if trial.graph is not None and trial.graph.leaves_timing(batch, measured):
+        trial.graph.wait()
         return trial.stopwatch.out_of_timing(trial.plan.shard)
     return nullcontext()
 

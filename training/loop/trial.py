@@ -112,7 +112,9 @@ class Trial:
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
-        self.graph, self._without_graph = step_graph(self.config, self.worker, self.optimizer, self.model)
+        self.graph, self._without_graph = step_graph(
+            self.config, self.worker, self.optimizer, self.shard_loss, self.sync, self.plans[0].shard
+        )
 
     @property
     def is_stream(self) -> bool:
@@ -215,6 +217,8 @@ class Trial:
         """
         tally = self.progress.tally
         if not tally.diverged and self.sync.at_rest:  # else ranks of local SGD know different things
+            if self.graph:
+                self.graph.wait()
             skipped = self.guard.look()
             tally.diverged = skipped > 0
             tally.steps -= skipped

@@ -73,13 +73,10 @@ def test_nodes_without_bfloat16_are_named_if_workers_would_train_on_them(monkeyp
     check_precision([node for node in nodes if node.host == "b"], device, "bf16")
 
 
-@pytest.mark.parametrize(
-    ("device", "sizes", "why"), [("cpu", [1], "a graph needs GPUs"), ("cuda", [1, 4], "4 workers sum")]
-)
-def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial(device, sizes, why):
-    with pytest.raises(RequestError, match=rf"^train\.cuda_graph: true: {why}.*auto"):
-        checks.check_graphs(device, sizes)
-    checks.check_graphs("cuda", [1])
+def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
+    with pytest.raises(RequestError, match=r"^train\.cuda_graph: true: a graph needs GPUs, .* on the cpu; write auto"):
+        checks.check_graphs("cpu")
+    checks.check_graphs("cuda")
 
 
 @pytest.mark.parametrize(("isa", "has"), [("AVX2", False), ("DEFAULT", None)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig
@@ -23,6 +24,7 @@ from tests.support.training.tasks import Examples
 
 HERE = __name__
 WORKLOADS = "tests.support.training.workloads"
+TASKS = "tests.support.training.tasks"
 
 
 def trained(hooks: Any = (), **options: Any) -> TrainResult:
@@ -39,7 +41,7 @@ class Replays(Hook):
         self.graph, self.replayed = trial.graph, 0
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        replay = self.graph._replay
+        replay = self.graph._first
         if replay is not None and not hasattr(self, "counted"):
             self.counted = True
             self.replayed += 1  # the captured step is replayed at once
@@ -48,7 +50,7 @@ class Replays(Hook):
                 self.replayed += 1
                 replay()
 
-            self.graph._replay = counting
+            self.graph._first = counting
 
 
 SAME = {
@@ -61,7 +63,7 @@ SAME = {
     "adam": {"optimizer": OptimizerConfig(name="adam"), "learning_rate": 0.01},
     "micro-batches": {"accumulation": 3},
     "dropout": {"model": f"{WORKLOADS}:DropoutNet", "model_args": {}},
-    "a task with weights": {"task": "tests.support.training.tasks:Examples", "metric": "accuracy"},
+    "a task with weights": {"task": f"{TASKS}:Examples", "metric": "accuracy"},
     "a smaller last batch": {"batch_size": 24},
 }
 
@@ -249,7 +251,7 @@ def centred(classes: int, channels: int, in_place: bool) -> nn.Module:
 )
 def test_what_a_capture_leaves_behind_changes_no_training(model: str, arguments: Any, reason: str | None) -> None:
     """Gradients that were captured and not computed, also those of a task's weights; a buffer of the graph's."""
-    task = {"task": "tests.support.training.tasks:Examples", "metric": "accuracy"} if arguments.pop("weighs", 0) else {}
+    task = {"task": f"{TASKS}:Examples", "metric": "accuracy"} if arguments.pop("weighs", 0) else {}
     options = {"model": f"{HERE}:{model}", "model_args": arguments, **task}
     graphed, eager = trained(**options), train(make_config(epochs=2, **options), ALONE)
     said = f"the step can't be captured: {reason}" if reason else step_graph.CAPTURED
@@ -302,13 +304,114 @@ def test_a_cpu_has_no_graphs() -> None:
         train(make_config(cuda_graph=True, epochs=1), ALONE)
 
 
-def of_two(worker: Worker) -> Any:
+def both_ways(worker: Worker, options: dict[str, Any]) -> dict[str, Any]:
+    """A training with graphs and the same without."""
     with graphs_on_the_cpu():
-        return train(make_config(cuda_graph="auto", epochs=1), worker).details["cuda_graph"]
+        graphed = train(make_config(epochs=2, cuda_graph="auto", **options), worker)
+    eager = train(make_config(epochs=2, **options), worker)
+    return {
+        "said": graphed.details["cuda_graph"],
+        "same": same_bits(state_of(graphed.model), state_of(eager.model)),
+        "ended": [(each.status, each.message) for each in (graphed, eager)],
+        "bytes": [[record.sync_bytes for record in each.records] for each in (graphed, eager)],
+    }
 
 
-def test_several_workers_have_none(ranks: GlooPool) -> None:
-    assert ranks.run(2, of_two) == ["several workers sum their gradients outside of a graph"] * 2
+SEVERAL = {
+    "flat": {"gradient_sync": "flat", "optimizer": OptimizerConfig(momentum=0.9), "gradient_clip": 0.5},
+    "naive": {"gradient_sync": "naive", "schedule": "cosine"},
+    "ring": {"gradient_sync": "ring", "accumulation": 2},
+    "flat, uneven": {"gradient_sync": "flat", "batch_size": 30},
+    "flat, a task with weights": {"gradient_sync": "flat", "task": f"{TASKS}:Examples", "metric": "accuracy"},
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_of_several_workers_all_but_the_sum_is_replayed(ranks: GlooPool, world_size: int, case: str) -> None:
+    for found in ranks.run(world_size, both_ways, SEVERAL[case]):
+        assert found["said"] == step_graph.CAPTURED_IN_PART
+        assert found["same"]
+        assert found["bytes"][0] == found["bytes"][1]
+
+
+@pytest.mark.parametrize("position", [77, 200])
+def test_a_nan_on_one_of_several_workers_is_found_in_a_replay(ranks: GlooPool, position: int) -> None:
+    data = {"data": f"{WORKLOADS}:splits_with_a_nan", "data_args": {"position": position}}
+    for found in ranks.run(2, both_ways, {**data, "gradient_sync": "flat", "batch_size": 16}):
+        assert found["same"]
+        assert found["ended"][0] == found["ended"][1]
+        assert found["ended"][0][0] == "diverged"
+
+
+class DecidingOnOne(Deciding):
+    """Reads on rank 1 alone."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers(inputs)
+        if dist.get_rank() == 1 and outputs.mean().item() > 1e9:
+            return outputs * 2
+        return outputs
+
+
+def deciding_on_one(classes: int, channels: int) -> nn.Module:
+    model = DecidingOnOne()
+    model.layers(torch.zeros(2, 1, 28, 28))
+    return model
+
+
+def test_a_worker_that_trains_eagerly_beside_one_that_replays_changes_nothing(ranks: GlooPool) -> None:
+    options = {"model": f"{HERE}:deciding_on_one", "model_args": {}, "gradient_sync": "flat"}
+    first, second = ranks.run(2, both_ways, options)
+    assert first["said"] == step_graph.CAPTURED_IN_PART
+    assert second["said"].startswith("the step can't be captured: operation not permitted")
+    assert first["same"]
+    assert second["same"]
+
+
+class ReadingSGD(torch.optim.SGD):
+    """Fused, and reads a parameter in its step."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr, fused=True)
+
+    def step(self, closure: Any = None) -> Any:
+        self.seen = self.param_groups[0]["params"][0].sum().item()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_update_that_can_not_be_captured_is_made_eagerly(ranks: GlooPool, world_size: int) -> None:
+    """With several workers their sum is made by then, and not made twice."""
+    options = {"optimizer": OptimizerConfig(name=f"{HERE}:ReadingSGD"), "gradient_sync": "flat", "schedule": "cosine"}
+    for found in ranks.run(world_size, both_ways, options):
+        assert found["said"].startswith("the step can't be captured: operation not permitted")
+        assert found["same"]
+        assert found["bytes"][0] == found["bytes"][1]
+
+
+WITHIN = {
+    "ddp": "ddp communicates within the step",
+    "local_sgd": "local_sgd communicates within the step",
+    "powersgd": "powersgd communicates within the step",
+}
+
+
+@pytest.mark.parametrize("strategy", WITHIN)
+def test_strategies_that_communicate_within_the_step_have_no_graph(ranks: GlooPool, strategy: str) -> None:
+    for found in ranks.run(2, both_ways, {"gradient_sync": strategy}):
+        assert found["said"].startswith(WITHIN[strategy])
+
+
+def insisting(worker: Worker) -> str:
+    with graphs_on_the_cpu(), pytest.raises(ValueError) as caught:
+        train(make_config(cuda_graph=True, gradient_sync="flat"), worker)
+    return str(caught.value)
+
+
+def test_collectives_of_gloo_can_not_be_in_a_graph(ranks: GlooPool) -> None:
+    for told in ranks.run(2, insisting):
+        assert told.startswith("train.cuda_graph: gloo can't be captured; auto leaves its collectives between graphs; ")
 
 
 def test_without_the_key_nothing_is_said() -> None:

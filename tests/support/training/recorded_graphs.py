@@ -71,6 +71,8 @@ class Recording(TorchDispatchMode):
         with torch.no_grad():
             for function, args, kwargs, fresh in self.calls:
                 result = function(*args, **kwargs)
+                if function.namespace == "c10d":
+                    result[-1].wait()
                 outputs = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
                 for kept, new in zip(fresh, outputs, strict=False):
                     kept.copy_(new)

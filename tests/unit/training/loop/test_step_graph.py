@@ -304,10 +304,13 @@ def test_a_cpu_has_no_graphs() -> None:
         train(make_config(cuda_graph=True, epochs=1), ALONE)
 
 
-def both_ways(worker: Worker, options: dict[str, Any]) -> dict[str, Any]:
-    """A training with graphs and the same without."""
-    with graphs_on_the_cpu():
-        graphed = train(make_config(epochs=2, cuda_graph="auto", **options), worker)
+def both_ways(worker: Worker, options: dict[str, Any], way: Any = "auto") -> dict[str, Any]:
+    """A training with graphs and the same without. way: `cuda_graph`; true has gloo's collectives in the graph."""
+    with graphs_on_the_cpu(), pytest.MonkeyPatch.context() as patch:
+        if way is True:
+            patch.setattr(dist, "get_backend", lambda: "nccl")
+            patch.setattr(step_graph, "wait_within", lambda device, seconds: None)
+        graphed = train(make_config(epochs=2, cuda_graph=way, **options), worker)
     eager = train(make_config(epochs=2, **options), worker)
     return {
         "said": graphed.details["cuda_graph"],
@@ -331,6 +334,13 @@ SEVERAL = {
 def test_of_several_workers_all_but_the_sum_is_replayed(ranks: GlooPool, world_size: int, case: str) -> None:
     for found in ranks.run(world_size, both_ways, SEVERAL[case]):
         assert found["said"] == step_graph.CAPTURED_IN_PART
+        assert found["same"]
+        assert found["bytes"][0] == found["bytes"][1]
+
+
+def test_collectives_may_be_in_the_graph_too(ranks: GlooPool) -> None:
+    for found in ranks.run(2, both_ways, SEVERAL["flat"], True):
+        assert found["said"] == step_graph.CAPTURED
         assert found["same"]
         assert found["bytes"][0] == found["bytes"][1]
 

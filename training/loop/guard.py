@@ -8,7 +8,7 @@ import torch.distributed as dist
 from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.loop.pace import Pace
 
-LOOK_SECONDS = 0.05  # about, from one look to the next; nobody waits longer for the end of a diverged training
+LOOK_SECONDS = 0.05  # about, from one look to the next, so that a diverged or stopped training soon ends
 
 
 class Guard:

@@ -86,13 +86,13 @@ class GainEstimator:
     @property
     def gain(self) -> float:
         """r from the estimates so far; 1 if none was finite. Raises ValueError before the first."""
-        if not self._weight and self._has_measured:
-            return 1.0
-        if not self._weight:
+        if not self._has_measured:
             raise InputError(
                 "lr_rule: adascale has no estimate of the gradient's noise yet",
                 "train with the hook scalestudy.training.loop.noise_scale.AdaScale",
             )
+        if not self._weight:
+            return 1.0
         return gain(self._sq_norm / self._weight, self._trace_cov / self._weight, self.base_batch_size, self.scale)
 
     def update(self, sq_norm: float, trace_cov: float) -> None:
@@ -110,6 +110,7 @@ class GainEstimator:
     def load_state(self, state: Mapping[str, float]) -> None:
         """Continue from another estimator's `state`."""
         self._weight, self._sq_norm, self._trace_cov = state["weight"], state["sq_norm"], state["trace_cov"]
+        self._has_measured = self._weight > 0
 
 
 @dataclass(frozen=True, kw_only=True)

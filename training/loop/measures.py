@@ -99,8 +99,7 @@ def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
     """Whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, with no period.
 
     A fixed stride would meet the averages of local SGD always or never. In a short period every other step is timed.
-    The cold first step is left out unless it is the only one. `most`: no more than
-    so many, evenly spread.
+    The cold first step is left out unless it is the only one. `most`: no more than so many, evenly spread.
     """
     if most is not None:
         stride = sampling_stride(steps, most)
@@ -121,8 +120,8 @@ class PhaseTimer:
     def __init__(
         self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int, most: int | None = None
     ) -> None:
-        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period, of which at the
-        most `most` are sampled (None: a quarter)."""
+        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period; `most`: as in
+        `is_sampled`."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps

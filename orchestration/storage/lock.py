@@ -29,6 +29,9 @@ HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0
 SETTLE_SECONDS = 1.0
 """How long the writer of a lock in an object store waits before it reads it again; longer than a write takes."""
+TEXT_CHARACTERS = 512
+"""All texts of a lock are as long, filled up with spaces. pyarrow asks a store for an object's length and then for so
+many bytes of it: it would cut a longer text that a heartbeat wrote in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +85,8 @@ class StudyLock:
 
     def __enter__(self) -> StudyLock:
         """Takes the lock. Raises RequestError if another living process holds it."""
-        self._refuse_if_held(self.holder())
         try:
+            self._refuse_if_held(self._read_holder())
             self._take()
         except FileExistsError:
             raise RequestError(f"DIR: {self._where}: another process has just taken it", "wait for it") from None
@@ -102,10 +105,10 @@ class StudyLock:
             self._remove()
 
     def holder(self) -> Holder | None:
-        """Who holds it, or held it last; None: nobody. A torn text is nobody's."""
+        """Who holds it, or held it last; None: nobody, or it can't be read. A torn text is nobody's."""
         try:
-            return Holder(**json.loads(self._read()))
-        except (OSError, ValueError, TypeError):
+            return self._read_holder()
+        except OSError:
             return None
 
     def check(self) -> bool:
@@ -124,6 +127,13 @@ class StudyLock:
         if holder and holder.is_alive:
             who = f"process {holder.pid} on {holder.host} (seen {holder.silent_seconds:.0f} s ago)"
             raise RequestError(f"DIR: {self._where}: is being run by {who}", "wait for its end, or stop it")
+
+    def _read_holder(self) -> Holder | None:
+        """As `holder`. Raises OSError if it can't be read, for which nobody may take the lock."""
+        try:
+            return Holder(**json.loads(self._read()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
 
     def _read(self) -> str:
         return self._file.read_text(encoding="utf-8")
@@ -173,7 +183,7 @@ class StudyLock:
     def _text(self) -> str:
         pid = os.getpid()
         holder = Holder(token=self._token, host=socket.gethostname(), pid=pid, born=_birth(pid), beat=time.time())
-        return json.dumps(asdict(holder))
+        return json.dumps(asdict(holder)).ljust(TEXT_CHARACTERS)
 
 
 class StoreLock(StudyLock):

@@ -117,7 +117,8 @@ def test_the_command_writes_json_log_and_page(tmp_path: Path) -> None:
     make = ["make", "gpu", f"PYTHON={sys.executable}", "PART=tf32", f"OUT={tmp_path / 'out'}"]
     code = (REPOSITORY / "Makefile").read_text("utf-8").partition("\ngpu:")[2].partition("\n\n")[0]
     assert "$(VENV)" not in code
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    outer = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")  # of the `make test` around it
+    variables = {name: value for name, value in os.environ.items() if name not in outer}
     recipe = subprocess.run([*make, "--dry-run"], cwd=REPOSITORY, env=variables, capture_output=True, text=True)
     command = recipe.stdout.replace('PYTHONPATH="', f'PYTHONPATH="{tmp_path}:', 1)
     done = subprocess.run(command, shell=True, cwd=REPOSITORY, env=variables, capture_output=True, text=True)

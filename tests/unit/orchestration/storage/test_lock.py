@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.storage import lock as locks
-from scalestudy.orchestration.storage.lock import StudyLock, read_lock
+from scalestudy.orchestration.storage.lock import StoreLock, StudyLock, read_lock
 from tests.support.groups import wait_until
 from tests.support.studies import REPOSITORY
 
@@ -82,6 +82,38 @@ def test_a_torn_lock_is_nobodys(file, content):
     file.write_text(content)
     with StudyLock(file):
         assert read_lock(file).is_alive
+
+
+def test_all_texts_of_a_lock_are_as_long(file, monkeypatch):
+    """A store that gives as many bytes as the text before had gives the whole new one."""
+    lengths = set()
+    for moment in (1.0, 1764092345.123456):
+        monkeypatch.setattr(locks.time, "time", lambda moment=moment: moment)
+        with StudyLock(file):
+            lengths.add(len(file.read_bytes()))
+            assert read_lock(file).beat == moment
+    assert len(lengths) == 1
+
+
+class _Busy:
+    """A store that answers no question for the moment, but would take a text."""
+
+    written = False
+
+    def read(self, name):
+        raise OSError("slow down")
+
+    def write(self, name, data):
+        self.written = True
+
+
+def test_a_lock_that_can_not_be_read_is_not_taken():
+    store = _Busy()
+    lock = StoreLock(store, "lock", "s3://bucket/study")
+    assert lock.holder() is None
+    with pytest.raises(UnreachableError, match=r"s3://bucket/study: can't be locked \(slow down\)"), lock:
+        pass
+    assert not store.written
 
 
 def test_the_heart_beats_and_notices_when_the_lock_is_taken(file, monkeypatch):

@@ -8,7 +8,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -126,6 +126,27 @@ def has_precision(name: str, device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class DeviceFault(NamedTuple):
+    """What is wrong with a device, with the remedy; or the precision that it lacks."""
+
+    what: str = ""
+    remedy: str = ""
+    lacks: str = ""
+
+
+def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
+    """Why this machine's first device of a kind, `cpu` or `cuda`, can't train in these precisions; None if it can.
+
+    A GPU that another process has to itself for the moment is well.
+    """
+    try:
+        device = cuda_device(0) if kind == "cuda" else torch.device(kind)
+        lacking = [name for name in precisions if not has_precision(name, device)]
+    except InputError as error:
+        return None if "busy" in error.what else DeviceFault(what=error.what, remedy=error.remedy)
+    return DeviceFault(lacks=lacking[0]) if lacking else None
 
 
 def start_memory_count(device: torch.device) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,14 +102,20 @@ def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]])
     ]
 
 
-def check_precision(nodes: Sequence[ClusterNode], device: str, precision: str) -> None:
-    """Raises RequestError, naming the nodes, where a node that would train on this device lacks a precision."""
+def check_devices(nodes: Sequence[ClusterNode], device: str, precisions: Iterable[str]) -> None:
+    """Raises RequestError, naming the nodes, where one that would train can't use its GPU, or lacks a precision."""
+    asked = sorted({*precisions} - {"fp32"})
+    if device == "cpu" and not asked:
+        return
     used = [node for node in nodes if (node.gpus if device == "cuda" else node.cpus)]
-    answers = ask_nodes(used, _has_precision, precision, device)
-    without = [node.host for node, has in zip(used, answers, strict=True) if not has]
-    if without:
+    answers = ask_nodes(used, _look_at_device, device, asked)
+    for fault in filter(None, answers):
+        where = ", ".join(sorted({node.host for node, answer in zip(used, answers, strict=True) if answer == fault}))
+        what, remedy, lacks = fault
+        if what:
+            raise RequestError(f"resources.{what} (on {where})", remedy)
         raise RequestError(
-            f"train.precision: {precision}: not available on the {device} of {', '.join(sorted(set(without)))}",
+            f"train.precision: {lacks}: not available on the {device} of {where}",
             "choose fp32, or a cluster whose nodes all have it",
         )
 
@@ -122,24 +129,25 @@ def check_graphs(device: str) -> None:
         )
 
 
-def _has_precision(precision: str, device: str) -> bool:
-    """Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
+def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
+    """What `device_fault` says on this node; None also where it can't be told: the trials will.
 
-    True where it can't tell: the trials will.
+    Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
     """
     visible = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     question = (
-        "import torch; from scalestudy.training.device import has_precision; "
-        f"print(has_precision({precision!r}, torch.device({device!r})))"
+        "import json; from scalestudy.training.device import device_fault; "
+        f"print(json.dumps(device_fault({device!r}, {list(precisions)!r})))"
     )
-    asked = subprocess.run(
+    told = subprocess.run(
         [sys.executable, "-c", question],
         env={**visible, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip() != "False"
+    fault: list[str] | None = json.loads(told.stdout) if told.stdout and not told.returncode else None
+    return fault
 
 
 def _counts(package: str, version: str) -> str:

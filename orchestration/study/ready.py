@@ -19,6 +19,7 @@ from scalestudy.orchestration.cluster import checks, connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.cluster.checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
+from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.opening import PreparedStudy
@@ -89,10 +90,10 @@ def get_ready(
     if not cluster.started_here:
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
-    for precision in sorted({*values_in(spec, "train.precision")} - {"fp32"}):
-        checks.check_precision(cluster.nodes, device, precision)
+    trains_on = training_device(device)
+    checks.check_devices(cluster.nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
-        checks.check_graphs(device)
+        checks.check_graphs(trains_on)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)

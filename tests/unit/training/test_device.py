@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
-from scalestudy.training.device import choose_device, cuda_device, has_precision, make_precision
+from scalestudy.training.device import (
+    DeviceFault,
+    choose_device,
+    cuda_device,
+    device_fault,
+    has_precision,
+    make_precision,
+)
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
@@ -203,3 +210,27 @@ def test_devices_that_two_ranks_share_get_gloo(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WORLD_SIZE", "2")
     for devices, backend in [("cuda:0", "cuda:1"), "nccl"], [("cuda", "cuda:0"), "gloo"], [("cuda:1", "cpu"), "gloo"]:
         assert choose_device("auto", devices) == (torch.device(devices[0] if ":" in devices[0] else "cuda:0"), backend)
+
+
+@pytest.mark.parametrize("reason", ["Torch not compiled with CUDA enabled", "CUDA error: all devices are busy"])
+def test_what_is_wrong_with_a_machines_gpus_is_told(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That another process has one to itself is not."""
+
+    def init() -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    fault = device_fault("cuda", ["bf16"])
+    if "busy" in reason:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert fault.what == f"device: CUDA does not work: {reason}"
+        assert "driver" in fault.remedy
+        assert not fault.lacks
+
+
+def test_what_a_machines_cpu_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalestudy.training.device.has_precision", lambda name, device: name != "bf16")
+    assert device_fault("cpu", ["fp32", "bf16"]) == DeviceFault(lacks="bf16")
+    assert device_fault("cpu", ["fp32"]) is None

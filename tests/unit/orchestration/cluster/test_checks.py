@@ -5,7 +5,6 @@ import pickle
 import sys
 
 import pytest
-import torch
 from ray import cloudpickle
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
@@ -13,13 +12,12 @@ from scalestudy.orchestration.cluster import checks
 from scalestudy.orchestration.cluster.checks import (
     PACKAGES,
     Difference,
-    check_precision,
+    check_devices,
     check_shared_storage,
     check_versions,
     differences,
 )
 from scalestudy.orchestration.cluster.nodes import ClusterNode
-from scalestudy.training.device import has_precision
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
 
@@ -60,17 +58,40 @@ def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
     assert "constraints.txt" in caught.value.remedy
 
 
+NODES = [
+    ClusterNode(node_id=host, host=host, cpus=cpus, gpus=gpus)
+    for host, cpus, gpus in [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0)]
+]
+
+
+def where_only_b_is_well(monkeypatch, fault):
+    asked = []
+    monkeypatch.setattr(
+        checks,
+        "ask_nodes",
+        lambda nodes, function, *question: asked.append(question) or [None if n.host == "b" else fault for n in nodes],
+    )
+    return asked
+
+
 @pytest.mark.parametrize(("device", "refused"), [("cpu", "cpu of a, head"), ("cuda", "cuda of a")])
 def test_nodes_without_bfloat16_are_named_if_workers_would_train_on_them(monkeypatch, device, refused):
-    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *asked: [node.host == "b" for node in nodes])
-    nodes = [
-        ClusterNode(node_id=host, host=host, cpus=cpus, gpus=gpus)
-        for host, cpus, gpus in [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0)]
-    ]
+    asked = where_only_b_is_well(monkeypatch, ["", "", "bf16"])
     with pytest.raises(RequestError, match=rf"train\.precision: bf16: not available on the {refused};") as caught:
-        check_precision(nodes, device, "bf16")
+        check_devices(NODES, device, ["fp32", "bf16"])
     assert "fp32" in caught.value.remedy
-    check_precision([node for node in nodes if node.host == "b"], device, "bf16")
+    assert asked == [(device, ["bf16"])]
+    check_devices([node for node in NODES if node.host == "b"], device, ["bf16"])
+
+
+def test_nodes_where_cuda_does_not_work_are_named_before_the_first_trial(monkeypatch):
+    fault = ["device: CUDA does not work: Torch not compiled with CUDA enabled", "install another", ""]
+    asked = where_only_b_is_well(monkeypatch, fault)
+    with pytest.raises(RequestError, match=r"^resources\.device: CUDA does .* enabled \(on a\); install another$"):
+        check_devices(NODES, "cuda", ["fp32"])
+    assert asked == [("cuda", [])]
+    check_devices(NODES, "cpu", ["fp32"])
+    assert len(asked) == 1  # of a CPU there is nothing to ask
 
 
 def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
@@ -79,16 +100,16 @@ def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
     checks.check_graphs("cuda")
 
 
-@pytest.mark.parametrize(("isa", "has"), [("AVX2", False), ("DEFAULT", None)])
-def test_a_node_says_whether_its_cpu_has_bfloat16(monkeypatch, isa, has):
+def test_a_node_says_what_its_device_lacks(monkeypatch):
     """By a real process; an old CPU is one that oneDNN is told to take for one."""
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert checks._has_precision("bf16", "cpu") is (has_precision("bf16", torch.device("cpu")) if has is None else has)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert checks._look_at_device("cpu", ["fp32", "bf16"]) == ["", "", "bf16"]
+    assert checks._look_at_device("cpu", ["fp32"]) is None
 
 
 def test_a_node_that_cannot_tell_is_not_refused(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert checks._has_precision("bf16", "cpu")
+    assert checks._look_at_device("cpu", ["bf16"]) is None
 
 
 def test_this_process_has_all_packages():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.records import accelerators_of
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.estimate import way_of
 from scalestudy.experiments.plan.plan import TrialPlan
@@ -23,10 +24,15 @@ NAMED_STUDIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierTimings:
-    """Trials that say how long others will take. trials: as `plan.estimate` takes them. studies: they come from."""
+    """Trials that say how long others will take.
+
+    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, where there were
+    several types, and the one with the most trials was taken.
+    """
 
     trials: Sequence[Mapping[str, Any]] = ()
     studies: Sequence[str] = ()
+    accelerator: str = ""
 
     def words(self) -> str | None:
         """What a plan's figures rest on; None: on nothing."""
@@ -35,7 +41,8 @@ class EarlierTimings:
         more = len(self.studies) - NAMED_STUDIES
         named = ", ".join(self.studies[:NAMED_STUDIES]) + (f" and {more} more" if more > 0 else "")
         studies = "1 earlier study" if len(self.studies) == 1 else f"{len(self.studies)} earlier studies"
-        return f"{plural(len(self.trials), 'trial')} of {studies} ({named})"
+        on = f", those on {self.accelerator}" if self.accelerator else ""
+        return f"{plural(len(self.trials), 'trial')} of {studies} ({named}){on}"
 
 
 def earlier_timings(
@@ -43,20 +50,19 @@ def earlier_timings(
 ) -> EarlierTimings:
     """The timed trials of earlier studies that count for these: same workload, way of training, device and threads.
 
-    They are looked for in the spec's storage, in `places()` and in `storage`, a folder or URI. Broken folders are
-    skipped, and so is the spec's own bucket if it is out of reach: `run` will tell. Raises what `list` raises for
-    `storage`.
+    Of one type of GPUs, as a study's own are. They are looked for in the spec's storage, in `places()` and in
+    `storage`, a folder or URI. Broken folders are skipped, and so is the spec's own bucket if it is out of reach: `run`
+    will tell. Raises what `list` raises for `storage`.
     """
     ways = {way_of(trial.workload, trial.train) for trial in trials}
     given = [] if storage is None else folders_in(checked_place(storage))
     found: dict[str, StudyFolder] = {}
     for folder in [*given, *_folders_of(storage_of(spec)), *(each for place in places() for each in folders_in(place))]:
         found.setdefault(folder.address if folder.mirror else str(folder.path.resolve()), folder)
-    kept: list[Mapping[str, Any]] = []
-    studies = []
+    kept: dict[str, list[Mapping[str, Any]]] = {}
     for folder in found.values():
         with suppress(OSError, ValueError, KeyError, TypeError):
-            timed = [
+            timed: list[Mapping[str, Any]] = [
                 trial
                 for trial in folder.measured_trials()
                 if trial.get("epochs")
@@ -64,9 +70,16 @@ def earlier_timings(
                 and ran_on(trial, device, spec.resources.cpus_per_worker)
             ]
             if timed:
-                kept += timed
-                studies.append(_shown(folder))
-    return EarlierTimings(trials=kept, studies=studies)
+                kept[_shown(folder)] = timed
+    counts = accelerators_of(trial for timed in kept.values() for trial in timed)
+    chosen = max(counts, key=counts.__getitem__) if len(counts) > 1 else ""
+    if chosen:
+        kept = {name: [trial for trial in timed if chosen in accelerators_of([trial])] for name, timed in kept.items()}
+    return EarlierTimings(
+        trials=[trial for timed in kept.values() for trial in timed],
+        studies=[name for name, timed in kept.items() if timed],
+        accelerator=chosen,
+    )
 
 
 def ran_on(trial: Mapping[str, Any], device: str, threads: int) -> bool:

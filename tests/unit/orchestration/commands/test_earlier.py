@@ -1,5 +1,7 @@
 """Which timings of earlier studies a plan takes."""
 
+import json
+
 import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
@@ -46,6 +48,20 @@ def test_only_the_same_workload_way_of_training_device_and_threads_count(here):
     assert found(TINY.replace("epochs: 8", "epochs: 8, precision: bf16")).studies == []
     assert found(device="cuda").studies == []
     assert found(cpus_per_worker=2).studies == []
+
+
+def test_of_several_types_of_gpus_the_one_with_the_most_trials_counts(here):
+    counts = {"a": ["A100"] * 4, "b": ["A100", "T4", "T4", "T4"], "c": ["T4"] * 2 + [None] * 2}
+    for name, types in counts.items():
+        folder = folder_of(here / "runs" / name, TINY)
+        trials = [json.loads(line) for line in folder.trials_file.read_text().splitlines()]
+        assert len(trials) == len(types)
+        for trial, kind in zip(trials, types, strict=True):
+            trial["world"] = {**(trial["world"] or {}), "accelerator": kind}
+        folder.trials_file.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+    earlier = found()
+    assert [trial["world"]["accelerator"] for trial in earlier.trials] == ["A100"] * 5
+    assert earlier.words() == "5 trials of 2 earlier studies (runs/a, runs/b), those on A100"
 
 
 def test_a_broken_folder_is_skipped(here):

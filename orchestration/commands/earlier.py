@@ -26,7 +26,7 @@ NAMED_STUDIES = 3
 class EarlierTimings:
     """Trials that say how long others will take.
 
-    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, where there were
+    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, if there were
     several types, and the one with the most trials was taken.
     """
 

@@ -22,16 +22,16 @@ class Guard:
     def __init__(self, optimizer: torch.optim.Optimizer, worker: Worker) -> None:
         self.found = torch.zeros((), device=worker.device)
         self._skipped = torch.zeros((), device=worker.device)
-        self._worker = worker
+        self._optimizer, self._worker = optimizer, worker
         self._pace = Pace(LOOK_SECONDS)
         self._reads = not getattr(optimizer, "_step_supports_amp_scaling", False)
         if not self._reads:
             optimizer.grad_scale, optimizer.found_inf = None, self.found  # type: ignore[attr-defined]
 
-    def update(self, optimizer: torch.optim.Optimizer) -> None:
+    def update(self) -> None:
         """The optimizer's step, unless something was found."""
         if not self._reads or not self.found.item():
-            optimizer.step()
+            self._optimizer.step()
         self._skipped += self.found
 
     def is_due(self) -> bool:

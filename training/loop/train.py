@@ -232,7 +232,7 @@ def apply(trial: Trial, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates
     if sets_rates:
         for group, rate in zip(trial.optimizer.param_groups, trial.next_rates(), strict=True):
             group["lr"] = rate
-    trial.guard.update(trial.optimizer)
+    trial.guard.update()
     phases.mark("optimizer")
     sync.step_ends()
     phases.mark("gradient_sync")

@@ -31,7 +31,7 @@ def updates(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, gra
     for gradient in gradients:
         parameter.grad = torch.full_like(parameter, gradient)
         torch._amp_foreach_non_finite_check_and_unscale_([parameter.grad], guard.found, one)
-        guard.update(optimizer)
+        guard.update()
         yield parameter.item()
 
 
@@ -57,11 +57,11 @@ def test_a_look_tells_how_many_steps_are_skipped() -> None:
     parameter = torch.nn.Parameter(torch.tensor([8.0]))
     optimizer = torch.optim.Adam([parameter], lr=1.0, fused=True)
     guard = Guard(optimizer, ALONE)
-    guard.update(optimizer)
+    guard.update()
     assert guard.look() == 0
     guard.found.fill_(1)
     for _ in range(3):
-        guard.update(optimizer)
+        guard.update()
     assert guard.look() == 3
 
 
@@ -71,7 +71,7 @@ def looked(worker: Worker) -> tuple[int, list[bool]]:
     guard = Guard(optimizer, worker)
     guard.found.fill_(worker.rank)
     for _ in range(2):
-        guard.update(optimizer)
+        guard.update()
     skipped = guard.look()
     return skipped, [guard.is_due() for _ in range(2)]
 

@@ -18,8 +18,8 @@ ADDRESS = f"127.0.0.1:{PORT}"
 EPOCHS = 2
 LONGEST_SECONDS = 240
 WAITS = r"room for 2 workers \(\d+ s\): other work on the cluster holds the room of 3 of 4"
-SIZES = {"sweep": {"num_gpus": [2, 4], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}}
-STUDY = {"workload": SLOW, "train": {"epochs": EPOCHS}, "resources": {"exclusive": False}, **SIZES}
+SWEEP = {"num_gpus": [2], "batch_size": [64], "learning_rate": [0.1], "seed": [0, 1]}
+STUDY = {"workload": SLOW, "train": {"epochs": EPOCHS}, "resources": {"exclusive": False}, "sweep": SWEEP}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,12 @@ def said(place):
             )
             for out, log in logs.items()
         ]
-        wait_until(lambda: all(re.search(WAITS, log.read_text()) for log in logs.values()), LONGEST_SECONDS)
+        try:
+            wait_until(lambda: all(re.search(WAITS, log.read_text()) for log in logs.values()), LONGEST_SECONDS)
+        except TimeoutError:
+            for process in (job, *studies):
+                process.kill()
+            raise TimeoutError([log.read_text() for log in logs.values()]) from None
         assert job.poll() is None, "nobody has disturbed it"
         job.terminate()
         statuses = [study.wait(280) for study in studies]
@@ -76,14 +81,13 @@ def test_who_waits_says_for_what(said):
 
 
 def test_what_trained_beside_others_is_flagged(said, place):
-    """A trial of four workers had all CPUs; those of two were there together."""
-    trials = [trial for out in said for trial in StudyFolder(place / out).read_trials()]
-    flagged = [trial["params"]["num_gpus"] for trial in trials if "shared_node" in trial["flags"]]
-    assert set(flagged) == {2}
+    """The first trials of both were there together."""
+    for out in said:
+        assert any("shared_node" in trial["flags"] for trial in StudyFolder(place / out).read_trials()), out
 
 
 def test_a_trial_larger_than_the_cluster_waits_for_its_autoscaler(tmp_path):
-    write_spec(tmp_path, **{**STUDY, "sweep": {**SIZES["sweep"], "num_gpus": [4]}})
+    write_spec(tmp_path, **{**STUDY, "sweep": {**SWEEP, "num_gpus": [4], "seed": [0]}})
     with autoscaled_head(2, 1) as joined:
         arguments = ("run", "study.yaml", "--address", f"127.0.0.1:{AUTOSCALED_PORT}", "--out", "out")
         done = scalestudy(*arguments, cwd=tmp_path, **joined)

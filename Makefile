@@ -4,7 +4,7 @@
 #   make install       makes and fills .venv, and nothing else
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
 #   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
-#   make test-long     tests with clusters of their own, signals and chaos, and those marked slow; half an hour and more
+#   make test-long     tests with clusters of their own, signals and faults, and those marked slow; half an hour and more
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index
 #                      (.ci/run installs what they need, and runs lint, test, test-long and test-system)
 #   make dist          the wheel and the sdist, in dist/
@@ -13,7 +13,8 @@
 #   make bench BENCH=decision   what a factorised study recommends, against the best cell of a grid, on Fashion-MNIST; some 45 minutes, and
 #                      not part of the above. Whatever ends it, the same command goes on; the studies stay in runs/decision
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
-#   make chaos         studies under random faults on a cluster of four raylets, some minutes each;
+#   make chaos         the tests of tests/long that are marked chaos: long waits, and faults beside those of test-long.
+#                      Then studies under random faults on a cluster of four raylets, some minutes each;
 #                      CHAOS="--seed 5 --faults 20 --studies 10"; CHAOS="--schedules 100000": random schedules of
 #                      the pool's leases, a quarter of an hour
 #   make gpu           proofs and figures for a machine with one GPU, at most 9 minutes; makes no .venv and installs nothing:
@@ -48,7 +49,7 @@ test-ray: $(VENV)/installed
 	$(PYTEST) -m "not slow" tests/ray
 
 test-long: $(VENV)/installed
-	$(PYTEST) tests/long
+	$(PYTEST) -m "not chaos" tests/long
 	$(PYTEST) -m slow tests/unit
 	$(PYTEST) -m slow tests/ray
 
@@ -76,6 +77,7 @@ bench-peers: $(VENV)/installed
 	$(BIN)/python -m tests.bench.compare_peers $(BENCH_PEERS)
 
 chaos: $(VENV)/installed
+	$(PYTEST) -m chaos tests/long
 	$(BIN)/python -m tests.bench.chaos $(CHAOS)
 
 gpu:  # without .venv: the clone itself is the package

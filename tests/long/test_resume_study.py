@@ -91,6 +91,7 @@ def test_ctrl_c(place, undisturbed):
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
 
 
+@pytest.mark.chaos
 def test_the_actor_of_the_pool_is_killed(place, undisturbed):
     driver = Driver(place, "robbed", *TWO_WORKERS)
     driver.wait_for("epoch", 2)
@@ -105,6 +106,7 @@ def test_the_actor_of_the_pool_is_killed(place, undisturbed):
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
 
 
+@pytest.mark.chaos
 def test_another_process_takes_the_lock(place, undisturbed):
     driver = Driver(place, "disowned", *TWO_WORKERS)
     driver.wait_for("epoch", 1)

@@ -111,6 +111,7 @@ def again_and_again(act):
     return act()
 
 
+@pytest.mark.chaos
 def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     workload = {"model": "tests.support.user_models:linear", "data": "digits"}
     sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}

@@ -3,6 +3,8 @@
 import re
 import time
 
+import pytest
+
 from scalestudy.training.data.loading import EVALUATION_BATCH
 from tests.support.groups import group_pool, losses, wait_until
 
@@ -16,6 +18,7 @@ def test_a_trial_over_its_time_is_failed_and_frees_its_workers(ray_session, tmp_
         assert ended.attempts == 1
 
 
+@pytest.mark.chaos
 def test_neither_a_long_evaluation_nor_a_long_start_is_a_stall_but_a_batch_that_hangs_is(ray_session, tmp_path):
     """With two ranks, so that one may also wait for the other; and a frozen rank: test_worker_group_faults.py."""
     evaluated = {"data": "synthetic", "data_args": {"train_samples": 256, "test_samples": 2 * 6 * EVALUATION_BATCH}}
@@ -29,6 +32,7 @@ def test_neither_a_long_evaluation_nor_a_long_start_is_a_stall_but_a_batch_that_
         assert re.match(r"no progress for [5-8] s while evaluating, after 0 batches", ended.error.message)
 
 
+@pytest.mark.chaos
 def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_serves(ray_session, tmp_path):
     with group_pool(tmp_path, timeout_seconds=3.0) as pool:
         expected = losses(pool.train(2, epochs=1))
@@ -45,6 +49,7 @@ def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
         wait_until(lambda: "group-1-of-1" not in pool.served())
 
 
+@pytest.mark.chaos
 def test_sizes_take_turns_where_only_one_fits(ray_session, tmp_path):
     """Of four CPUs three are taken, then two, then three."""
     with group_pool(tmp_path) as pool:

@@ -11,7 +11,7 @@ Shapes: n measurements, c cells, p coefficients, g groups, h points of the grid.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,19 +109,28 @@ class Shrunk:
     def draws(self, cells: Places, count: int, generator: np.random.Generator) -> Vector:
         """Draws of the values of some cells together (count, cells). A cell that is named twice is drawn once."""
         cells, named = np.unique(cells, return_inverse=True)
-        drawn, first = np.empty((count, len(cells))), 0
-        features = self.law.features[cells]
-        for point, share in zip(self.points, generator.multinomial(count, self.weights), strict=True):
-            chance = generator.standard_normal((len(point.half), share))
-            both = linalg.solve_triangular(point.lower, point.half[:, None] + chance, lower=True, trans="T").T
-            precision = point.precision[cells]
-            deviations = point.own[cells] - both @ self.rows[cells].T / point.noise**2 / precision
-            deviations += generator.standard_normal(deviations.shape) / np.sqrt(precision)
-            drawn[first : first + share] = (
-                self.law.offset[cells] + both[:, : features.shape[1]] @ features.T + deviations
-            )
+        shares = generator.multinomial(count, self.weights)
+        drawn = [(point, share) for point, share in zip(self.points, shares, strict=True) if share]
+        chance, apart = np.empty((count, len(self.points[0].half))), np.empty((count, len(cells)))
+        first = 0
+        for _, share in drawn:
+            chance[first : first + share] = generator.standard_normal((chance.shape[1], share)).T
+            apart[first : first + share] = generator.standard_normal((share, len(cells)))
             first += share
-        return drawn[generator.permutation(count)][:, named]
+
+        def of_each(values: Iterable[Vector]) -> Vector:
+            """By draw, what its point has."""
+            return np.repeat(np.array(list(values)), [share for _, share in drawn], axis=0)
+
+        upper = of_each(point.lower.T for point, _ in drawn)
+        both = np.linalg.solve(upper, (of_each(point.half for point, _ in drawn) + chance)[..., None])[..., 0]
+        precision = of_each(point.precision[cells] for point, _ in drawn)
+        noise = of_each(np.array([point.noise]) for point, _ in drawn)
+        features = self.law.features[cells]
+        deviations = of_each(point.own[cells] for point, _ in drawn) - both @ self.rows[cells].T / noise**2 / precision
+        deviations += apart / np.sqrt(precision)
+        values = self.law.offset[cells] + both[:, : features.shape[1]] @ features.T + deviations
+        return values[generator.permutation(count)][:, named]
 
 
 def shrink(values: Vector, cells: Places, law: LinearLaw, groups: Places | None = None) -> Shrunk:

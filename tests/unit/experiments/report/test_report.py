@@ -298,7 +298,7 @@ def test_an_error_of_any_size_is_drawn(tmp_path, values, target):
     assert folder.figure_file("mse_epochs").exists()
 
 
-def test_what_training_picked_by_itself_is_shown(tmp_path):
+def test_what_training_picked_by_itself_is_shown(page, tmp_path):
     folder = folder_of(tmp_path / "x", TEXT)
     trials = folder.read_trials()
     trials[0]["details"] = {"shards": [0.61234, 0.38766], "channels_last": True}
@@ -306,10 +306,10 @@ def test_what_training_picked_by_itself_is_shown(tmp_path):
     folder.trials_file.unlink()
     for trial in trials:
         folder.append_trial(trial)
-    assert "picked by training" not in Page(write_report(folder_of(tmp_path / "y", TEXT)).read_text("utf-8")).text
-    page = Page(write_report(folder).read_text("utf-8")).text
-    assert "picked by training" in page
-    assert "shards: [0.612, 0.388] or [0.5, 0.5]; channels_last: true" in page
+    assert "picked by training" not in page.text, "in which no trial tells of any"
+    shown = Page(write_report(folder).read_text("utf-8")).text
+    assert "picked by training" in shown
+    assert "shards: [0.612, 0.388] or [0.5, 0.5]; channels_last: true" in shown
 
 
 def test_of_many_cells_the_best_are_shown_and_all_are_there(tmp_path):

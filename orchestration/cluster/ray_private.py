@@ -1,4 +1,4 @@
-"""Private names of Ray, each behind one function. Ray Train's callback class is in `groups.ray_train`.
+"""Private names of Ray, each behind one function. Ray Train's are in `groups.ray_train` and `groups.trainer`.
 
 Ray 2.60 has no public call for any of them. The version of Ray is fixed, and tests hold each function to a real
 cluster.

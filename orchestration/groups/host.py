@@ -210,7 +210,8 @@ class GroupHost:
         """Runs a group's `fit()`; returns what ended it before its time, and the word for that."""
         from ray.exceptions import RayActorError
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+        from scalestudy.orchestration.groups.trainer import GroupTrainer
 
         on_gpu, trains_on = self.resources.device == "cuda", training_device(self.resources.device)
         restarts = STARTS_WITHOUT_SERVICE - 1
@@ -222,7 +223,7 @@ class GroupHost:
             logs=self.folder,
         )
         try:
-            DataParallelTrainer(
+            GroupTrainer(
                 serve,
                 train_loop_config={"settings": settings},
                 backend_config=ProcessGroupConfig(

@@ -13,6 +13,7 @@ from scalestudy.orchestration.groups.actor import PoolClient
 from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, Started
 from tests.support.group_faults import SLOW, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
+from tests.support.processes import named
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,12 @@ def test_trials_of_one_size_share_one_group(pool):
     groups = {tuple(pool.served()) for _ in range(3) if pool.train(2, epochs=1)}
     assert len(groups) == 1
     assert sum(pool.served().values()) == before + 3
+
+
+def test_a_group_starts_no_helper_that_it_has_no_use_for(pool):
+    pool.train(2, epochs=1)
+    assert named(os.getpid(), "ray::SynchronizationActor"), "the barrier of the workers"
+    assert not [*named(os.getpid(), "ray::DatasetManager"), *named(os.getpid(), "ray::PlacementGroupCleaner")]
 
 
 def test_a_diverged_trial_leaves_its_group_warm(pool):

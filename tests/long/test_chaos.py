@@ -38,6 +38,7 @@ def in_peace(place):
     return Outcome(found, Counter(found))
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)  # a minute on two quiet cores
 def test_a_study_under_five_faults(tmp_path):
     strikes = [Strike(kind=kind, after=after, choice=0.6) for kind, after in STRIKES.items()]

@@ -68,6 +68,7 @@ def test_nothing_is_placed_on_the_node_any_more(found):
     assert found["pool"]["waiting"] == []
 
 
+@pytest.mark.chaos
 def test_a_study_whose_head_drains_ends_and_goes_on_elsewhere(tmp_path):
     sweep = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}

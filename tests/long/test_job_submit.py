@@ -117,6 +117,7 @@ def test_a_submitted_study_leaves_its_results_where_the_job_says(cluster, variab
     assert Path(databases[0]).exists()
 
 
+@pytest.mark.chaos
 def test_a_stopped_job_goes_on(cluster, variables):
     """`ray job stop` is SIGTERM and, three seconds later, SIGKILL: a job leaves out the report, and ends in order."""
     settings = ["train.epochs=12", "sweep.learning_rate=[0.1]", "sweep.seed=[0]", "sweep.num_gpus=[2]"]

@@ -122,6 +122,7 @@ def test_commands_take_the_address(bucket, place, local, kept):
     assert sent.stdout.startswith("0 events sent"), sent.stderr
 
 
+@pytest.mark.chaos
 def test_a_bucket_that_goes_away_and_a_driver_that_is_killed_with_its_machine(bucket, place, local, tmp_path):
     with Gate(bucket.port) as gate:
         address = bucket.uri("killed", port=gate.port)

@@ -10,6 +10,7 @@ import pytest
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.drivers import SLOW, assert_recorded_once, outcome
 from tests.support.groups import wait_until
+from tests.support.preloaded import preloaded_workers
 from tests.support.ray_heads import AUTOSCALED_PORT, autoscaled_head, head
 from tests.support.studies import command, scalestudy, write_spec
 
@@ -35,7 +36,7 @@ def said(place):
     foreign = [sys.executable, "-m", "tests.support.foreign_job", ADDRESS, "3", str(LONGEST_SECONDS)]
     logs = {out: place / f"{out}.log" for out in ("one", "two")}
     with ExitStack() as stack:
-        joined = stack.enter_context(head(4, PORT))
+        joined = stack.enter_context(head(4, PORT, python=stack.enter_context(preloaded_workers())))
         job = stack.enter_context(subprocess.Popen(foreign, env=joined, stdout=subprocess.PIPE, text=True))
         assert job.stdout.readline() == "held\n"
         studies = [
@@ -86,6 +87,7 @@ def test_what_trained_beside_others_is_flagged(said, place):
         assert any("shared_node" in trial["flags"] for trial in StudyFolder(place / out).read_trials()), out
 
 
+@pytest.mark.chaos
 def test_a_trial_larger_than_the_cluster_waits_for_its_autoscaler(tmp_path):
     write_spec(tmp_path, **{**STUDY, "sweep": {**SWEEP, "num_gpus": [4], "seed": [0]}})
     with autoscaled_head(2, 1) as joined:

@@ -32,6 +32,7 @@ def server(tmp_path):
     server.stop()
 
 
+@pytest.mark.chaos
 def test_a_server_lost_in_the_middle(tmp_path, server):
     spec = write_spec(
         tmp_path,

@@ -17,7 +17,7 @@ def test_a_worker_that_freezes_before_the_pool_knows_it_is_replaced(ray_session,
         os.kill(victim, signal.SIGSTOP)
         ended = pool.end_of(trial_id)
         assert (ended.status, ended.attempts) == ("finished", 1)
-        assert not is_alive(victim)
+        wait_until(lambda: not is_alive(victim))
 
 
 def test_a_group_that_hangs_in_its_start_does_not_hold_the_end(ray_session, tmp_path):

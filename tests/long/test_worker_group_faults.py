@@ -51,6 +51,7 @@ def test_a_killed_worker_of_a_trial_without_checkpoints(pool, undisturbed, tmp_p
     check_went_on(pool.end_of(trial_id), "worker_lost", undisturbed, resumed=False)
 
 
+@pytest.mark.chaos
 def test_a_frozen_worker(pool, undisturbed, tmp_path):
     trial_id, workers = slow_trial(pool, tmp_path)
     os.kill(workers[1], signal.SIGSTOP)

@@ -146,7 +146,8 @@ def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
         text=True,
         check=False,
     )
-    fault: list[str] | None = json.loads(told.stdout) if told.stdout and not told.returncode else None
+    last = told.stdout.rstrip().rpartition("\n")[2]  # a node's own start-up files may print before
+    fault: list[str] | None = json.loads(last) if last and not told.returncode else None
     return fault
 
 

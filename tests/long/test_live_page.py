@@ -7,10 +7,13 @@ import re
 import time
 from datetime import datetime
 
+import pytest
+
 from tests.support.drivers import SLOW, Driver
 from tests.support.studies import write_spec
 
 
+@pytest.mark.chaos
 def test_the_page_is_rewritten_between_trials_and_then_is_the_report(tmp_path):
     rates = [0.1 + 0.02 * number for number in range(9)]
     write_spec(

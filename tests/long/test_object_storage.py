@@ -163,6 +163,7 @@ def _resumed_elsewhere(bucket, place, local, address, elsewhere):
     assert [name for name in objects if name.startswith("checkpoints/") and not name.endswith("/model.pt")] == []
 
 
+@pytest.mark.chaos
 def test_a_trial_spans_nodes_that_share_only_the_bucket(bucket, tmp_path):
     found = told_by("two_raylets_and_a_bucket", tmp_path, bucket.uri("spanned"), seconds=SECONDS)
     assert (found["exit_code"], found["broken"]) == (0, None)

@@ -116,6 +116,7 @@ def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
     assert [(process.returncode, error) for process, error in zip(ranks, errors, strict=True)] == [(0, b"")] * 2
 
 
+@pytest.mark.chaos
 def test_a_real_kill_under_torchrun(tmp_path: Path) -> None:
     """SIGKILL of the whole group while it trains; the same command goes on, and ends as an undisturbed one."""
     arguments = [

@@ -41,7 +41,7 @@ def test_a_full_disk(tmp_path, small_disk):
         tmp_path,
         workload=SLOW,
         train={"epochs": EPOCHS},
-        sweep={"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.1, 0.2]},
+        sweep={"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1, 0.2]},
     )
     undisturbed = Driver(tmp_path, "undisturbed")
     assert undisturbed.end()[0] == 0

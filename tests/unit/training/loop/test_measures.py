@@ -83,25 +83,31 @@ def test_a_short_epoch_is_sampled_too(steps: int) -> None:
     assert sum(is_sampled(step, steps) for step in range(steps)) == max(steps // 2, 1)
 
 
-def test_the_stopwatch_can_be_paused() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the measures go by."""
+    clock = Clock()
+    monkeypatch.setattr("scalestudy.training.loop.measures.time", clock)
+    return clock
+
+
+def test_the_stopwatch_can_be_paused(clock: Clock) -> None:
     stopwatch = Stopwatch(CPU, warm_up_end=1)
+    clock.now += 1
     stopwatch.step_starts(1, 4)
     with stopwatch.paused():
-        time.sleep(0.05)
-    assert stopwatch.seconds() < 0.03
-    seconds, timed_seconds, _ = stopwatch.stop(2, 8)
-    assert max(seconds, timed_seconds) < 0.03
+        clock.now += 8
+    clock.now += 2
+    assert stopwatch.seconds() == 3
+    assert stopwatch.stop(2, 8) == (3, 2, 4)
 
 
-def test_the_stopwatch_leaves_the_warm_up_out() -> None:
+def test_the_stopwatch_leaves_the_warm_up_out(clock: Clock) -> None:
     stopwatch = Stopwatch(CPU, warm_up_end=1)
     for step, samples in enumerate((0, 8)):
         stopwatch.step_starts(step, samples)
-        time.sleep(0.03 if step == 0 else 0.01)
-    seconds, timed_seconds, timed_samples = stopwatch.stop(2, 14)
-    assert seconds >= 0.04
-    assert 0.01 <= timed_seconds <= seconds - 0.03
-    assert timed_samples == 6
+        clock.now += 3 if step == 0 else 1
+    assert stopwatch.stop(2, 14) == (4, 1, 6)
 
 
 def test_a_stopwatch_that_saw_only_warm_up_has_timed_nothing() -> None:
@@ -111,10 +117,8 @@ def test_a_stopwatch_that_saw_only_warm_up_has_timed_nothing() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 40])
-def test_phases_share_out_the_epochs_seconds(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_share_out_the_epochs_seconds(steps: int, clock: Clock) -> None:
     """The synchronisation begins with the last gradient, and not with the end of backward."""
-    clock = Clock()
-    monkeypatch.setattr("scalestudy.training.loop.measures.time", clock)
     parameter = torch.nn.Parameter(torch.ones(2))
     timer = PhaseTimer(CPU, [parameter], steps)
     for step in range(steps):

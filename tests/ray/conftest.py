@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from scalestudy.orchestration.study import study as studies
 from scalestudy.orchestration.study.study import StudyResult
 from tests.support.gauges import Scraping
 from tests.support.in_process import scalestudy
-from tests.support.preloaded import preloaded_workers
+from tests.support.preloaded import preloaded_cluster
 from tests.support.studies import ANSWERED, write_spec
 from tests.support.telling_models import SECRETS
 
@@ -29,15 +28,12 @@ CPUS = 4
 @pytest.fixture(scope="session")
 def cluster(_own_environment):
     """The only Ray of these tests. Its workers know the secrets of `Telling`."""
-    with pytest.MonkeyPatch.context() as patch, preloaded_workers() as python:
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in SECRETS.items():
             patch.setenv(name, value)
-        with pytest.MonkeyPatch.context() as start:
-            start.setattr(sys, "executable", python)
-            cluster = clusters.connect("local", num_cpus=CPUS)
-        patch.setattr(clusters, "_start", _refuse)
-        yield cluster
-        cluster.disconnect()
+        with preloaded_cluster(CPUS) as cluster:
+            patch.setattr(clusters, "_start", _refuse)
+            yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,10 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scalestudy.orchestration.cluster.connection import Cluster
 
 MODULES = (
     "torch._dynamo",
@@ -85,6 +89,21 @@ def preloaded_workers() -> Iterator[str]:
     finally:
         process.communicate()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def preloaded_cluster(num_cpus: int) -> Iterator[Cluster]:
+    """A Ray of this process with such workers."""
+    from scalestudy.orchestration.cluster.connection import connect  # not in the process that forks
+
+    with preloaded_workers() as python:
+        own, sys.executable = sys.executable, python
+        try:
+            cluster = connect("local", num_cpus=num_cpus)
+        finally:
+            sys.executable = own
+        yield cluster
+        cluster.disconnect()
 
 
 def serve(listener: socket.socket) -> None:

@@ -5,6 +5,7 @@ import pickle
 import sys
 
 import pytest
+import torch
 from ray import cloudpickle
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
@@ -18,6 +19,7 @@ from scalestudy.orchestration.cluster.checks import (
     differences,
 )
 from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.training.device import has_precision
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
 
@@ -105,6 +107,9 @@ def test_a_node_says_what_its_device_lacks(monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert checks._look_at_device("cpu", ["fp32", "bf16"]) == ["", "", "bf16"]
     assert checks._look_at_device("cpu", ["fp32"]) is None
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "DEFAULT")
+    expected = None if has_precision("bf16", torch.device("cpu")) else ["", "", "bf16"]
+    assert checks._look_at_device("cpu", ["bf16"]) == expected
 
 
 def test_a_node_that_cannot_tell_is_not_refused(monkeypatch):

@@ -133,6 +133,7 @@ def test_phases_share_out_the_epochs_seconds(steps: int, clock: Clock) -> None:
         timer.mark("gradient_sync")
     phases = timer.phase_seconds(26.0)
     assert phases == pytest.approx({"data": 5.0, "forward_backward": 1.0, "gradient_sync": 20.0})
+    assert phases["optimizer"] == 0.0
     assert not parameter._backward_hooks
 
 

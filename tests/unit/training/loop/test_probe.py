@@ -17,8 +17,6 @@ from tests.support.training.clock import Clock
 from tests.support.training.helpers import largest_difference, make_config, run_training
 
 HERE = "tests.unit.training.loop.test_probe"
-
-
 CLOCK = Clock()  # of this process: a rank has its own
 
 

@@ -11,3 +11,6 @@ class Clock:
 
     def perf_counter(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return self.now

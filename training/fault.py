@@ -33,6 +33,7 @@ CALLERS: Mapping[str, Part] = {
     "task:make_task": "workload.task",
     "task:predict": "workload.task",  # of a user's task; the default one's `forward` lies within
     "task:checked_loss": "workload.task",
+    "task:tokens_of": "workload.task",
     "task:forward": "workload.model",
     "task:loss": "workload.loss",
     "task:evaluate": "workload.metric",

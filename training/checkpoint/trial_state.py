@@ -86,8 +86,8 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     if trial.sync.needs_rehearsal and trial.worker.world_size > 1:
         # DistributedDataParallel orders its buckets by its first backward. An uninterrupted training has had one; in
         # other buckets the sums of four ranks round differently.
-        with closing(trial.shards()) as shards:
-            loss_sum, _ = trial.sync.module(next(shards))
+        with closing(trial.draws()) as draws:
+            loss_sum, _ = trial.sync.module(trial.data.fetched(next(draws)))
         loss_sum.backward()
         trial.optimizer.zero_grad(set_to_none=True)
     try:

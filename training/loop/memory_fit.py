@@ -235,7 +235,7 @@ def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes:
 
 def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int, attempt: Attempt) -> MaxBatch:
     trial = start_trial(dataclasses.replace(config, batch_size=2, shards="even"), worker)
-    example = part(next(trial.shards()), 0, 1)
+    example = part(trial.data.fetched(next(trial.draws())), 0, 1)
     tries: list[Try] = []
 
     def fits(batch: int) -> bool:

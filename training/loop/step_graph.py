@@ -1,9 +1,10 @@
 """A worker's step as a CUDA graph: one launch in place of some hundred, for which a small model waits.
 
 A graph repeats the operations that were recorded, on the same memory. So a batch is copied to where the recorded one
-was, learning rates are tensors, and what Python decides in a step (a model that draws a path by `random`, say) stays
-what it was in the recorded step. Rejected: throw-away steps before the capture, after which parameters, optimizer and
-generators must be put back. The first steps of the training do as well.
+was; of a set that lives on the device, only its examples' places are, and the graph gathers them. Learning rates are
+tensors, and what Python decides in a step (a model that draws a path by `random`, say) stays what it was in the
+recorded step. Rejected: throw-away steps before the capture, after which parameters, optimizer and generators must be
+put back. The first steps of the training do as well.
 
 One worker's step is one graph. With several, gradients are summed between two graphs, by collectives that PyTorch's
 watchdog sees: a lost peer ends them. `cuda_graph: true` takes them into one graph, under NCCL, and watches by itself.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -58,11 +59,19 @@ def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]
     return graph.replay, result
 
 
+class StepSums(NamedTuple):
+    """What a step adds to the tally; in a graph, tensors that each replay overwrites."""
+
+    loss_sum: torch.Tensor  # of this worker's shard
+    weight: Number  # what divides it
+    tokens: Number  # that the task counts; 0 if it counts none
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
     """What a step does on the device before and after the strategy's `synchronise`."""
 
-    compute: Callable[[Tree], tuple[torch.Tensor, Number]]  # of a batch: the loss sum and its weight
+    compute: Callable[[Tree], StepSums]  # of a draw (`TrainingData.draws`)
     apply: Callable[[], None]  # update
 
 
@@ -107,9 +116,9 @@ class StepGraph:
         self._config, self._worker, self._optimizer, self._shard_loss = config, worker, optimizer, shard_loss
         self._sync, self._shard = sync, shard
         self._eager_steps = 0
-        self._batch: Tree = ()
+        self._draw: Tree = ()  # what the graph reads
         self._rates: list[torch.Tensor] = []
-        self._result: tuple[torch.Tensor, Number] | None = None
+        self._result: StepSums | None = None
         self._gradients: list[tuple[nn.Parameter, torch.Tensor]] = []  # that the first of two graphs writes
         self._sent = 0  # bytes, by a replay
         self._first: Callable[[], None] | None = None  # replays a whole step, or its first part
@@ -126,31 +135,31 @@ class StepGraph:
         """Whether collectives lie between two graphs."""
         return self._worker.world_size > 1 and self._config.cuda_graph == "auto"
 
-    def fits(self, batch: Tree) -> bool:
-        """Whether the graph makes the step with this batch, in which nothing is measured."""
-        if self.failure or not self._shard or count(batch) != self._shard:
+    def fits(self, draw: Tree) -> bool:
+        """Whether the graph makes the step with this draw, in which nothing is measured."""
+        if self.failure or not self._shard or count(draw) != self._shard:
             return False
         if self._eager_steps < EAGER_STEPS:
             self._eager_steps += 1
             return False
-        return not self.is_captured or form(batch) == form(self._batch)
+        return not self.is_captured or form(draw) == form(self._draw)
 
-    def leaves_timing(self, batch: Tree, measured: bool) -> bool:
-        """Whether the step with this batch is made eagerly, or captured, in place of a replay, and so not timed.
+    def leaves_timing(self, draw: Tree, measured: bool) -> bool:
+        """Whether the step with this draw is made eagerly, or captured, in place of a replay, and so not timed.
 
         `measured`: whether something in it is.
         """
-        is_whole = count(batch) == self._shard
+        is_whole = count(draw) == self._shard
         return not self.failure and is_whole and (measured or not self.is_captured)
 
-    def step(self, batch: Tree, rates: Sequence[float], parts: StepParts) -> tuple[torch.Tensor, Number] | None:
-        """Make the step with this batch; returns its loss sum and weight. `rates`: by parameter group.
+    def step(self, draw: Tree, rates: Sequence[float], parts: StepParts) -> StepSums | None:
+        """Make the step with this draw. `rates`: by parameter group.
 
         None: it can't be captured, and what gradients there are now were never computed. Raises ValueError if the
         config insists on a graph, RuntimeError for a device that is lost or, for such a config, without memory.
         """
         if self._first is None:
-            self._batch, sent_before = mapped(torch.Tensor.clone, batch), self._sync.bytes_sent
+            self._draw, sent_before = mapped(torch.Tensor.clone, draw), self._sync.bytes_sent
             try:
                 self._first, self._result = self._captured(lambda: self._whole_or_first(parts))
             except RuntimeError as error:
@@ -158,7 +167,7 @@ class StepGraph:
                 return None
             finally:
                 self._sent, self._sync.bytes_sent = self._sync.bytes_sent - sent_before, sent_before
-        for (_, kept), (_, new) in zip(tensors(self._batch), tensors(batch), strict=True):
+        for (_, kept), (_, new) in zip(tensors(self._draw), tensors(draw), strict=True):
             kept.copy_(new, non_blocking=True)
         for tensor, rate in zip(self._rates, rates, strict=True):
             tensor.fill_(rate)
@@ -171,8 +180,8 @@ class StepGraph:
             self._update(parts.apply, rates)
         return self._result
 
-    def _whole_or_first(self, parts: StepParts) -> tuple[torch.Tensor, Number]:
-        result = parts.compute(self._batch)
+    def _whole_or_first(self, parts: StepParts) -> StepSums:
+        result = parts.compute(self._draw)
         if self.is_split:
             summed = self._shard_loss.summed_parameters()
             self._gradients = [(each, each.grad) for each in summed if each.grad is not None]

@@ -33,7 +33,7 @@ from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
-from scalestudy.training.loop.step_graph import SAMPLED_STEPS, StepParts
+from scalestudy.training.loop.step_graph import SAMPLED_STEPS, StepParts, StepSums
 from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
@@ -108,9 +108,9 @@ def train(
     status: Status = "finished"
     message: str | None = None
     lost_seconds = 0.0  # in steps of a period without a record
-    with compiled_forgotten(config), closing(trial.shards(trial.made)) as shards:
+    with compiled_forgotten(config), closing(trial.draws(trial.made)) as draws:
         while trial.period_steps and status == "finished":
-            done = run_steps(trial, shards, hooks)
+            done = run_steps(trial, draws, hooks)
             if done.tally.diverged:
                 lost_seconds = done.train_seconds
                 status = "stopped" if trial.stopping else "diverged"
@@ -137,7 +137,7 @@ def train(
     return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
 
 
-def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
+def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
     """Run the steps of the period in progress; end at one that is not finite on some rank, or at a preemption."""
     config, device, tally, period = trial.config, trial.worker.device, trial.progress.tally, trial.progress.period
     if not tally.steps:
@@ -153,7 +153,7 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
         stopwatch.step_starts(tally.steps, tally.samples)
         phases.step_starts(tally.steps)
         trial.plan_step(tally.steps, steps)
-        run_step(trial, shards, tally, phases, hooks)
+        run_step(trial, draws, tally, phases, hooks)
         trial.pulse.stage.count += 1
         if trial.guard.is_due() or tally.steps == steps:
             trial.look()
@@ -164,7 +164,7 @@ def run_steps(trial: Trial, shards: Iterator[Tree], hooks: Sequence[Hook] = ()) 
     return PeriodSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
 
 
-def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
+def run_step(trial: Trial, draws: Iterator[Tree], tally: Tally, phases: PhaseTimer, hooks: Sequence[Hook]) -> None:
     """One optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update, record.
 
     If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
@@ -176,45 +176,48 @@ def run_step(trial: Trial, shards: Iterator[Tree], tally: Tally, phases: PhaseTi
     trial.zero_gradients()
     phases.mark("optimizer")
 
-    batch = next(shards)
+    draw = next(draws)
+    graph = trial.graph if trial.graph and not trial.is_measured(phases.sampled) and trial.graph.fits(draw) else None
+    batch = trial.data.fetched(draw) if graph is None else None
     phases.mark("data")
 
-    with _timing(trial, batch, phases):
+    with _timing(trial, draw, phases):
         made = None
-        if trial.graph is not None and not trial.is_measured(phases.sampled) and trial.graph.fits(batch):
+        if graph is not None:
             parts = StepParts(
-                compute=lambda copied: compute(trial, copied, phases, ()),
+                compute=lambda kept: compute(trial, trial.data.fetched(kept), phases, ()),
                 apply=lambda: apply(trial, phases, (), sets_rates=False),
             )
-            made = trial.graph.step(batch, trial.next_rates(), parts)
+            made = graph.step(draw, trial.next_rates(), parts)
             if made is None:  # what was captured of gradients was never computed
                 trial.zero_gradients()
-        loss_sum, weight = made or update(trial, batch, phases, hooks)
+                batch = trial.data.fetched(draw)
+        made = made or update(trial, batch, phases, hooks)
     trial.rate.advance()
 
-    tally.loss_sum += loss_sum
-    tally.weight_sum += weight
+    tally.loss_sum += made.loss_sum
+    tally.weight_sum += made.weight
+    tally.tokens += made.tokens
     tally.samples += trial.plan.shard
-    if trial.counts_tokens and trial.plan.shard:
-        tally.tokens += tokens_of(trial.shard_loss.task, batch)
     tally.steps += 1
     _call(hooks, "step_ends", trial, step)
 
 
-def update(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:
-    """The part of a step that a device can do alone, apart from hooks. Returns the shard's loss sum and weight."""
+def update(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> StepSums:
+    """The part of a step that a device can do alone, apart from hooks."""
     made = compute(trial, batch, phases, hooks)
     trial.sync.synchronise()
     apply(trial, phases, hooks)
     return made
 
 
-def compute(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:
-    """This worker's gradients. Returns the shard's loss sum and weight."""
+def compute(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> StepSums:
+    """This worker's gradients."""
     trial.sync.step_starts(trial.plan)
-    made = forward_and_backward(trial, batch, phases, hooks)
+    loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
-    return made
+    counts = trial.counts_tokens and trial.plan.shard
+    return StepSums(loss_sum, weight, tokens_of(trial.shard_loss.task, batch) if counts else 0.0)
 
 
 def apply(trial: Trial, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates: bool = True) -> None:
@@ -265,16 +268,16 @@ def forward_and_backward(
     return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
 
 
-def _timing(trial: Trial, batch: Tree, phases: PhaseTimer) -> AbstractContextManager[None]:
+def _timing(trial: Trial, draw: Tree, phases: PhaseTimer) -> AbstractContextManager[None]:
     """Wrap a step's update: some are left out of the timed seconds."""
     if trial.stopwatch is None:
         return nullcontext()
     if trial.prepares_shapes:
-        shapes = tuple(tensor.shape for _, tensor in tensors(batch))
+        shapes = tuple(tensor.shape for _, tensor in tensors(draw))
         if trial.pulse.is_new("training", shapes, trial.halves_next):
             return _compiling(trial, trial.stopwatch, phases)
     measured = phases.sampled or trial.halves_next
-    if trial.graph is not None and trial.graph.leaves_timing(batch, measured):
+    if trial.graph is not None and trial.graph.leaves_timing(draw, measured):
         trial.graph.wait()
         return trial.stopwatch.out_of_timing(trial.plan.shard)
     return nullcontext()

@@ -160,8 +160,8 @@ class Trial:
         plan = self.plans[0 if self.is_stream else self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    def shards(self, step: int = 0) -> Generator[Tree]:
-        """This worker's batch, on its device, for each of the training's steps from `step` on. Close it at the end."""
+    def draws(self, step: int = 0) -> Generator[Tree]:
+        """What `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
         while step < self.budget.steps:  # which `prolong` may raise meanwhile
             if self.is_stream:
                 plan, steps = self.plans[0], range(step, self.budget.steps)
@@ -173,8 +173,8 @@ class Trial:
             plans = self.plans[first : first + self.budget.steps - step]
             order = epoch_order(self.samples, self.config.seed, epoch + 1)
             bounds = [(plan.first, plan.first + plan.shard) for plan in plans]
-            with closing(self.data.shards(order, bounds, epoch + 1)) as batches:
-                yield from batches
+            with closing(self.data.draws(order, bounds, epoch + 1)) as draws:
+                yield from draws
             step += len(plans)
 
     def prolong(self) -> None:

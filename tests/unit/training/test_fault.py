@@ -140,6 +140,10 @@ class RaisingLoss(Raising):
     method = "loss"
 
 
+class RaisingTokens(Raising):
+    method = "tokens"
+
+
 class RaisingEvaluate(Raising):
     method = "evaluate"
 
@@ -185,6 +189,7 @@ CASES = {
     "task, made": ({**TASKS, "task": f"{HERE}:Unmade"}, "workload.task", "in __init__"),
     "task, forward": ({**TASKS, "task": f"{HERE}:RaisingForward"}, "workload.task", "in fail"),
     "task, loss": ({**TASKS, "task": f"{HERE}:RaisingLoss"}, "workload.task", "in fail"),
+    "task, tokens": ({**TASKS, "task": f"{HERE}:RaisingTokens"}, "workload.task", "in fail"),
     "task, evaluate": ({**TASKS, "task": f"{HERE}:RaisingEvaluate"}, "workload.task", "in fail"),
     "task, finish": ({**TASKS, "task": f"{HERE}:RaisingFinish"}, "workload.task", "in fail"),
     "optimizer, made": ({"optimizer": OptimizerConfig(name=f"{HERE}:no_optimizer")}, "train.optimizer.name", "in no_o"),

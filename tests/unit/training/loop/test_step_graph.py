@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig
+from scalestudy.training.data import Splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop import step_graph
 from scalestudy.training.loop.hooks import Hook
@@ -25,6 +26,7 @@ from tests.support.training.tasks import Examples
 HERE = __name__
 WORKLOADS = "tests.support.training.workloads"
 TASKS = "tests.support.training.tasks"
+DATASETS = "tests.support.training.datasets"
 
 
 def trained(hooks: Any = (), **options: Any) -> TrainResult:
@@ -65,6 +67,15 @@ SAME = {
     "dropout": {"model": f"{WORKLOADS}:DropoutNet", "model_args": {}},
     "a task with weights": {"task": f"{TASKS}:Examples", "metric": "accuracy"},
     "a smaller last batch": {"batch_size": 24},
+    "bytes": {"data": f"{HERE}:byte_images", "data_args": {}},
+    "augmented": {"augment": "crop_flip"},
+    "a torch data set": {
+        "data": f"{DATASETS}:images",
+        "data_args": {"train_samples": 200},
+        "model": f"{DATASETS}:linear",
+        "model_args": {},
+    },
+    "a task with tokens": {"task": f"{HERE}:CountsLight", "metric": "accuracy"},
 }
 
 
@@ -78,7 +89,29 @@ def test_replayed_steps_train_as_eager_ones(case: str) -> None:
     for one, other in zip(graphed.records, eager.records, strict=True):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-6)  # Adam's rate is a float32 in a graph
         assert (one.learning_rate, one.samples, one.steps) == (other.learning_rate, other.samples, other.steps)
+        assert one.tokens == other.tokens
     assert largest_difference(state_of(graphed.model), state_of(eager.model)) < 1e-6
+
+
+def byte_images(root: str | None) -> Splits:
+    """256 + 32 images of bytes, which are scaled on the way."""
+    images = torch.randint(256, (288, 1, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    labels = torch.arange(288) % 10
+    return Splits(images[:256], labels[:256], images[256:], labels[256:], num_classes=10)
+
+
+class CountsLight(Examples):
+    """Light pixels are its tokens, which differ from batch to batch."""
+
+    def tokens(self, batch: Any) -> torch.Tensor:
+        return (batch[0] > 0.5).sum()
+
+
+def test_a_graph_gathers_the_examples_of_a_resident_set() -> None:
+    """What is copied for a replay is their places."""
+    hook = Replays()
+    trained([hook], batch_size=16)
+    assert (hook.graph._draw.shape, hook.graph._draw.dtype) == ((16,), torch.int64)
 
 
 class CountedNoise(NoiseScale):

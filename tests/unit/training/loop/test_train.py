@@ -152,7 +152,7 @@ def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]
     if worker.rank == 1:
         trial.shard_loss.task = examples_task(lambda outputs, targets: outputs.sum(dim=1) + float("inf"))
     first = state_of(trial.model)
-    done = run_steps(trial, trial.shards())
+    done = run_steps(trial, trial.draws())
     return done.tally.diverged, done.tally.steps, same_bits(first, state_of(trial.model))
 
 
@@ -294,14 +294,14 @@ def test_train_loss_is_exact_over_the_examples() -> None:
     config = make_config(learning_rate=1e-12, batch_size=100, epochs=1)
     trial = start_trial(config, ALONE)
     with torch.no_grad():
-        expected = sum(trial.shard_loss(batch)[0].item() for batch in trial.shards()) / 256
+        expected = sum(trial.shard_loss(batch)[0].item() for batch in map(trial.data.fetched, trial.draws())) / 256
     assert train(config, ALONE).records[0].train_loss == pytest.approx(expected, rel=1e-6)
 
 
 def phases_of_this_rank(worker: Worker, config: TrainConfig) -> dict[str, float]:
     """One epoch's phases as this rank measured them, per step."""
     trial = start_trial(config, worker)
-    done = run_steps(trial, trial.shards())
+    done = run_steps(trial, trial.draws())
     return {name: seconds / done.tally.steps for name, seconds in done.phases.items()}
 
 

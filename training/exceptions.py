@@ -9,8 +9,12 @@ _NO_MEMORY = (
     "std::bad_alloc",
     "CUDA out of memory",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",  # cuDNN's since 9
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL's
     "Cuda failure 'out of memory'",  # NCCL's before 2.19
 )

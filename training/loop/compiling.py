@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.trees import tensors
 
 
 def compile_model(model: nn.Module, mode: str | None) -> None:
@@ -19,12 +21,35 @@ def compile_model(model: nn.Module, mode: str | None) -> None:
     PyTorch does not trace the frames of its own modules. `Module.compile` therefore compiled nothing of a model without
     a forward of its own, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:
     `torch.compile(model)`, which begins there too, but wraps the model and changes its parameters' names.
+
+    Each number of examples has code of its own. After the first batch of another size, PyTorch would compile for any
+    size, and whole batches would run in that code, which is slower. Other dimensions, such as lengths, may vary.
     """
     import torch._dynamo.config
 
     is_pytorchs = type(model).forward.__module__.startswith("torch.")
     with torch._dynamo.config.patch(wrap_top_frame=True) if is_pytorchs else nullcontext():
         model.compile(mode=mode)
+    compiled = model._compiled_call_impl
+    assert compiled is not None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for _, tensor in tensors((args, kwargs)):
+            if tensor.dim():
+                torch._dynamo.mark_static(tensor, 0)
+        return compiled(*args, **kwargs)
+
+    model._compiled_call_impl = call
+
+
+def keep_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Move gradients out of memory that the next backward of a compiled model may write again.
+
+    With CUDA graphs (`compile: reduce-overhead` and `max-autotune`) PyTorch gives them where the graph has its results.
+    """
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.clone()
 
 
 @contextmanager

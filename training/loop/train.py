@@ -27,7 +27,7 @@ from scalestudy.training.distributed import (
     synchronise_device,
 )
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.loop.compiling import compiled_forgotten
+from scalestudy.training.loop.compiling import compiled_forgotten, keep_gradients
 from scalestudy.training.loop.evaluation import evaluate, metrics_of, summed
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
@@ -260,6 +260,8 @@ def forward_and_backward(
             loss_sum, weight = sync.module(piece)
             with phases.backward():
                 loss_sum.backward(loss_sum.detach().mul(0).add_(factor))  # NaN unless the loss is finite: 0 · inf
+        if index < last and isinstance(trial.config.compile, str):
+            keep_gradients(trial.parameters)
         loss_sums.append(loss_sum.detach())
         weights.append(weight)
         if not trial.all_used and trial.plan.shard:
@@ -276,7 +278,7 @@ def _timing(trial: Trial, draw: Tree, phases: PhaseTimer) -> AbstractContextMana
         shapes = tuple(tensor.shape for _, tensor in tensors(draw))
         if trial.pulse.is_new("training", shapes, trial.halves_next):
             return _compiling(trial, trial.stopwatch, phases)
-    measured = phases.sampled or trial.halves_next
+    measured = phases.sampled or trial.halves_next or trial.sync.measures_local
     if trial.graph is not None and trial.graph.leaves_timing(draw, measured):
         trial.graph.wait()
         return trial.stopwatch.out_of_timing(trial.plan.shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ class FakeInductor:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.graphs = 0  # compiled in all
+        self.for_any_size = 0  # of them, with a dimension that may vary
         self._graphs: weakref.WeakSet[torch.fx.GraphModule] = weakref.WeakSet()
         self.options: list[Mapping[str, Any]] = []  # of Inductor, for each graph
         monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", self._compile)
@@ -27,9 +28,10 @@ class FakeInductor:
         return len(self._graphs)
 
     def _compile(
-        self, graph: torch.fx.GraphModule, inputs: object, *, config_patches: Mapping[str, Any], **_: object
+        self, graph: torch.fx.GraphModule, inputs: Sequence[Any], *, config_patches: Mapping[str, Any], **_: object
     ) -> Callable[..., Any]:
         self.graphs += 1
+        self.for_any_size += any(isinstance(each, torch.SymInt) for each in inputs)
         self._graphs.add(graph)
         self.options.append(config_patches)
         return graph.forward

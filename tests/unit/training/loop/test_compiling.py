@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from scalestudy.training.loop.compiling import compile_model
+from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from tests.support.training.compiler import FakeInductor
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training, state_of
@@ -71,6 +75,65 @@ def test_modes_are_pytorchs(mode: str, inductor: FakeInductor) -> None:
 def test_true_is_pytorchs_default_mode(inductor: FakeInductor) -> None:
     train(make_config(compile=True), ALONE)
     assert inductor.options == [{}] * 2
+
+
+class Texts(nn.Module):
+    """Reads as many words as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.words(words).mean(dim=1)
+        return outputs
+
+
+def test_whole_batches_have_code_of_their_own(inductor: FakeInductor) -> None:
+    """Three batches of 96, 96 and 64, and the test set's: none makes the others' code one for any size."""
+    train(make_config(batch_size=96, compile=True, epochs=2), ALONE)
+    assert (inductor.graphs, inductor.for_any_size) == (3, 0)
+
+
+def test_lengths_that_vary_have_one_code(inductor: FakeInductor) -> None:
+    model = Texts()
+    compile_model(model, mode=None)
+    for length in (5, 6, 7, 8, 5):
+        model(torch.zeros(4, length, dtype=torch.int64))
+    assert (inductor.graphs, inductor.for_any_size) == (2, 1)
+
+
+class Overwritten(torch.autograd.Function):
+    """The identity, whose gradient lies where the last one did, as a CUDA graph's does."""
+
+    memory = torch.zeros(10, 784)
+
+    @staticmethod
+    def forward(context: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return Overwritten.memory.copy_(gradient).detach()
+
+
+class Graphed(nn.Module):
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_classes, 784 * in_channels))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return F.linear(inputs.flatten(1), Overwritten.apply(self.weight))
+
+
+@pytest.mark.parametrize("hooks", [[], [NoiseScale(interval=1)]], ids=["accumulation", "halves"])
+def test_gradients_of_micro_batches_add_up_in_a_graphs_memory(hooks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
+    settings = {"model": f"{HERE}:Graphed", "model_args": {}}
+    accumulation = 1 if hooks else 2
+    plain = train(make_config(**settings), ALONE)
+    graphed = train(make_config(**settings, compile="reduce-overhead", accumulation=accumulation), ALONE, hooks=hooks)
+    assert largest_difference(state_of(plain.model), state_of(graphed.model)) < 1e-6
 
 
 class Fails(Own):

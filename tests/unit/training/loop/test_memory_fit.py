@@ -168,6 +168,11 @@ def test_a_mistake_is_no_lack_of_memory() -> None:
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), False),
+        (RuntimeError("CUDA driver error: out of memory"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
         (RuntimeError("NCCL error in: x.cpp:1\nLast error:\nCuda failure 2 'out of memory'"), True),
         (RuntimeError("NCCL error in: x.cpp:1\nLast error:\nCuda failure 700 'an illegal access'"), False),
         (RuntimeError("GET was unable to find an engine to execute this computation"), False),  # on a CPU

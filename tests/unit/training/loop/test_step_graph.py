@@ -371,6 +371,32 @@ def test_of_several_workers_all_but_the_sum_is_replayed(ranks: GlooPool, world_s
         assert found["bytes"][0] == found["bytes"][1]
 
 
+class LeftOut(Replays):
+    """Keeps how many steps of the first epoch were not timed."""
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        super().step_ends(trial, step)
+        assert trial.stopwatch is not None
+        if trial.progress.period == 1:
+            self.eager_or_captured = step + 1 - (self.replayed - 1)
+            self.untimed = trial.stopwatch.left_out
+
+
+def steps_left_out(worker: Worker) -> tuple[int, int]:
+    hook = LeftOut()
+    with graphs_on_the_cpu():
+        config = make_config(cuda_graph="auto", gradient_sync="flat", batch_size=4, warm_up_steps=0)
+        train(config, worker, hooks=[hook, NoiseScale(interval=1)])
+    return hook.untimed, hook.eager_or_captured
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_only_replays_are_timed(ranks: GlooPool, world_size: int) -> None:
+    """Not the steps that are measured for phases or noise, at any number of workers."""
+    for untimed, eager_or_captured in ranks.run(world_size, steps_left_out):
+        assert untimed == eager_or_captured == 3 + 1 + 4 + 4  # eager, captured, for phases, for noise
+
+
 def test_collectives_may_be_in_the_graph_too(ranks: GlooPool) -> None:
     for found in ranks.run(2, both_ways, SEVERAL["flat"], True):
         assert found["said"] == step_graph.CAPTURED

@@ -497,7 +497,8 @@ class TrainingEnded:
     """Rank 0's last word on a training that no fault has broken.
 
     score: the last epoch's metric, turned so that more is better; None where it is not finite. lost_seconds: training
-    time of the epoch that was broken off. message: where and how it diverged. details, gpus: as in `Ended`.
+    time of the epoch that was broken off. message: where and how it diverged. details, gpus: as in `Ended`. spent: as
+    in `TrainResult`.
     """
 
     status: TrainingStatus
@@ -506,6 +507,7 @@ class TrainingEnded:
     message: str | None
     details: Mapping[str, Any] = field(default_factory=dict)
     gpus: tuple[GpuState, ...] = ()
+    spent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -254,7 +254,9 @@ class GroupPool:
             case TrainingEnded():
                 group.assignment = None
                 group.served += 1
-                if group.state == "busy":
+                if post.spent:
+                    group.stop(self.clock())
+                elif group.state == "busy":
                     group.rest(self.clock())
                 self._lost_starts.pop(group.num_workers, None)
                 if alive:

@@ -251,6 +251,7 @@ def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] 
         message=result.message,
         details=dict(result.details),
         gpus=gpus,
+        spent=result.spent,
     )
 
 

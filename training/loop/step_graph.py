@@ -214,7 +214,10 @@ class StepGraph:
         return {"cuda_graph": self.failure or (captured if self.is_captured else TOO_SHORT)}
 
     def _give_up(self, error: RuntimeError) -> None:
-        """After a capture that failed: keep the reason, or raise."""
+        """After a capture that failed: keep the reason, or raise.
+
+        PyTorch 2.13 does not give back what the capture has taken of the GPU's memory before the process ends.
+        """
         if isinstance(error.__context__, RuntimeError):  # CUDA's last error only says that there was one before
             error = error.__context__
         insists = self._config.cuda_graph is True

@@ -58,6 +58,7 @@ class TrainResult:
     train_seconds: float  # in steps, also those of a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
+    spent: bool = False  # this process should train no further trial: a capture that failed keeps its memory
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def train(
             message = f"{steps} of {trial.steps} steps are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
+    spent = trial.graph is not None and trial.graph.failure is not None
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details(), spent)
 
 
 def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:

@@ -204,6 +204,13 @@ TABLE = [
         settings={"trials_per_group": 2},
     ),
     Row(
+        story="a group whose processes are spent ends after its trial",
+        slots={"a": 2},
+        steps=[request(size=2, fate="spends_its_processes"), request("t1", 2), request("t2", 2)],
+        ends=dict.fromkeys(["t0", "t1", "t2"], FINISHED),
+        served=[1, 1, 2, 2],
+    ),
+    Row(
         story="two trials at a time on one host are flagged",
         slots={"a": 2},
         steps=[trials(1, 1)],

@@ -33,7 +33,7 @@ GIVEN = SimpleNamespace(order=SimpleNamespace(metric_mode="max", stop_at=None))
 
 
 def result(**details):
-    return SimpleNamespace(status="finished", records=[], train_seconds=1.5, message=None, details=details)
+    return TrainResult("finished", [], torch.nn.Linear(1, 1), 1.5, None, details)
 
 
 def test_the_last_word_has_what_training_chose():
@@ -185,6 +185,7 @@ def test_the_last_word_on_a_training(tmp_path):
         status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}
     )
     assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
+    assert last_post(told(tmp_path, "max"), replace(trained(0.25), spent=True)).spent
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_replayed_steps_train_as_eager_ones(case: str) -> None:
     graphed = trained([hook], **SAME[case])
     eager = train(make_config(epochs=2, **SAME[case]), ALONE)
     assert graphed.details["cuda_graph"] == step_graph.CAPTURED
+    assert not graphed.spent
     assert hook.replayed >= 4
     for one, other in zip(graphed.records, eager.records, strict=True):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-6)  # Adam's rate is a float32 in a graph
@@ -217,6 +218,7 @@ def test_a_forward_that_reads_a_tensor_is_trained_eagerly_and_says_so() -> None:
     options = {"model": f"{HERE}:deciding", "model_args": {}}
     graphed, eager = trained(**options), train(make_config(epochs=2, **options), ALONE)
     assert graphed.details["cuda_graph"].startswith("the step can't be captured: operation not permitted")
+    assert graphed.spent, "the capture keeps its memory"
     assert outcome(graphed)["curve"] == outcome(eager)["curve"]
     assert same_bits(state_of(graphed.model), state_of(eager.model))
 

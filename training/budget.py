@@ -43,8 +43,12 @@ class Budget:
 
     def begin(self, period: int) -> int:
         """Steps that are made before a period, from 1 without end."""
+        steps, periods = self.every.as_integer_ratio()  # whole numbers, because each step asks
+        planned = min((period - 1) * steps // periods, self.planned)
+        if not self.more:
+            return planned
         further = max(0, period - 1 - math.ceil(self.planned / self.every))  # periods of `more` before it
-        return min(math.floor((period - 1) * self.every), self.planned) + sum(self.more[:further])
+        return planned + sum(self.more[:further])
 
     def steps_of(self, period: int) -> int:
         """Steps of a period; 0: the training has ended before it."""

@@ -86,7 +86,7 @@ def require_outputs(outputs: object, examples: int) -> None:
         raise InputError(f"model: its output is a {type(outputs).__name__}", "return one tensor (N, ...)")
     if not outputs.is_floating_point():
         raise InputError(f"model: its outputs are {outputs.dtype}", "return floating-point numbers")
-    if outputs.dim() == 0 or len(outputs) != examples:
+    if outputs.dim() == 0 or outputs.shape[0] != examples:
         raise InputError(
             f"model: outputs {tuple(outputs.shape)} for {examples} examples", "return one row for each example"
         )

@@ -63,14 +63,14 @@ class ExamplesTask:
     def forward(self, model: nn.Module, batch: Tree) -> torch.Tensor:
         """The model's outputs (N, K). Raises ValueError for another form."""
         outputs = model(batch[0])
-        require_outputs(outputs, len(batch[0]))
+        require_outputs(outputs, batch[0].shape[0])
         assert isinstance(outputs, torch.Tensor)
         return outputs
 
     def loss(self, outputs: torch.Tensor, batch: Tree) -> tuple[torch.Tensor, int]:
         """The sum of the losses, in an evaluation in float64, and N."""
         losses = self.per_example(outputs, batch[1])
-        return losses.sum(dtype=None if torch.is_grad_enabled() else torch.float64), len(batch[1])
+        return losses.sum(dtype=None if torch.is_grad_enabled() else torch.float64), batch[1].shape[0]
 
     def evaluate(self, outputs: torch.Tensor, batch: Tree) -> Mapping[str, Number]:
         """The sum of the metric's values, and N."""

@@ -81,10 +81,13 @@ def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
 
 def count(batch: Tree) -> int:
     """N, by the first tensor. Raises InputError for a batch without tensors."""
+    first = batch[0] if type(batch) is tuple and batch else batch  # as of most batches, and every step asks
+    if isinstance(first, torch.Tensor) and first.dim():
+        return first.shape[0]
     for place, tensor in tensors(batch):
         if tensor.dim() == 0:
             raise InputError(f"data: batch{place} is a single number", "give each tensor a row an example")
-        return len(tensor)
+        return tensor.shape[0]
     raise InputError("data: a batch has no tensors", "let the data set's examples, or its collate, give tensors")
 
 

@@ -60,6 +60,11 @@ class TrainingData:
     is_scaled: bool = False  # whether inputs come as bytes, and are divided by 255 on the device
 
     @property
+    def is_stream(self) -> bool:
+        """Whether the training set is iterable, without a known length."""
+        return isinstance(self.train, StreamReader)
+
+    @property
     def samples(self) -> int | None:
         """n; None: a stream, whose length is not known."""
         return None if isinstance(self.train, StreamReader) else len(self.train)

@@ -94,11 +94,6 @@ class GradientSync:
     def synchronise(self) -> None:
         """Called right after the last backward: make every `.grad` the sum over the workers, if backward did not."""
 
-    def zero_weight(self) -> None:
-        """Called before a step: forget the gradient of the weight."""
-        if self.weight is not None:
-            self.weight.grad = None
-
     def divide_by_weight(self) -> None:
         """Called after `synchronise`, for a task whose weights no plan knows: make sums of losses' gradients means.
 

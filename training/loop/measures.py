@@ -12,7 +12,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,15 +147,15 @@ class PhaseTimer:
         if self.sampled:
             self._marks.append((phase, self._last_gradient or self._mark()))
 
-    @contextmanager
-    def backward(self) -> Iterator[None]:
+    def backward(self) -> AbstractContextManager[None]:
         """Wrap backward in it: notes when this worker's last gradient is ready.
 
         With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
         """
-        if not self.sampled:
-            yield
-            return
+        return self._watched() if self.sampled else nullcontext()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
         handles = [parameter.register_hook(self._gradient_ready) for parameter in self._parameters]
         try:
             yield

@@ -261,10 +261,11 @@ def forward_and_backward(
         with sync.accumulating() if index < last else nullcontext():
             loss_sum, weight = sync.module(piece)
             with phases.backward():
-                loss_sum.backward(loss_sum.detach().mul(0).add_(factor))  # NaN unless the loss is finite: 0 · inf
+                value = loss_sum.detach()
+                loss_sum.backward(value.mul(0).add_(factor))  # NaN unless the loss is finite: 0 · inf
         if index < last and isinstance(trial.config.compile, str):
             keep_gradients(trial.parameters)
-        loss_sums.append(loss_sum.detach())
+        loss_sums.append(value)
         weights.append(weight)
         if not trial.all_used and trial.plan.shard:
             _check_all_used(trial)

@@ -118,8 +118,8 @@ class Trial:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the training set is iterable, without a known length. It counts as one epoch as long as `steps`."""
-        return self.data.samples is None
+        """As of the data. A stream counts as one epoch as long as `steps`."""
+        return self.data.is_stream
 
     @property
     def prepares_shapes(self) -> bool:
@@ -201,8 +201,8 @@ class Trial:
 
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.sync.zero_weight()
+        for parameter in self.sync.parameters:
+            parameter.grad = None
 
     def next_rates(self) -> list[float]:
         """The effective learning rates of the next update, by parameter group."""

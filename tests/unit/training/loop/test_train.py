@@ -618,7 +618,7 @@ def test_it_counts_steps_and_evaluated_batches() -> None:
 
 def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 + 44 examples: batches of 128, 128 and 44."""
-    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: None)
+    monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     tests = {"train_samples": 300, "test_samples": 64}
     first, *steps = told_of(_ToldInSteps(), data_args=tests, compile=True)
     assert first == ("start", "loading", 0)
@@ -635,7 +635,7 @@ class _SlowToCompile(Hook):
 
 def test_the_compilation_for_a_smaller_last_batch_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 16 but for the last, 12. Phases of that step are not told either."""
-    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: None)
+    monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     monkeypatch.setattr(measures, "is_sampled", lambda step, steps, most: step == steps - 1)
     config = make_config(epochs=1, data_args={"train_samples": 300, "test_samples": 64}, batch_size=16, compile=True)
     record = train(config, ALONE, hooks=[_SlowToCompile()]).records[0]

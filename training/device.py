@@ -137,12 +137,23 @@ class DeviceFault(NamedTuple):
 
 
 def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
-    """Why this machine's first device of a kind, `cpu` or `cuda`, can't train in these precisions; None if it can.
+    """Why none of this machine's devices of a kind, `cpu` or `cuda`, can train in these precisions; None if one can.
 
-    A GPU that another process has to itself for the moment is well.
+    Told is what is wrong with the first. One that can is enough: a cluster may leave out a GPU that is old or broken.
     """
+    faults = []
+    for index in range(max(1, torch.cuda.device_count()) if kind == "cuda" else 1):
+        fault = _fault_of(kind, index, precisions)
+        if fault is None:
+            return None
+        faults.append(fault)
+    return faults[0]
+
+
+def _fault_of(kind: str, index: int, precisions: Sequence[str]) -> DeviceFault | None:
+    """The same of one device. A GPU that another process has to itself for the moment is well."""
     try:
-        device = cuda_device(0) if kind == "cuda" else torch.device(kind)
+        device = cuda_device(index) if kind == "cuda" else torch.device(kind)
         lacking = [name for name in precisions if not has_precision(name, device)]
     except InputError as error:
         return None if "busy" in error.what else DeviceFault(what=error.what, remedy=error.remedy)

@@ -8,16 +8,23 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
-from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.cluster.nodes import ClusterNode, Node, of_one_type
 
 PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
 """What a worker computes with; MLflow is the driver's alone."""
 ANSWER_SECONDS = 60.0
+LOOK_SECONDS = 40.0
+"""For a look at a node's device. It leaves Ray time to start the task: a driver that hangs is not a silent node."""
+KILLED_SECONDS = 5.0
+"""For a killed process to end, which one that hangs in the driver does not."""
+ANSWER = "scalestudy answers: "
+"""Before the answer, since a node's own start-up files and exit functions may print too."""
 MISSING = "not installed"
 
 
@@ -39,7 +46,7 @@ def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
         )
 
 
-def ask_nodes(nodes: Sequence[ClusterNode], function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def ask_nodes(nodes: Sequence[ClusterNode | Node], function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What the function returns on each node. Raises UnreachableError where an answer does not come."""
     import ray
 
@@ -102,12 +109,15 @@ def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]])
     ]
 
 
-def check_devices(nodes: Sequence[ClusterNode], device: str, precisions: Iterable[str]) -> None:
-    """Raises RequestError, naming the nodes, where one that would train can't use its GPU, or lacks a precision."""
+def check_devices(nodes: Sequence[Node], device: str, precisions: Iterable[str]) -> None:
+    """Raises RequestError, naming the nodes, where one that would train can't use its GPUs, or lacks a precision.
+
+    nodes: the cluster. Those with room are asked, of the type of GPUs that the study's trials get.
+    """
     asked = sorted({*precisions} - {"fp32"})
     if device == "cpu" and not asked:
         return
-    used = [node for node in nodes if (node.gpus if device == "cuda" else node.cpus)]
+    used = [node for node in of_one_type(nodes) if node.slots]
     answers = ask_nodes(used, _look_at_device, device, asked)
     for fault in filter(None, answers):
         where = ", ".join(sorted({node.host for node, answer in zip(used, answers, strict=True) if answer == fault}))
@@ -137,17 +147,27 @@ def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
     visible = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     question = (
         "import json; from scalestudy.training.device import device_fault; "
-        f"print(json.dumps(device_fault({device!r}, {list(precisions)!r})))"
+        f"print({ANSWER!r} + json.dumps(device_fault({device!r}, {list(precisions)!r})))"
     )
-    told = subprocess.run(
+    looking = subprocess.Popen(
         [sys.executable, "-c", question],
         env={**visible, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        check=False,
+        errors="replace",
     )
-    last = told.stdout.rstrip().rpartition("\n")[2]  # a node's own start-up files may print before
-    fault: list[str] | None = json.loads(last) if last and not told.returncode else None
+    try:
+        told, _ = looking.communicate(timeout=LOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        looking.kill()
+        if looking.stdout:
+            looking.stdout.close()
+        with suppress(subprocess.TimeoutExpired):
+            looking.wait(KILLED_SECONDS)
+        return None
+    _, answered, rest = told.rpartition(ANSWER)
+    fault: list[str] | None = json.loads(rest.partition("\n")[0]) if answered else None
     return fault
 
 

@@ -1,7 +1,7 @@
 """Private names of Ray, each behind one function. Ray Train's are in `groups.ray_train` and `groups.trainer`.
 
 Ray 2.60 has no public call for any of them. The version of Ray is fixed, and tests hold each function to a real
-cluster.
+cluster, but for `gpu_type_here`, which needs a GPU.
 """
 
 from __future__ import annotations
@@ -95,6 +95,16 @@ def is_autoscaled() -> bool:
     known = get_cluster_status(ray.get_runtime_context().gcs_address)
     types = {node.node_id: node.ray_node_type_name for node in [*known.active_nodes, *known.idle_nodes]} | types
     return any(name and name != f"node_{node_id}" for node_id, name in types.items())
+
+
+def gpu_type_here() -> str:
+    """The type by which Ray would name this machine's first NVIDIA GPU; "": the driver does not tell."""
+    from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
+
+    try:
+        return NvidiaGPUAcceleratorManager.get_current_node_accelerator_type() or ""
+    except Exception:  # NVML's own errors, of a driver that begins to answer
+        return ""
 
 
 def read_loopback_variable(name: str) -> None:

@@ -26,13 +26,14 @@ NAMED_STUDIES = 3
 class EarlierTimings:
     """Trials that say how long others will take.
 
-    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, if there were
-    several types, and the one with the most trials was taken.
+    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, where there was
+    a choice, or where it is not the planned one. lacking: the planned type, if nothing was timed on it.
     """
 
     trials: Sequence[Mapping[str, Any]] = ()
     studies: Sequence[str] = ()
     accelerator: str = ""
+    lacking: str = ""
 
     def words(self) -> str | None:
         """What a plan's figures rest on; None: on nothing."""
@@ -42,17 +43,19 @@ class EarlierTimings:
         named = ", ".join(self.studies[:NAMED_STUDIES]) + (f" and {more} more" if more > 0 else "")
         studies = "1 earlier study" if len(self.studies) == 1 else f"{len(self.studies)} earlier studies"
         on = f", those on {self.accelerator}" if self.accelerator else ""
+        on += f" as none was on {self.lacking}" if self.lacking else ""
         return f"{plural(len(self.trials), 'trial')} of {studies} ({named}){on}"
 
 
 def earlier_timings(
-    spec: StudySpec, trials: Iterable[TrialPlan], device: str, storage: str | None = None
+    spec: StudySpec, trials: Iterable[TrialPlan], device: str, storage: str | None = None, accelerator: str = ""
 ) -> EarlierTimings:
     """The timed trials of earlier studies that count for these: same workload, way of training, device and threads.
 
-    Of one type of GPUs, as a study's own are. They are looked for in the spec's storage, in `places()` and in
-    `storage`, a folder or URI. Broken folders are skipped, and so is the spec's own bucket if it is out of reach: `run`
-    will tell. Raises what `list` raises for `storage`.
+    Of one type of GPUs, as a study's own are: of `accelerator`, the planned one ("": it is not known), else of the one
+    with the most trials. They are looked for in the spec's storage, in `places()` and in `storage`, a folder or URI.
+    Broken folders are skipped, and so is the spec's own bucket if it is out of reach: `run` will tell. Raises what
+    `list` raises for `storage`.
     """
     ways = {way_of(trial.workload, trial.train) for trial in trials}
     given = [] if storage is None else folders_in(checked_place(storage))
@@ -72,13 +75,15 @@ def earlier_timings(
             if timed:
                 kept[_shown(folder)] = timed
     counts = accelerators_of(trial for timed in kept.values() for trial in timed)
-    chosen = max(counts, key=counts.__getitem__) if len(counts) > 1 else ""
-    if chosen:
+    chosen = accelerator if accelerator in counts else max(counts, key=counts.__getitem__, default="")
+    lacking = accelerator if chosen != accelerator and chosen else ""
+    if len(counts) > 1:
         kept = {name: [trial for trial in timed if chosen in accelerators_of([trial])] for name, timed in kept.items()}
     return EarlierTimings(
         trials=[trial for timed in kept.values() for trial in timed],
         studies=[name for name, timed in kept.items() if timed],
-        accelerator=chosen,
+        accelerator=chosen if len(counts) > 1 or lacking else "",
+        lacking=lacking,
     )
 
 

@@ -16,6 +16,7 @@ from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device, slots
+from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.study.folders import read_spec
@@ -132,7 +133,8 @@ def plan_study(
     trials = known_trials(spec, plan)
     room = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
     device, threads = choose_device(spec.resources.device, room), spec.resources.cpus_per_worker
-    earlier = earlier_timings(spec, trials, device, storage)
+    accelerator = gpu_type_here() if device == "cuda" and gpus_here() else ""
+    earlier = earlier_timings(spec, trials, device, storage, accelerator)
     timed, rests_on = list(earlier.trials), [words] if (words := earlier.words()) else []
     rehearsal = None
     if rehearse:

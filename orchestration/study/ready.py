@@ -91,7 +91,7 @@ def get_ready(
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
     trains_on = training_device(device)
-    checks.check_devices(cluster.nodes, trains_on, values_in(spec, "train.precision"))
+    checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
         checks.check_graphs(trains_on)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")

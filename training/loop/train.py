@@ -172,7 +172,8 @@ def run_step(trial: Trial, draws: Iterator[Tree], tally: Tally, phases: PhaseTim
     If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
     later. This needs no collective of its own: that rank runs backward with NaN, so every rank finds NaN in the sum of
     the gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
-    task. The step waits for the device nowhere.
+    task. The step waits for the device nowhere, but with an optimizer without a fused update, and in PyTorch's
+    SyncBatchNorm.
     """
     step = tally.steps
     trial.zero_gradients()

@@ -230,6 +230,34 @@ def test_what_is_wrong_with_a_machines_gpus_is_told(reason: str, monkeypatch: py
         assert not fault.lacks
 
 
+@pytest.mark.parametrize(("capabilities", "lacks"), [([7, 8], None), ([8, 7], None), ([7, 7], "tf32"), ([7], "tf32")])
+def test_a_machine_can_train_if_one_of_its_gpus_can(
+    capabilities: list[int], lacks: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capabilities[device.index], 0))
+    assert device_fault("cuda", ["tf32"]) == (None if lacks is None else DeviceFault(lacks=lacks))
+
+
+def test_a_broken_gpu_beside_a_good_one_is_no_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {0}
+
+    def set_device(index: int) -> None:
+        if index in broken:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    assert device_fault("cuda", []) is None
+    broken.add(1)
+    fault = device_fault("cuda", [])
+    assert fault is not None
+    assert fault.what == "device: CUDA does not work: CUDA error: uncorrectable ECC error encountered"
+
+
 def test_what_a_machines_cpu_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalestudy.training.device.has_precision", lambda name, device: name != "bf16")
     assert device_fault("cpu", ["fp32", "bf16"]) == DeviceFault(lacks="bf16")

@@ -2,7 +2,9 @@
 tests/long/test_multi_node.py. Storage that all nodes share."""
 
 import pickle
+import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from scalestudy.orchestration.cluster.checks import (
     check_versions,
     differences,
 )
-from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.cluster.nodes import ClusterNode, slots
 from scalestudy.training.device import has_precision
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
@@ -60,10 +62,16 @@ def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
     assert "constraints.txt" in caught.value.remedy
 
 
-NODES = [
-    ClusterNode(node_id=host, host=host, cpus=cpus, gpus=gpus)
-    for host, cpus, gpus in [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0)]
-]
+def cluster(device, *nodes):
+    """The room on nodes of (host, CPUs, GPUs) or (host, CPUs, GPUs, type of GPUs)."""
+    there = [
+        ClusterNode(node_id=host, host=host, cpus=cpus, gpus=gpus, accelerator="".join(kind))
+        for host, cpus, gpus, *kind in nodes
+    ]
+    return slots(there, device=device, cpus_per_worker=1, gpus_per_worker=1)
+
+
+NODES = [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0)]
 
 
 def where_only_b_is_well(monkeypatch, fault):
@@ -80,20 +88,35 @@ def where_only_b_is_well(monkeypatch, fault):
 def test_nodes_without_bfloat16_are_named_if_workers_would_train_on_them(monkeypatch, device, refused):
     asked = where_only_b_is_well(monkeypatch, ["", "", "bf16"])
     with pytest.raises(RequestError, match=rf"train\.precision: bf16: not available on the {refused};") as caught:
-        check_devices(NODES, device, ["fp32", "bf16"])
+        check_devices(cluster(device, *NODES), device, ["fp32", "bf16"])
     assert "fp32" in caught.value.remedy
     assert asked == [(device, ["bf16"])]
-    check_devices([node for node in NODES if node.host == "b"], device, ["bf16"])
+    check_devices(cluster(device, ("b", 8, 1)), device, ["bf16"])
 
 
 def test_nodes_where_cuda_does_not_work_are_named_before_the_first_trial(monkeypatch):
     fault = ["device: CUDA does not work: Torch not compiled with CUDA enabled", "install another", ""]
     asked = where_only_b_is_well(monkeypatch, fault)
     with pytest.raises(RequestError, match=r"^resources\.device: CUDA does .* enabled \(on a\); install another$"):
-        check_devices(NODES, "cuda", ["fp32"])
+        check_devices(cluster("cuda", *NODES), "cuda", ["fp32"])
     assert asked == [("cuda", [])]
-    check_devices(NODES, "cpu", ["fp32"])
+    check_devices(cluster("cpu", *NODES), "cpu", ["fp32"])
     assert len(asked) == 1  # of a CPU there is nothing to ask
+
+
+def test_only_nodes_of_the_type_that_the_study_trains_on_are_asked(monkeypatch):
+    where_only_b_is_well(monkeypatch, ["", "", "bf16"])
+    old, new = ("a", 8, 1, "T4"), ("b", 8, 8, "A100")
+    check_devices(cluster("cuda", old, new), "cuda", ["bf16"])
+    with pytest.raises(RequestError, match=r"not available on the cuda of c;"):
+        check_devices(cluster("cuda", old, new, ("c", 8, 1, "A100")), "cuda", ["bf16"])
+
+
+def test_a_node_without_room_is_not_asked(monkeypatch):
+    where_only_b_is_well(monkeypatch, ["device: CUDA does not work: no driver", "install one", ""])
+    draining = ClusterNode(node_id="a", host="a", cpus=8, gpus=1, draining=True)
+    well = ClusterNode(node_id="b", host="b", cpus=8, gpus=1)
+    check_devices(slots([draining, well], device="cuda", cpus_per_worker=1, gpus_per_worker=1), "cuda", ["fp32"])
 
 
 def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
@@ -112,9 +135,54 @@ def test_a_node_says_what_its_device_lacks(monkeypatch):
     assert checks._look_at_device("cpu", ["bf16"]) == expected
 
 
-def test_a_node_that_cannot_tell_is_not_refused(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+PRINTS = """
+import atexit, sys
+sys.stdout.write("welcome to this node ")
+atexit.register(lambda: sys.stdout.buffer.write(b"good\\xffbye"))
+"""
+
+
+def test_what_a_node_prints_around_its_answer_does_not_hide_it(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(PRINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert checks._look_at_device("cpu", ["bf16"]) == ["", "", "bf16"]
+
+
+def program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo no such thing"])
+def test_a_node_that_cannot_tell_is_not_refused(monkeypatch, tmp_path, text):
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
     assert checks._look_at_device("cpu", ["bf16"]) is None
+
+
+def test_a_node_whose_driver_hangs_is_not_refused_and_has_answered_before_ray_gives_up(monkeypatch, tmp_path):
+    assert checks.LOOK_SECONDS + checks.KILLED_SECONDS < checks.ANSWER_SECONDS
+    monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
+    began = time.monotonic()
+    assert checks._look_at_device("cuda", []) is None
+    assert time.monotonic() - began < 30
+
+
+def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch, tmp_path):
+    """As one that hangs in the driver is."""
+    kill, left = subprocess.Popen.kill, []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: left.append(process))
+    monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(checks, "KILLED_SECONDS", 0.2)
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
+    began = time.monotonic()
+    assert checks._look_at_device("cuda", []) is None
+    assert time.monotonic() - began < 30
+    (process,) = left
+    kill(process)
+    process.wait()
 
 
 def test_this_process_has_all_packages():

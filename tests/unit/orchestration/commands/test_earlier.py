@@ -20,11 +20,11 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-def found(text=TINY, device="cpu", storage=None, **changes):
+def found(text=TINY, device="cpu", storage=None, accelerator="", **changes):
     spec = spec_of(text)
     for key, value in changes.items():
         spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={key: value})})
-    return earlier_timings(spec, make_plan(spec).trials, device, storage)
+    return earlier_timings(spec, make_plan(spec).trials, device, storage, accelerator)
 
 
 def test_it_looks_in_the_storage_in_runs_at_home_and_where_it_is_told(here):
@@ -50,18 +50,42 @@ def test_only_the_same_workload_way_of_training_device_and_threads_count(here):
     assert found(cpus_per_worker=2).studies == []
 
 
-def test_of_several_types_of_gpus_the_one_with_the_most_trials_counts(here):
-    counts = {"a": ["A100"] * 4, "b": ["A100", "T4", "T4", "T4"], "c": ["T4"] * 2 + [None] * 2}
-    for name, types in counts.items():
-        folder = folder_of(here / "runs" / name, TINY)
-        trials = [json.loads(line) for line in folder.trials_file.read_text().splitlines()]
-        assert len(trials) == len(types)
-        for trial, kind in zip(trials, types, strict=True):
-            trial["world"] = {**(trial["world"] or {}), "accelerator": kind}
-        folder.trials_file.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
-    earlier = found()
-    assert [trial["world"]["accelerator"] for trial in earlier.trials] == ["A100"] * 5
-    assert earlier.words() == "5 trials of 2 earlier studies (runs/a, runs/b), those on A100"
+def timed_on(folder, types):
+    """A study whose trials ran on these types of GPUs."""
+    study = folder_of(folder, TINY)
+    trials = [json.loads(line) for line in study.trials_file.read_text().splitlines()]
+    for trial, kind in zip(trials, types, strict=True):
+        trial["world"] = {**(trial["world"] or {}), "accelerator": kind}
+    study.trials_file.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+
+
+@pytest.mark.parametrize(
+    ("own", "taken", "words"),
+    [
+        ("", "A100", "5 trials of 2 earlier studies (runs/a, runs/b), those on A100"),
+        ("T4", "T4", "4 trials of 2 earlier studies (runs/b, runs/c), those on T4"),
+        ("H100", "A100", "5 trials of 2 earlier studies (runs/a, runs/b), those on A100 as none was on H100"),
+    ],
+)
+def test_of_several_types_of_gpus_the_planned_one_counts_or_else_the_one_with_the_most_trials(here, own, taken, words):
+    for name, types in {"a": ["A100"] * 4, "b": ["A100", "T4", "T4", None], "c": ["T4"] * 2 + [None] * 2}.items():
+        timed_on(here / "runs" / name, types)
+    earlier = found(accelerator=own)
+    assert {trial["world"]["accelerator"] for trial in earlier.trials} == {taken}
+    assert earlier.words() == words
+
+
+def test_timings_of_another_type_than_the_planned_one_are_said_to_be(here):
+    timed_on(here / "runs" / "a", ["A100"] * 4)
+    assert found(accelerator="A100").words() == "4 trials of 1 earlier study (runs/a)"
+    assert found(accelerator="H100").words() == (
+        "4 trials of 1 earlier study (runs/a), those on A100 as none was on H100"
+    )
+
+
+def test_timings_that_name_no_type_count_for_every_one(here):
+    folder_of(here / "runs" / "a", TINY)
+    assert found(accelerator="H100").words() == "4 trials of 1 earlier study (runs/a)"
 
 
 def test_a_broken_folder_is_skipped(here):

@@ -10,6 +10,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.commands import plan as plan_module
 from scalestudy.orchestration.commands.plan import (
     bar,
     cost_lines,
@@ -18,12 +19,13 @@ from scalestudy.orchestration.commands.plan import (
     forecast_lines,
     gpus_here,
     machines,
+    plan_study,
 )
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import open_new
 from scalestudy.orchestration.study.schedule import GroupSpan, TrialSpan
 from tests.support.studies import left_behind, scalestudy, write_spec
-from tests.support.synthetic_studies import spec_of, study_of
+from tests.support.synthetic_studies import folder_of, spec_of, study_of
 
 SPEC = """
 name: tiny
@@ -180,6 +182,28 @@ def test_the_command(tmp_path):
         "room for 4 + 4 workers"
         in scalestudy("plan", "study.yaml", "--slots", "4", "--nodes", "2", cwd=tmp_path).stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "says"),
+    [(1, "auto", "on A100 as none was on H100"), (1, "cpu", ""), (0, "cuda", "")],
+)
+def test_the_type_of_this_machine_s_gpus_is_the_planned_one_where_workers_get_them(
+    tmp_path, monkeypatch, gpus, device, says
+):
+    monkeypatch.setattr(plan_module, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(plan_module, "gpu_type_here", lambda: "H100")
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    folder = folder_of(tmp_path / "runs" / "a", SPEC)
+    on = {"device": "cpu" if device == "cpu" else "cuda", "accelerator": "A100", "workers": []}
+    trials = [{**json.loads(line), "world": on} for line in folder.trials_file.read_text().splitlines()]
+    folder.trials_file.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
+    spec = tmp_path / "study.yaml"
+    spec.write_text(SPEC)
+    (words,) = plan_study(str(spec), [f"resources.device={device}"], slots=2).rests_on
+    assert words.startswith("4 trials of 1 earlier study (runs/a)")
+    assert words.endswith(says or "(runs/a)")
 
 
 # --- a study that grows -------------------------------------------------------------------------------------------

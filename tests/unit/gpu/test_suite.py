@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def fake(name: str, limit_seconds: float = 60.0) -> Part:
 def run_fakes(folder: Path, *parts: Part, total_seconds: float = 100.0) -> dict[str, PartResult]:
     """Results by part, as the files have them."""
     settings = Settings(device="cpu", small=True, data_root=str(folder))
-    run_parts({part.title: part for part in parts}, settings, folder, total_seconds=total_seconds)
+    deadline = time.monotonic() + total_seconds
+    run_parts({part.title: part for part in parts}, settings, folder, deadline=deadline)
     return {part.title: PartResult.read(folder / f"{part.title}.json") for part in parts}
 
 
@@ -78,6 +80,19 @@ def test_a_part_over_its_time_ends_with_its_children_and_the_next_one_runs(tmp_p
 def test_no_part_begins_after_the_suites_time(tmp_path: Path) -> None:
     found = run_fakes(tmp_path, fake("passes"), fake("lacks"), total_seconds=0.0)
     assert {each.status for each in found.values()} == {"not run"}
+
+
+def test_the_look_at_the_machine_is_part_of_the_suites_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def slow_probe() -> dict[str, str | None]:
+        clock[0] += 120.0
+        return {"gpu": None, "cpu": "X", "torch": "2.11.0", "why_no_gpu": "none"}
+
+    monkeypatch.setattr("tests.gpu.__main__.probe", slow_probe)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    assert main(["--part", "tf32", "--out", str(tmp_path), "--total-seconds", "119"]) == 1
+    assert PartResult.read(tmp_path / "tf32.json").status == "not run"
 
 
 def test_a_result_of_an_earlier_run_is_not_taken_for_a_new_one(tmp_path: Path) -> None:

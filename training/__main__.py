@@ -11,12 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalestudy.training.arguments import CheckpointIntervals, become_many, has_to_become_many, make_config, make_parser
+from scalestudy.training.backend import backend_of, machine, shared_gpu
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
 from scalestudy.training.exceptions import InputError, is_device_lost, is_lost_peer, is_out_of_memory
+
+if TYPE_CHECKING:
+    from scalestudy.training.distributed import Worker
 
 # exit codes
 BAD_INPUT = 2
@@ -80,19 +84,19 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     from scalestudy.training.checkpoint.byte_store import LocalByteStore
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.device import choose_device
-    from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
+    from scalestudy.training.distributed import Worker, stop_process_group
     from scalestudy.training.loop.gpu_watch import GpuWatch
     from scalestudy.training.loop.noise_scale import NoiseScale
     from scalestudy.training.loop.train import train
     from scalestudy.training.records import noise_scale_of
     from scalestudy.training.state import save_state
 
-    device, backend = choose_device(options.device, options.devices)
+    device = choose_device(options.device, options.devices)
     workers_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     threads = max(1, torch.get_num_threads() // workers_here) if options.threads is None else options.threads
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     worker = Worker(rank=rank, world_size=world_size, device=device, threads=threads)
-    start_process_group(rank, world_size, backend=backend, device=device, timeout_seconds=options.timeout_seconds)
+    on_gpus = _join(worker, options)
     try:
         checkpoints = None
         if options.checkpoints is not None:
@@ -105,7 +109,6 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
             )
         # checkpoints come first, so that the other hooks start from the restored state
         watch = GpuWatch()
-        on_gpus = device.type == "cuda" or any(name.startswith("cuda") for name in options.devices or ())
         noise = [NoiseScale()] if options.noise_scale else []
         hooks = [*([checkpoints] if checkpoints else []), *noise, *([watch] if on_gpus else [])]
         choices = checkpoints.find(config, worker) if checkpoints else None
@@ -132,6 +135,33 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     )
     if options.save_model is not None:  # after the last line, so that a failure here does not lose the result
         save_state(result.model, options.save_model)
+
+
+def _join(worker: Worker, options: argparse.Namespace) -> bool:
+    """Start the process group: NCCL if every worker has a GPU of its own, else gloo. Returns whether some have GPUs.
+
+    Workers tell each other beforehand which GPU they have, since NCCL refuses two on one. Raises InputError for such
+    two, unless `--devices` has them share it.
+    """
+    from scalestudy.training.device import gpu_of
+    from scalestudy.training.distributed import gather_by_store, start_process_group, store_of_environment
+
+    rank, world_size, seconds = worker.rank, worker.world_size, options.timeout_seconds
+    on_gpu = worker.device.type == "cuda"
+    if world_size == 1:
+        start_process_group(rank, world_size, timeout_seconds=seconds)
+        return on_gpu
+    store = store_of_environment(rank, world_size, seconds)
+    mine = sorted(gpu_of(worker.device).names(machine())) if on_gpu else []
+    gpus = [json.loads(told) for told in gather_by_store(json.dumps(mine), store, rank, world_size)]
+    if options.devices is None and (shared := shared_gpu(gpus)):
+        what = f"device: ranks {shared[0]} and {shared[1]} have the same GPU"
+        raise InputError(what, "start fewer workers, or name each one's device by --devices, and they share it")
+    backend = backend_of(gpus)
+    if rank == 0 and any(gpus) and backend == "gloo":
+        _warn("gloo sums the gradients, since not every worker has a GPU of its own")
+    start_process_group(rank, world_size, store=store, backend=backend, device=worker.device, timeout_seconds=seconds)
+    return any(gpus)
 
 
 def _print_line(content: dict[str, Any]) -> None:

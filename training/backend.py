@@ -46,5 +46,10 @@ def backend_of(gpus: Sequence[Collection[str]]) -> str:
 
     gpus: by rank, all names of the worker's GPU; none for a worker on a CPU. Equal names mean the same GPU.
     """
-    shared = any(set(mine) & set(others) for mine, others in itertools.combinations(gpus, 2))
-    return "nccl" if all(gpus) and not shared else "gloo"
+    return "nccl" if all(gpus) and shared_gpu(gpus) is None else "gloo"
+
+
+def shared_gpu(gpus: Sequence[Collection[str]]) -> tuple[int, int] | None:
+    """The first two ranks that have the same GPU; None if there are none. gpus: as for `backend_of`."""
+    pairs = itertools.combinations(enumerate(gpus), 2)
+    return next(((one, other) for (one, mine), (other, theirs) in pairs if set(mine) & set(theirs)), None)

@@ -12,21 +12,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from scalestudy.training.backend import Gpu, backend_of
+from scalestudy.training.backend import Gpu
 from scalestudy.training.exceptions import InputError, is_out_of_memory
 
 
-def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.device, str]:
-    """This worker's device and the group's backend: nccl if every worker has a GPU of its own, else gloo.
+def choose_device(kind: str, devices: Sequence[str] | None) -> torch.device:
+    """This worker's device.
 
-    `kind` (auto, cpu, cuda) holds for all workers; `devices` names one a worker, by rank. Raises InputError.
+    `kind` (auto, cpu, cuda) holds for all workers. A GPU is the one of LOCAL_RANK where several are visible; a launcher
+    may also show each worker its own alone, which is then number 0. `devices` names one a worker, by rank. Raises
+    InputError.
     """
     if devices is None:
         if kind not in ("auto", "cpu", "cuda"):
             raise InputError(f"device: {kind!r} is not known", "choose auto, cpu or cuda")
         if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
-            return torch.device("cpu"), "gloo"
-        return cuda_device(int(os.environ.get("LOCAL_RANK", "0"))), "nccl"
+            return torch.device("cpu")
+        return cuda_device(int(os.environ.get("LOCAL_RANK", "0")) if torch.cuda.device_count() > 1 else 0)
 
     listed = ",".join(devices)
     if kind != "auto":
@@ -44,9 +46,8 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> tuple[torch.devic
         if device is None or device.type not in ("cpu", "cuda"):
             raise InputError(f"devices: {name!r} is not a device", "write cpu, cuda or cuda:1")
         chosen.append(torch.device("cpu") if device.type == "cpu" else torch.device("cuda", device.index or 0))
-    backend = backend_of([{str(device)} if device.type == "cuda" else set() for device in chosen])
     mine = chosen[rank]
-    return cuda_device(mine.index or 0) if mine.type == "cuda" else mine, backend
+    return cuda_device(mine.index or 0) if mine.type == "cuda" else mine
 
 
 def cuda_device(index: int) -> torch.device:

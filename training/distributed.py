@@ -64,11 +64,7 @@ def start_process_group(
     one collective. Raises ValueError for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks
     don't meet in that time.
     """
-    if not 0 < timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
-        raise InputError(
-            f"timeout_seconds: {timeout_seconds} is not a valid timeout",
-            f"choose a number above 0, at most {LONGEST_TIMEOUT_SECONDS:g}",
-        )
+    timeout = _timeout(timeout_seconds)
     if world_size == 1:
         return
     dist.init_process_group(
@@ -77,9 +73,38 @@ def start_process_group(
         store=store,
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=timeout_seconds),
+        timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
+
+
+def _timeout(seconds: float) -> datetime.timedelta:
+    """Raises InputError for one that no backend takes."""
+    if not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
+        remedy = f"choose a number above 0, at most {LONGEST_TIMEOUT_SECONDS:g}"
+        raise InputError(f"timeout_seconds: {seconds} is not a valid timeout", remedy)
+    return datetime.timedelta(seconds=seconds)
+
+
+def store_of_environment(rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
+    """The store by which ranks meet at MASTER_ADDR and MASTER_PORT: torchrun's, or else one that rank 0 serves.
+
+    Raises ValueError for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet.
+    """
+    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=_timeout(timeout_seconds)))
+    return store
+
+
+def gather_by_store(text: str, store: dist.Store, rank: int, world_size: int) -> list[str]:
+    """Every rank's text, by rank, on every rank, before there is a process group. For one exchange a start."""
+    key = f"scalestudy/gathered/{_attempt()}"
+    store.set(f"{key}/{rank}", text)
+    return [store.get(f"{key}/{each}").decode() for each in range(world_size)]
+
+
+def _attempt() -> str:
+    """How often torchrun has started the workers again: its store outlives a restart."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def store_at(address: str, port: int, rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
@@ -126,11 +151,10 @@ def is_first_to_say(text: str) -> bool:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives a restart of the workers
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=10))
-        return store.add(f"scalestudy/said/{attempt}/{text}", 1) == 1
+        return store.add(f"scalestudy/said/{_attempt()}/{text}", 1) == 1
     except (RuntimeError, KeyError, ValueError):
         return True
 

@@ -77,7 +77,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_short_of_memory() -> bool:
-    """Whether this process trains on a GPU that has little memory left, the allocator's spare blocks included."""
+    """Whether this process trains on a GPU that has little memory left for it, the allocator's spare blocks included.
+
+    Its allocator may be held to a share of the GPU.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
@@ -85,8 +88,9 @@ def _is_short_of_memory() -> bool:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:  # the GPU is lost
         return False
-    spare = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return bool(free + spare < _SHORT * total)
+    reserved = torch.cuda.memory_reserved()
+    to_come = min(free, torch.cuda.get_per_process_memory_fraction() * total - reserved)
+    return bool(to_come + reserved - torch.cuda.memory_allocated() < _SHORT * total)
 
 
 def is_device_lost(error: BaseException) -> bool:

@@ -196,7 +196,7 @@ def main() -> None:
         from scalestudy.training.device import choose_device
         from scalestudy.training.distributed import Worker
 
-        device, _ = choose_device(order["device"], None)
+        device = choose_device(order["device"], None)
         torch.set_num_threads(order["threads"])
         worker = Worker(rank=0, world_size=1, device=device, threads=order["threads"])
         try:

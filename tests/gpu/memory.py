@@ -7,11 +7,10 @@ import gc
 import io
 import json
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from scalestudy.training.__main__ import main as train_by_command
 from scalestudy.training.config import OptimizerConfig, TrainConfig
@@ -19,7 +18,7 @@ from scalestudy.training.device import start_memory_count
 from scalestudy.training.exceptions import is_out_of_memory
 from tests.gpu.models import TOO_MANY
 from tests.gpu.report import Report, Settings
-from tests.gpu.trainings import alone, can_compile, config_of, images, run, some_steps
+from tests.gpu.trainings import alone, can_compile, config_of, images, run, said, says, some_steps
 
 ROOM = 2**28  # bytes that the allocator may add where a trial is to run out of memory
 KEPT = 2**28  # bytes that libraries' workspaces may keep after their first use
@@ -30,12 +29,12 @@ def out_of_memory(settings: Settings, report: Report) -> None:
     """The allocator's error, and one in the middle of `train`, are known as out of memory; then a trial trains."""
     device = alone(settings).device
     error = _error_of(lambda: torch.empty(TOO_MANY, device=device))
-    report.equal("the allocator's error is one of memory", is_out_of_memory(error), True)
-    report.details["allocator"] = _first_line(error)
+    report.equal("the allocator's error is one of memory", error.is_of_memory, True)
+    report.details["allocator"] = error.text
 
     error = _error_of(lambda: run(settings, some_steps(settings, 4, model=GREEDY)))
-    report.equal("an error inside train() is one of memory", is_out_of_memory(error), True)
-    report.details["in train"] = _first_line(error)
+    report.equal("an error inside train() is one of memory", error.is_of_memory, True)
+    report.details["in train"] = error.text
 
     said = io.StringIO()
     arguments = ["--model", GREEDY, "--data", "digits", "--batch-size", "64", "--learning-rate", "0.1"]
@@ -48,9 +47,8 @@ def out_of_memory(settings: Settings, report: Report) -> None:
         start_memory_count(device)
         with _room(ROOM):
             error = _error_of(lambda: run(settings, _large(settings)))
-        report.equal("so is that of a batch too large for the device", is_out_of_memory(error), True)
-        report.details["batch"] = _first_line(error)
-        del error
+        report.equal("so is that of a batch too large for the device", error.is_of_memory, True)
+        report.details["batch"] = error.text
         start_memory_count(device)
         report.at_most("bytes that it leaves behind", torch.cuda.memory_allocated(device), KEPT + _bytes_of_images())
     else:
@@ -79,17 +77,20 @@ def _room(more_bytes: int) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def _error_of(action: Any) -> BaseException:
-    """What the action raised, without its frames, which would keep tensors alive."""
+class Raised(NamedTuple):
+    """What is known of an exception where it is caught. Its frames, which are gone later, keep the tensors alive."""
+
+    is_of_memory: bool
+    text: str  # type and first line
+
+
+def _error_of(action: Callable[[], object]) -> Raised:
+    """What the action raised."""
     try:
         action()
     except Exception as error:
-        return error.with_traceback(None)
+        return Raised(is_out_of_memory(error), f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     raise AssertionError("it raised nothing")
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def returned(settings: Settings, report: Report) -> None:
@@ -109,25 +110,23 @@ def returned(settings: Settings, report: Report) -> None:
     }
     if settings.device == "cuda" and can_compile(settings):
         kinds["compiled"] = some_steps(settings, 6, compile=True)
-    if settings.device == "cuda":
-        kinds["captured"] = some_steps(settings, 6, cuda_graph=True)
+    kinds["captured"] = some_steps(settings, 12, cuda_graph="auto")
     left: list[dict[str, int]] = []
     for _ in range(2):
         left.append({})
         for name, config in kinds.items():
-            model = _model_of(settings, config)
+            result = run(settings, config)
+            if config.cuda_graph:
+                report.equal(f"{name}: its details", said(result, says(settings)), says(settings))
+            model = weakref.ref(result.model)
+            del result
             start_memory_count(device)  # as the next trial does
             gc.collect()
             report.equal(f"{name}: its model is gone", model() is None, True)
             left[-1][name] = torch.cuda.memory_allocated(device) if settings.device == "cuda" else 0
     if settings.device == "cpu":
-        report.need_cuda("the allocator's count of bytes")
+        report.need_cuda("the allocator's count of bytes, and captured steps")
         return
     report.details["bytes left"] = left
     report.at_most("bytes more after the second round", max(left[1].values()) - max(left[0].values()), 0)
     report.at_most("bytes left after the second round", max(left[1].values()), KEPT)
-
-
-def _model_of(settings: Settings, config: TrainConfig) -> weakref.ref[nn.Module]:
-    """Train, and keep nothing but a weak reference."""
-    return weakref.ref(run(settings, config).model)

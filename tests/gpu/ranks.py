@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,45 +13,70 @@ import torch.distributed as dist
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker, on_ranks, stop_process_group
 from scalestudy.training.gradient_sync.base import StepPlan, SyncOptions
+from scalestudy.training.loop.step_graph import CAPTURED_IN_PART
 from scalestudy.training.loop.train import train
 from scalestudy.training.losses import make_loss, make_metric
 from scalestudy.training.models import seeded_model
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS, resolve
 from scalestudy.training.task import ExamplesTask, ShardLoss
 from tests.gpu.report import Report, Settings
-from tests.gpu.trainings import GREY_CLASSES, alone, be_deterministic, parameters_of, pixels, relative, some_steps
+from tests.gpu.trainings import (
+    GREY_CLASSES,
+    alone,
+    be_deterministic,
+    parameters_of,
+    pixels,
+    relative,
+    says,
+    some_steps,
+)
 
-STRATEGIES = ("ddp", "flat")
-STEPS = 10
+WAYS: dict[str, dict[str, Any]] = {
+    "ddp": {"gradient_sync": "ddp"},
+    "flat": {"gradient_sync": "flat"},
+    "flat, captured but for the sum": {"gradient_sync": "flat", "cuda_graph": "auto"},
+}
+STEPS = 16
 
 
 def gloo_on_one_device(settings: Settings, report: Report) -> None:
     """Two workers on `cuda:0`, gloo between them, make the parameters of one worker at the same global batch."""
     be_deterministic()
-    single = parameters_of(train(_config(settings, "ddp"), alone(settings)).model)
+    single = parameters_of(train(_config(settings), alone(settings)).model)
     found = on_ranks(2, _shared, settings, backend="gloo")
-    for strategy in STRATEGIES:
-        ranks = [each[strategy] for each in found]
-        report.at_most(
-            f"{strategy}: relative difference from one worker", relative(torch.from_numpy(ranks[0][0]), single), 1e-5
-        )
-        report.at_most(f"{strategy}: largest difference of the replicas", max(each[1] for each in ranks), 0.0)
+    for way, keys in WAYS.items():
+        ranks = [each[way] for each in found]
+        apart = relative(torch.from_numpy(ranks[0].parameters), single)
+        report.at_most(f"{way}: relative difference from one worker", apart, 1e-5)
+        report.at_most(f"{way}: largest difference of the replicas", max(each.apart for each in ranks), 0.0)
+        if "cuda_graph" in keys:
+            wanted = says(settings, CAPTURED_IN_PART)
+            report.equal(f"{way}: the ranks' details", [each.graph for each in ranks], [wanted] * 2)
     if settings.device == "cpu":
-        report.need_cuda("two processes on one GPU; here they share a CPU")
+        report.need_cuda("two processes on one GPU, and graphs around their sum; here they share a CPU")
 
 
-def _config(settings: Settings, strategy: str) -> TrainConfig:
-    return some_steps(settings, STEPS, gradient_sync=strategy)
+def _config(settings: Settings, **changes: Any) -> TrainConfig:
+    return some_steps(settings, STEPS, **changes)
 
 
-def _shared(worker: Worker, settings: Settings) -> dict[str, tuple[Any, float]]:
-    """One rank's part: by strategy, the parameters (an array), and the largest recorded difference of the replicas."""
+class Trained(NamedTuple):
+    """What a rank tells of a training."""
+
+    parameters: Any  # an array
+    apart: float  # the largest recorded difference of the replicas
+    graph: str  # what its details say; "": nothing
+
+
+def _shared(worker: Worker, settings: Settings) -> dict[str, Trained]:
+    """One rank's part, by way."""
     be_deterministic()
     mine = replace(worker, device=alone(settings).device)
     found = {}
-    for strategy in STRATEGIES:
-        result = train(_config(settings, strategy), mine)
-        found[strategy] = parameters_of(result.model).numpy(), result.records[-1].replica_max_diff
+    for way, keys in WAYS.items():
+        result = train(_config(settings, **keys), mine)
+        apart, graph = result.records[-1].replica_max_diff, result.details.get("cuda_graph", "")
+        found[way] = Trained(parameters_of(result.model).numpy(), apart, graph)
     return found
 
 
@@ -92,7 +117,7 @@ def _gradient(settings: Settings, worker: Worker, strategy: str | None) -> torch
     side = pixels(settings)
     batch = torch.rand(32, 1, side, side, generator=generator), torch.randint(10, (32,), generator=generator)
     task = ExamplesTask(make_loss("cross_entropy", 10), make_metric("accuracy"))
-    shard_loss = ShardLoss(seeded_model(_config(settings, "ddp"), GREY_CLASSES), task).to(worker.device)
+    shard_loss = ShardLoss(seeded_model(_config(settings), GREY_CLASSES), task).to(worker.device)
     plan = StepPlan(shard=32, batch=32)
     module: Any = shard_loss
     factor, sync = 1 / 32, None

@@ -27,20 +27,19 @@ def run_parts(
     settings: Settings,
     folder: Path,
     *,
-    total_seconds: float,
+    deadline: float,
     say: Callable[[PartResult], None] = lambda result: None,
 ) -> list[PartResult]:
     """Run all parts in order; each result is in its file before the next part begins.
 
-    A part has its own limit, and no more than is left of `total_seconds`. `say` is called after each part.
+    A part has its own limit, and no more than is left before `deadline`, which is a `time.monotonic()`. `say` is called
+    after each part.
     """
     results: list[PartResult] = []
-    deadline = time.monotonic() + total_seconds
     for name, part in parts.items():
         left = deadline - time.monotonic()
         if left <= 0:
-            message = f"the suite's {total_seconds:g} s were over"
-            result = _without_result(name, part, settings, "not run", 0.0, message)
+            result = _without_result(name, part, settings, "not run", 0.0, "the suite's time was over")
         else:
             result = run_part(name, part, settings, folder, limit_seconds=min(part.limit_seconds, left))
         result.write(folder)

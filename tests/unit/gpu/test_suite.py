@@ -7,18 +7,25 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop import step_graph
+from scalestudy.training.loop.step_graph import CAPTURED
+from tests.gpu import steps
 from tests.gpu.__main__ import check_installed, chosen_parts, device_of, main
 from tests.gpu.part import run
 from tests.gpu.parts import PARTS, Part
 from tests.gpu.report import PartResult, Report, Settings, figures_table, page
 from tests.gpu.runner import run_parts
 from tests.support.project_files import REPOSITORY
+from tests.support.training.recorded_graphs import graphs_on_the_cpu, recorded
 
 CPU = Settings(device="cpu", small=True)
 WITHOUT_RAY = """
@@ -44,7 +51,8 @@ def fake(name: str, limit_seconds: float = 60.0) -> Part:
 def run_fakes(folder: Path, *parts: Part, total_seconds: float = 100.0) -> dict[str, PartResult]:
     """Results by part, as the files have them."""
     settings = Settings(device="cpu", small=True, data_root=str(folder))
-    run_parts({part.title: part for part in parts}, settings, folder, total_seconds=total_seconds)
+    deadline = time.monotonic() + total_seconds
+    run_parts({part.title: part for part in parts}, settings, folder, deadline=deadline)
     return {part.title: PartResult.read(folder / f"{part.title}.json") for part in parts}
 
 
@@ -72,6 +80,19 @@ def test_a_part_over_its_time_ends_with_its_children_and_the_next_one_runs(tmp_p
 def test_no_part_begins_after_the_suites_time(tmp_path: Path) -> None:
     found = run_fakes(tmp_path, fake("passes"), fake("lacks"), total_seconds=0.0)
     assert {each.status for each in found.values()} == {"not run"}
+
+
+def test_the_look_at_the_machine_is_part_of_the_suites_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def slow_probe() -> dict[str, str | None]:
+        clock[0] += 120.0
+        return {"gpu": None, "cpu": "X", "torch": "2.11.0", "why_no_gpu": "none"}
+
+    monkeypatch.setattr("tests.gpu.__main__.probe", slow_probe)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    assert main(["--part", "tf32", "--out", str(tmp_path), "--total-seconds", "119"]) == 1
+    assert PartResult.read(tmp_path / "tf32.json").status == "not run"
 
 
 def test_a_result_of_an_earlier_run_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
@@ -130,7 +151,7 @@ def test_the_command_writes_json_log_and_page(tmp_path: Path) -> None:
     assert f"| torch | {torch.__version__} |" in written
 
 
-@pytest.mark.parametrize("name", ["resume", "out_of_memory", "tf32"])
+@pytest.mark.parametrize("name", ["resume", "out_of_memory", "failed_capture"])
 def test_a_quick_part_passes_on_the_cpu(name: str) -> None:
     threads = torch.get_num_threads()
     try:
@@ -140,6 +161,31 @@ def test_a_quick_part_passes_on_the_cpu(name: str) -> None:
         torch.set_num_threads(threads)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     assert result.status == "passed", result.first_problem
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_graph_that_repeats_its_dropout_is_found(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With recorded graphs in place of CUDA's."""
+
+    def recorded_once(function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        drawn = torch.get_rng_state()
+        replay, result = recorded(function)
+
+        def again() -> None:
+            if forgets:
+                torch.set_rng_state(drawn)
+            replay()
+
+        return again, result
+
+    report = Report(CPU)
+    monkeypatch.setattr(steps, "says", lambda settings: CAPTURED)
+    with graphs_on_the_cpu(), monkeypatch.context() as patch:
+        patch.setattr(step_graph, "capture", recorded_once)
+        steps._dropout(CPU, report)
+    assert report.status == ("failed" if forgets else "passed")
+    failed = [check.what for check in report.checks if not check.passed]
+    assert failed == (["MLP with dropout: different losses of 20 steps with one image"] if forgets else [])
 
 
 def test_every_part_is_there_and_the_page_of_the_docs_names_it() -> None:

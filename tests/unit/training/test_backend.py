@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalestudy.training import backend as module
-from scalestudy.training.backend import Gpu, backend_of, machine
+from scalestudy.training.backend import Gpu, backend_of, machine, shared_gpu
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,11 @@ from scalestudy.training.backend import Gpu, backend_of, machine
 )
 def test_every_worker_needs_a_gpu_of_its_own_for_nccl(gpus: list[set[str]], backend: str) -> None:
     assert backend_of(gpus) == backend
+
+
+def test_the_first_two_workers_on_one_gpu_are_named() -> None:
+    assert shared_gpu([{"a", "slot 1"}, {"b"}, set(), {"c", "slot 1"}, {"b"}]) == (0, 3)
+    assert shared_gpu([set(), {"a"}, set()]) is None, "those on CPUs share none"
 
 
 def test_a_machine_is_its_kernel_s_boot_and_not_its_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

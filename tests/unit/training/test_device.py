@@ -205,11 +205,24 @@ def test_more_workers_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) 
         cuda_device(2)
 
 
-def test_devices_that_two_ranks_share_get_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("visible", "index"), [(1, 0), (2, 1), (8, 1)])
+def test_the_local_rank_is_taken_where_several_devices_are_visible(
+    visible: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that shows each worker its own alone still counts them."""
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device("cuda", None) == torch.device("cuda", index)
+
+
+def test_a_device_that_is_named_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalestudy.training.device.cuda_device", lambda index: torch.device("cuda", index))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for devices, backend in [("cuda:0", "cuda:1"), "nccl"], [("cuda", "cuda:0"), "gloo"], [("cuda:1", "cpu"), "gloo"]:
-        assert choose_device("auto", devices) == (torch.device(devices[0] if ":" in devices[0] else "cuda:0"), backend)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank, device in enumerate(("cuda:0", "cuda:1", "cpu")):
+        monkeypatch.setenv("RANK", str(rank))
+        assert choose_device("auto", ("cuda", "cuda:1", "cpu")) == torch.device(device)
 
 
 @pytest.mark.parametrize("reason", ["Torch not compiled with CUDA enabled", "CUDA error: all devices are busy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from scalestudy.training.distributed import (
     Worker,
     broadcast_from_first,
     check_process_group,
+    gather_by_store,
     gather_rows,
     gather_texts,
     largest_difference_from_first,
@@ -98,6 +100,16 @@ def gather_all(worker: Worker, texts: list[str]) -> list[str]:
 @pytest.mark.parametrize("texts", [["alone"], ["", "eins …"], ["", "", "", ""], ["a", "", "ü" * 3000, "{}"]])
 def test_texts_of_any_length_are_gathered(ranks: GlooPool, texts: list[str]) -> None:
     assert ranks.run(len(texts), gather_all, texts) == [texts] * len(texts)
+
+
+def test_texts_are_gathered_before_there_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that torchrun has started again do not read what the ones before them told."""
+    store = dist.HashStore()
+    for attempt, texts in ("0", ["", "eins …"]), ("1", ["a", "b"]):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        with ThreadPoolExecutor(2) as pool:
+            told = [pool.submit(gather_by_store, text, store, rank, 2) for rank, text in enumerate(texts)]
+        assert [each.result() for each in told] == [texts, texts]
 
 
 def test_a_nan_is_a_difference(ranks: GlooPool) -> None:

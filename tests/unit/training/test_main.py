@@ -9,13 +9,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from scalestudy.training import __main__ as entry
 from scalestudy.training.__main__ import main
+from scalestudy.training.backend import Gpu, machine
 from scalestudy.training.device import has_precision
 from scalestudy.training.state import load_state
 
@@ -207,13 +210,89 @@ def test_arguments_that_do_not_parse_exit_2(arguments: list[str], capsys: pytest
 def test_a_rank_that_lacks_a_device_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert main([*ARGUMENTS, "--device", "cuda"]) == 2
-    assert "error on rank 1: device: no CUDA device 1 among 1; start fewer workers" in capsys.readouterr().err
+    assert "error on rank 2: device: no CUDA device 2 among 2; start fewer workers" in capsys.readouterr().err
+
+
+class GroupStartsError(Exception):
+    """In place of a process group: there is no GPU."""
+
+
+def started(rank: int, gpus: list[str | None], arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The backend of the group that this rank starts, or the exit status in its place.
+
+    gpus: by rank, the GPU's uuid; None for a CPU. A rank sees one device, its own.
+    """
+    from scalestudy.training import distributed
+
+    store = dist.HashStore()
+    for other, uuid in enumerate(gpus):
+        names = [] if uuid is None else sorted(Gpu(uuid=uuid, pci=f"of {uuid}").names(machine()))
+        if other != rank:
+            store.set(f"scalestudy/gathered/0/{other}", json.dumps(names))
+    facts = SimpleNamespace(uuid=gpus[rank], pci_domain_id=0, pci_bus_id=7, pci_device_id=0)
+    seen: list[str] = []
+
+    def start_process_group(*_: object, backend: str, **__: object) -> None:
+        seen.append(backend)
+        raise GroupStartsError
+
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", len(gpus))):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus[rank] is not None)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: {"cuda:0": facts}[str(device)])
+    monkeypatch.setattr(distributed, "store_of_environment", lambda *_: store)
+    monkeypatch.setattr(distributed, "start_process_group", start_process_group)
+    try:
+        return f"exit {main([*ARGUMENTS, '--device', 'auto', *arguments])}"
+    except GroupStartsError:
+        return seen[0]
+
+
+SHARED = ["--devices", "cuda:0,cuda:0"]
+NOT_OWN = "python -m scalestudy.training: gloo sums the gradients, since not every worker has a GPU of its own\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "gpus", "arguments", "backend", "said"),
+    [
+        (0, ["A", "B"], [], "nccl", ""),
+        (1, ["A", "B"], [], "nccl", ""),
+        (0, ["A", "A"], SHARED, "gloo", NOT_OWN),
+        (1, ["A", "A"], SHARED, "gloo", ""),  # rank 0 says it
+        (0, ["A", "B"], SHARED, "nccl", ""),  # of two machines
+        (0, [None, "A"], [], "gloo", NOT_OWN),
+        (0, [None, None], [], "gloo", ""),
+    ],
+)
+def test_workers_with_a_gpu_each_get_nccl_and_others_gloo(
+    rank: int,
+    gpus: list[str | None],
+    arguments: list[str],
+    backend: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where a launcher shows each worker its own GPU alone."""
+    assert started(rank, gpus, arguments, monkeypatch) == backend
+    assert capsys.readouterr().err == said
+
+
+def test_workers_that_share_a_gpu_unasked_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert started(1, ["A", "B", "A", "B"], [], monkeypatch) == "exit 2"
+    told = "ranks 0 and 2 have the same GPU; start fewer workers, or name each one's device by --devices"
+    assert capsys.readouterr().err.startswith(f"python -m scalestudy.training: error on rank 1: device: {told}")
 
 
 def test_a_model_that_cannot_be_saved_does_not_lose_the_result(

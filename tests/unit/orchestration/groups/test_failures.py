@@ -116,6 +116,7 @@ def test_a_library_s_error_is_of_a_lost_gpu_if_cuda_says_so(text, context, kind,
             raise RuntimeError(context)
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 10))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 1.0)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     assert (classify(RuntimeError(text)), asked) == ("exception", []), "no CUDA in this process"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

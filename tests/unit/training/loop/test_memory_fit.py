@@ -185,13 +185,17 @@ def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
 
 
-@pytest.mark.parametrize(("free", "spare", "expected"), [(1, 0, True), (1, 9, False), (10, 0, False)])
+@pytest.mark.parametrize(
+    ("free", "spare", "may_have", "expected"),
+    [(1, 0, 100, True), (1, 9, 100, False), (10, 0, 100, False), (40, 0, 51, True), (40, 9, 51, False)],
+)
 def test_without_an_engine_it_depends_on_the_memory_left(
-    free: int, spare: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+    free: int, spare: int, may_have: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100 GiB."""
+    """Of 100 GiB, of which the allocator has 50 and may have so many."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, 100 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: may_have / 100)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: (50 - spare) * GIB)
     error = RuntimeError("GET was unable to find an engine to execute this computation")

@@ -13,7 +13,6 @@ watchdog sees: a lost peer ends them. `cuda_graph: true` takes them into one gra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,32 +50,13 @@ def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]
 
     The result's tensors are overwritten by each repetition. Raises RuntimeError if the function waits for the device.
     """
-    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-    try:
-        with (
-            torch.cuda.stream(torch.cuda.current_stream()),  # a capture that fails would leave its own stream behind
-            torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),  # other threads may copy meanwhile
-        ):
-            result = function()
-    except BaseException:
-        _release(graph, pool)
-        raise
+    graph = torch.cuda.CUDAGraph()
+    with (
+        torch.cuda.stream(torch.cuda.current_stream()),  # a capture that fails would leave its own stream behind
+        torch.cuda.graph(graph, capture_error_mode="thread_local"),  # other threads may copy batches meanwhile
+    ):
+        result = function()
     return graph.replay, result
-
-
-def _release(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-    """Give back the memory of a capture that failed, which PyTorch keeps for ever.
-
-    Where it does not end the capture for its allocator (pytorch/pytorch#180395), emptying the cache may even raise.
-    """
-    try:
-        graph.pool()
-        return  # recorded, and not made ready: the graph releases its memory itself
-    except RuntimeError:
-        device = torch.cuda.current_device()
-    for leave in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-        with suppress(RuntimeError):  # PyTorch has done so, or had not begun
-            leave(device, pool)
 
 
 class StepSums(NamedTuple):

@@ -28,7 +28,7 @@ PARTS = {
     "gloo": _part("ranks:gloo_on_one_device", "two workers on one device train like one", 120),
     "nccl": _part("ranks:nccl_alone", "every gradient strategy on NCCL, one worker", 60),
     "graphs": _part("steps:graphs_against_eager", "CUDA graphs make the same parameters as eager steps", 60),
-    "failed_capture": _part("steps:failed_capture", "a capture that fails leaves nothing behind", 45),
+    "failed_capture": _part("steps:failed_capture", "a step that can't be captured is made eagerly", 30),
     "steady": _part("steps:steady", "a steady step never waits for the device", 60),
     "timing": _part("steps:timing", "the seconds of our records are those of CUDA's events", 45),
     "compile": _part("steps:compiled", "a compiled model trains alike, and compilations are not timed", 100),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
-from scalestudy.training.device import has_precision, start_memory_count
+from scalestudy.training.device import has_precision
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.pace import MOST_BETWEEN
 from scalestudy.training.loop.trial import Trial
@@ -138,39 +136,19 @@ def _is_refused(settings: Settings) -> bool:
 
 
 def failed_capture(settings: Settings, report: Report) -> None:
-    """A forward that reads a tensor can't be captured. Its trial is eager and says why; then others are captured.
-
-    The second such trial leaves as many bytes behind as the first.
-    """
+    """A forward that reads a tensor can't be captured: the trial is eager, says why, and asks for new processes."""
     be_deterministic()
-    device, reason = alone(settings).device, says(settings, "the step can't be captured: ")
-    deciding = some_steps(settings, STEPS, model="tests.gpu.models:Deciding", cuda_graph="auto")
-    eager = parameters_of(run(settings, replace(deciding, cuda_graph=False)).model)
-    left: list[list[int]] = []
-    for trial in ("first", "second"):
-        result = run(settings, deciding)
-        report.equal(f"{trial} trial: its details", said(result, reason), reason)
-        report.details[f"{trial} trial"] = dict(result.details)
-        apart = relative(parameters_of(result.model), eager)
-        report.at_most(f"{trial} trial: relative difference from eager steps", apart, 1e-6)
-        model = weakref.ref(result.model)
-        del result
-        gc.collect()
-        report.equal(f"{trial} trial: its model is gone", model() is None, True)
-        if settings.device == "cuda":
-            start_memory_count(device)  # as the next trial does
-            left.append([torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)])
+    reason = says(settings, "the step can't be captured: ")
+    config = some_steps(settings, STEPS, model="tests.gpu.models:Deciding")
+    result = run(settings, replace(config, cuda_graph="auto"))
+    report.details["cuda_graph"] = dict(result.details)
+    report.equal("its details", said(result, reason), reason)
+    apart = relative(parameters_of(result.model), parameters_of(run(settings, config).model))
+    report.at_most("relative difference from eager steps", apart, 1e-6)
     if settings.device == "cuda":
-        report.details["bytes left, allocated and reserved"] = left
-        for name, first, second in zip(("allocated", "reserved"), *left, strict=True):
-            report.at_most(f"bytes {name} more after the second trial", second - first, 0)
+        report.equal("it is the last of its process", result.spent, True)
     else:
         report.need_cuda("a capture that fails")
-    config = some_steps(settings, STEPS)
-    captured = run(settings, replace(config, cuda_graph="auto"))
-    report.equal("the next trial: its details", said(captured, says(settings)), says(settings))
-    apart = relative(parameters_of(captured.model), parameters_of(run(settings, config).model))
-    report.at_most("the next trial: relative difference from eager steps", apart, 1e-6)
 
 
 # --- no step waits ------------------------------------------------------------------------------------------------

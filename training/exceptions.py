@@ -13,10 +13,12 @@ _NO_MEMORY = (
     "Triton Error [CUDA]: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",  # cuDNN's since 9
-    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL's
     "Cuda failure 'out of memory'",  # NCCL's before 2.19
+)
+_NO_ALLOCATION = (  # cuDNN's since 9, for want of memory or of a context that works
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
 )
 _NO_ENGINE = "unable to find an engine"  # cuDNN's, for want of memory or of a kernel
 _SHORT = 0.05  # share of a device's memory; less than this left is short
@@ -73,7 +75,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     without_engine = _NO_ENGINE in text and _is_short_of_memory()
-    return without_engine or text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
+    without_allocation = any(part in text for part in _NO_ALLOCATION) and not _error_of_context()
+    named = text == _NO_PRIMITIVE or any(part in text for part in _NO_MEMORY)
+    return named or without_engine or without_allocation
 
 
 def _is_short_of_memory() -> bool:

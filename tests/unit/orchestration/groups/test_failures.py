@@ -103,7 +103,7 @@ def test_classify(error, kind):
         "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
         "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
         "GET was unable to find an engine to execute this computation",
     ],
 )
@@ -123,6 +123,20 @@ def test_a_library_s_error_is_of_a_lost_gpu_if_cuda_says_so(text, context, kind,
     assert (classify(RuntimeError(text)), asked) == (kind, [text])
     classify(RuntimeError("shapes do not fit"))
     assert asked == [text], "nothing else makes it wait for the GPU"
+
+
+@pytest.mark.parametrize("what", ["DEVICE", "HOST"])
+def test_an_allocation_of_cudnn_fails_for_want_of_memory_or_of_a_gpu(what, monkeypatch):
+    contexts = iter(["CUDA error: an illegal memory access was encountered"] * 2 + [None] * 2)
+
+    def synchronize():
+        if context := next(contexts):
+            raise RuntimeError(context)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    error = RuntimeError(f"cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_{what}_ALLOCATION_FAILED")
+    assert [classify(error), classify(error)] == ["device_lost", "out_of_memory"]
 
 
 def test_describe():

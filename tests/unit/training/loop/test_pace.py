@@ -7,8 +7,9 @@ import itertools
 from scalestudy.training.loop.pace import MOST_BETWEEN, Pace
 
 
-def looks(seconds: list[float], apart: float = 0.5) -> list[int]:
-    """The moments, from 1, at which ranks look that are told to look every half second; how long each moment takes."""
+def looks(seconds: list[float], apart: float = 0.5, takes: float = 0.0) -> list[int]:
+    """The moments, from 1, at which ranks look that are told to look every half second. `seconds`: of each moment;
+    `takes`: of a look."""
     now = 0.0
     pace = Pace(apart, lambda: now)
     found = []
@@ -16,13 +17,23 @@ def looks(seconds: list[float], apart: float = 0.5) -> list[int]:
         now += took
         if pace.is_due():
             found.append(moment)
-            pace.looked(pace.measured())
+            between = pace.measured()
+            now += takes
+            pace.looked(between)
     return found
 
 
 def test_the_distance_doubles_until_looks_are_as_far_apart_as_asked() -> None:
     """Moments of 1/32 s: 16 of them are half a second."""
     assert looks([0.03125] * 64) == [1, 3, 7, 15, 31, 47, 63]
+
+
+def test_looks_that_take_long_take_a_hundredth_of_the_time() -> None:
+    """Moments of 1/32 s: looks of 1/64 s are 50 of them apart, and not 16."""
+    found = looks([0.03125] * 1_000, takes=0.015625)
+    assert {after - before for before, after in itertools.pairwise(found[10:])} <= {49, 50}
+    quick = looks([0.03125] * 1_000, takes=0.004)
+    assert {after - before for before, after in itertools.pairwise(quick[10:])} <= {15, 16}
 
 
 def test_slow_moments_are_all_looked_at() -> None:

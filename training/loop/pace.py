@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 MOST_BETWEEN = 64  # moments from one look to the next
+SMOOTHING = 0.2  # weight of the last look in the mean time of one
 COSTS_AT_MOST = 0.01  # of the time: looks that take long, most of it a wait for the slowest rank, are rarer
 
 
@@ -14,14 +15,14 @@ class Pace:
 
     Rank 0 measures how long the last ones took and says, in a look, after how many moments the next one is due. That
     distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one look. It is
-    longer than asked where the last look took more than `COSTS_AT_MOST` of the time.
+    longer than asked where looks take more than `COSTS_AT_MOST` of the time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`seconds`: about how long from one look to the next; `clock`: in seconds."""
         self._seconds, self._clock = seconds, clock
         self._looked_at = clock()
-        self._took = 0.0  # seconds, the last look
+        self._took = 0.0  # seconds, a look: a running mean
         self._moments = 0  # since the last look
         self._between = 1
 
@@ -41,4 +42,4 @@ class Pace:
     def looked(self, between: int) -> None:
         """On every rank, at the end of a look. `between`: what rank 0 has measured."""
         self._moments, self._between = 0, between
-        self._took = self._clock() - self._looked_at
+        self._took += SMOOTHING * (self._clock() - self._looked_at - self._took)

@@ -166,6 +166,7 @@ class RankMeasurements:
     resident_bytes: float = math.nan
     gpu_share: float = math.nan  # of its GPU's time; NaN: no GPU, or no NVML
     tokens: float = math.nan  # of this rank's training examples; NaN: the task does not count them
+    enough_timed: float = 1.0  # whether enough steps were timed for a rate (else it is None)
 
     def to_row(self) -> tuple[float, ...]:
         """The numbers in the order of the fields."""
@@ -242,7 +243,6 @@ class EpochFacts:
 
     epoch: int  # number of the evaluation, from 1
     steps: int
-    enough_timed: bool  # whether enough steps were left after the warm-up for a rate (else it is None)
     metric: str  # short name of the target metric
     test_loss: float  # NaN: not evaluated
     tested: Mapping[str, float]  # the task's metrics by name; empty: not evaluated
@@ -268,7 +268,7 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         eval_seconds=_largest(ranks, "eval_seconds"),
         samples=int(samples),
         samples_per_second=_total(ranks, "timed_samples") / timed_seconds
-        if facts.enough_timed and timed_seconds
+        if all(rank.enough_timed for rank in ranks) and timed_seconds
         else None,
         phases={name: getattr(slowest, f"{name}_seconds") for name in PHASES},
         peak_memory_bytes=int(_largest(ranks, "peak_memory_bytes")),

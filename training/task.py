@@ -152,6 +152,7 @@ class ShardLoss(nn.Module):
         self.channels_last = channels_last
         self.runs_empty = runs_empty
         self.fills_unused = fills_unused
+        self.is_compiled = False  # whether the model is: each number of examples then has code of its own
         self.weight: nn.Parameter | None = None  # gradient (2,): the loss's weight; whether some weight is not finite
         trained = self.trained_parameters()
         if not getattr(task, "counts_examples", False) and trained:
@@ -179,6 +180,8 @@ class ShardLoss(nn.Module):
         """The task's outputs, computed in the precision and memory order, returned in at least float32."""
         if self.channels_last:
             batch = mapped(_channels_last, batch)
+        if self.is_compiled:
+            _let_sizes_be_static(batch)
         with self.precision():
             outputs = self.task.forward(self.model, batch)
         if not any(tensor.dtype in HALF for _, tensor in tensors(outputs)):
@@ -223,6 +226,18 @@ def wrong_weight(gradient: torch.Tensor) -> InputError | None:
     if weight <= 0:
         return InputError(f"task: the weights of a batch sum to {'0' if weight == 0 else 'less than 0'}", remedy)
     return None
+
+
+def _let_sizes_be_static(batch: Tree) -> None:
+    """Let a compiled model run this batch in code for its number of examples; lengths and such may vary within it.
+
+    After the first batch of another size PyTorch would compile for any size, and whole batches would run in that code,
+    which is slower. It still does where a task hands the model tensors that it made of the batch's.
+    """
+    import torch._dynamo
+
+    for _, tensor in tensors(batch):
+        torch._dynamo.mark_static(tensor, 0)
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:

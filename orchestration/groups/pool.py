@@ -517,7 +517,7 @@ class GroupPool:
             self.waiting.remove(request.trial_id)
 
     def _stop_training(self, request: TrialRequest) -> None:
-        """Tells the ranks that have the trial in their hands, if any, to leave it within a step."""
+        """Tells the ranks that have the trial in their hands, if any, to leave it soon."""
         group = self.groups.get(request.group_id or "")
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True

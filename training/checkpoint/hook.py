@@ -26,7 +26,7 @@ from scalestudy.training.checkpoint.files import (
 )
 from scalestudy.training.checkpoint.trial_state import choices_of, own_state, restore, shared_state
 from scalestudy.training.config import TrainConfig, identity
-from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts
+from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts, synchronise_device
 from scalestudy.training.exceptions import InputError, StoreError
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.pace import Pace
@@ -213,7 +213,7 @@ class Preemption:
     """Rank 0 decides whether all ranks leave now, and broadcasts two numbers to the others.
 
     NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
-    and buffers in a state that fits no checkpoint. They meet about twice a second. One rank alone looks each time and
+    and buffers in a state that fits no checkpoint. They meet once or twice a second. One rank alone looks each time and
     broadcasts nothing.
     """
 
@@ -227,6 +227,7 @@ class Preemption:
             return trial.should_preempt()
         if not self._pace.is_due():
             return False
+        synchronise_device(trial.worker.device)  # so that the pace is that of the device
         decision = [int(trial.should_preempt()), self._pace.measured()] if trial.worker.rank == 0 else [0, 0]
         shared = torch.tensor(decision, dtype=torch.int64, device=trial.worker.device)
         broadcast_from_first([shared], trial.worker)

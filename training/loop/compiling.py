@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
-import torch
 from torch import nn
 
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.trees import tensors
+
+MOST_FORMS = 32  # of a batch, in each of which a model is compiled; PyTorch's 8 are soon taken by numbers of examples
 
 
 def compile_model(model: nn.Module, mode: str | None) -> None:
@@ -21,25 +20,12 @@ def compile_model(model: nn.Module, mode: str | None) -> None:
     PyTorch does not trace the frames of its own modules. `Module.compile` therefore compiled nothing of a model without
     a forward of its own, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:
     `torch.compile(model)`, which begins there too, but wraps the model and changes its parameters' names.
-
-    Each number of examples has code of its own. After the first batch of another size, PyTorch would compile for any
-    size, and whole batches would run in that code, which is slower. Other dimensions, such as lengths, may vary.
     """
     import torch._dynamo.config
 
     is_pytorchs = type(model).forward.__module__.startswith("torch.")
     with torch._dynamo.config.patch(wrap_top_frame=True) if is_pytorchs else nullcontext():
         model.compile(mode=mode)
-    compiled = model._compiled_call_impl
-    assert compiled is not None
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for _, tensor in tensors((args, kwargs)):
-            if tensor.dim():
-                torch._dynamo.mark_static(tensor, 0)
-        return compiled(*args, **kwargs)
-
-    model._compiled_call_impl = call
 
 
 def keep_gradients(parameters: Sequence[nn.Parameter]) -> None:
@@ -54,14 +40,19 @@ def keep_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 @contextmanager
 def compiled_forgotten(config: TrainConfig) -> Iterator[None]:
-    """Wrap a training. At its end the process forgets what it has compiled, if the training compiles its model.
+    """Wrap a training that compiles its model: at its end the process forgets what it has compiled.
 
     PyTorch keeps compiled graphs, with their constants and guards, beyond the model's life. They would count towards
     the next trial's memory, and towards a limit beyond which nothing is compiled. Without `compile` nothing is
     forgotten: functions that a user's module compiles by itself then last from trial to trial.
     """
-    try:
+    if not config.compile:
         yield
+        return
+    import torch._dynamo.config
+
+    try:
+        with torch._dynamo.config.patch(recompile_limit=MOST_FORMS):
+            yield
     finally:
-        if config.compile:
-            torch.compiler.reset()
+        torch.compiler.reset()

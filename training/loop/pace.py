@@ -8,6 +8,7 @@ from collections.abc import Callable
 MOST_BETWEEN = 64  # moments from one look to the next
 SMOOTHING = 0.2  # weight of the last look in the mean time of one
 COSTS_AT_MOST = 0.01  # of the time: looks that take long, most of it a wait for the slowest rank, are rarer
+LONGEST_SECONDS = 1.0  # to which looks that take long stretch the distance
 
 
 class Pace:
@@ -15,7 +16,7 @@ class Pace:
 
     Rank 0 measures how long the last ones took and says, in a look, after how many moments the next one is due. That
     distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one look. It is
-    longer than asked where looks take more than `COSTS_AT_MOST` of the time.
+    longer than asked, up to a second, where looks take more than `COSTS_AT_MOST` of the time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +36,7 @@ class Pace:
         """On rank 0, at the begin of a look: moments to the next."""
         now = self._clock()
         passed, self._looked_at = now - self._looked_at, now
-        seconds = max(self._seconds, self._took / COSTS_AT_MOST)
+        seconds = max(self._seconds, min(self._took / COSTS_AT_MOST, LONGEST_SECONDS))
         in_time = seconds * max(self._moments, 1) / max(passed, 1e-9)
         return max(1, int(min(in_time, 2 * self._between, MOST_BETWEEN)))
 

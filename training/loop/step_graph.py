@@ -23,9 +23,9 @@ from torch import nn
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker, wait_within
 from scalestudy.training.exceptions import InputError, is_device_lost, is_out_of_memory
-from scalestudy.training.gradient_sync.base import GradientSync
+from scalestudy.training.gradient_sync.base import GradientSync, StepPlan
 from scalestudy.training.task import Number, ShardLoss
-from scalestudy.training.trees import Tree, count, form, mapped, tensors
+from scalestudy.training.trees import Tree, form, mapped, tensors
 
 EAGER_STEPS = 3  # made first: libraries choose their kernels, and the optimizer makes its state
 SAMPLED_STEPS = 4  # of an epoch, made eagerly for its phases; as many others for its noise scale
@@ -110,11 +110,11 @@ class StepGraph:
         optimizer: torch.optim.Optimizer,
         shard_loss: ShardLoss,
         sync: GradientSync,
-        shard: int,
+        whole: StepPlan,
     ) -> None:
-        """`shard`: this worker's examples of a whole batch."""
+        """`whole`: of a step with a whole batch."""
         self._config, self._worker, self._optimizer, self._shard_loss = config, worker, optimizer, shard_loss
-        self._sync, self._shard = sync, shard
+        self._sync, self._whole = sync, whole
         self._eager_steps = 0
         self._draw: Tree = ()  # what the graph reads
         self._rates: list[torch.Tensor] = []
@@ -135,22 +135,25 @@ class StepGraph:
         """Whether collectives lie between two graphs."""
         return self._worker.world_size > 1 and self._config.cuda_graph == "auto"
 
-    def fits(self, draw: Tree) -> bool:
-        """Whether the graph makes the step with this draw, in which nothing is measured."""
-        if self.failure or not self._shard or count(draw) != self._shard:
+    def fits(self, plan: StepPlan, draw: Tree) -> bool:
+        """Whether the graph makes the step of this plan and draw, in which nothing is measured."""
+        if self.failure or not self._is_whole(plan):
             return False
         if self._eager_steps < EAGER_STEPS:
             self._eager_steps += 1
             return False
         return not self.is_captured or form(draw) == form(self._draw)
 
-    def leaves_timing(self, draw: Tree, measured: bool) -> bool:
-        """Whether the step with this draw is made eagerly, or captured, in place of a replay, and so not timed.
+    def leaves_timing(self, plan: StepPlan, measured: bool) -> bool:
+        """Whether the step of this plan is made eagerly, or captured, in place of a replay, and so not timed.
 
         `measured`: whether something in it is.
         """
-        is_whole = count(draw) == self._shard
-        return not self.failure and is_whole and (measured or not self.is_captured)
+        return not self.failure and self._is_whole(plan) and (measured or not self.is_captured)
+
+    def _is_whole(self, plan: StepPlan) -> bool:
+        """Whether this worker has examples, and as many as of a whole batch, as the graph divides by the batch."""
+        return plan.shard > 0 and (plan.shard, plan.batch) == (self._whole.shard, self._whole.batch)
 
     def step(self, draw: Tree, rates: Sequence[float], parts: StepParts) -> StepSums | None:
         """Make the step with this draw. `rates`: by parameter group.
@@ -259,9 +262,9 @@ def step_graph(
     optimizer: torch.optim.Optimizer,
     shard_loss: ShardLoss,
     sync: GradientSync,
-    shard: int,
+    whole: StepPlan,
 ) -> tuple[StepGraph | None, dict[str, str]]:
-    """A trial's graph, and what its details say if it has none. `shard`: this worker's examples of a whole batch.
+    """A trial's graph, and what its details say if it has none. `whole`: of a step with a whole batch.
 
     Raises ValueError if the config insists on a graph and there can't be one.
     """
@@ -269,7 +272,7 @@ def step_graph(
         return None, {}
     reason = why_eager(config, worker, optimizer, sync)
     if reason is None:
-        return StepGraph(config, worker, optimizer, shard_loss, sync, shard), {}
+        return StepGraph(config, worker, optimizer, shard_loss, sync, whole), {}
     if config.cuda_graph is True:
         raise InputError(f"train.cuda_graph: {reason}", REMEDY)
     return None, {"cuda_graph": reason}

@@ -58,7 +58,7 @@ class TrainResult:
     train_seconds: float  # in steps, also those of a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
-    spent: bool = False  # this process should train no further trial: a capture that failed keeps its memory
+    spent: bool = False  # the ranks' processes should train no further trial: a capture that failed keeps its memory
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ def train(
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     spent = trial.graph is not None and trial.graph.failure is not None
+    if config.cuda_graph and worker.world_size > 1:
+        spent = any(failed for (failed,) in gather_rows([spent], worker))
     return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details(), spent)
 
 
@@ -172,15 +174,17 @@ def run_step(trial: Trial, draws: Iterator[Tree], tally: Tally, phases: PhaseTim
     If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
     later. This needs no collective of its own: that rank runs backward with NaN, so every rank finds NaN in the sum of
     the gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
-    task. The step waits for the device nowhere, but with an optimizer without a fused update, and in PyTorch's
-    SyncBatchNorm.
+    task. The loop itself waits for the device nowhere in a step; an optimizer, AdaScale or a strategy may
+    (docs/training.md).
     """
     step = tally.steps
     trial.zero_gradients()
     phases.mark("optimizer")
 
     draw = next(draws)
-    graph = trial.graph if trial.graph and not trial.is_measured(phases.sampled) and trial.graph.fits(draw) else None
+    graph = trial.graph
+    if graph and (trial.is_measured(phases.sampled) or not graph.fits(trial.plan, draw)):
+        graph = None
     batch = trial.data.fetched(draw) if graph is None else None
     phases.mark("data")
 
@@ -216,11 +220,12 @@ def update(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook])
 
 def compute(trial: Trial, batch: Tree, phases: PhaseTimer, hooks: Sequence[Hook]) -> StepSums:
     """This worker's gradients."""
+    counts = trial.counts_tokens and trial.plan.shard
+    tokens = tokens_of(trial.shard_loss.task, batch) if counts else 0.0
     trial.sync.step_starts(trial.plan)
     loss_sum, weight = forward_and_backward(trial, batch, phases, hooks)
     phases.mark_last_gradient("forward_backward")
-    counts = trial.counts_tokens and trial.plan.shard
-    return StepSums(loss_sum, weight, tokens_of(trial.shard_loss.task, batch) if counts else 0.0)
+    return StepSums(loss_sum, weight, tokens)
 
 
 def apply(trial: Trial, phases: PhaseTimer, hooks: Sequence[Hook], *, sets_rates: bool = True) -> None:
@@ -283,7 +288,7 @@ def _timing(trial: Trial, draw: Tree, phases: PhaseTimer) -> AbstractContextMana
         if trial.pulse.is_new("training", shapes, trial.halves_next):
             return _compiling(trial, trial.stopwatch, phases)
     measured = phases.sampled or trial.halves_next or trial.sync.measures_local
-    if trial.graph is not None and trial.graph.leaves_timing(draw, measured):
+    if trial.graph is not None and trial.graph.leaves_timing(trial.plan, measured):
         trial.graph.wait()
         return trial.stopwatch.out_of_timing(trial.plan.shard)
     return nullcontext()
@@ -353,11 +358,11 @@ def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> Ep
         cpu_cores=usage.cpu_cores,
         resident_bytes=usage.resident_bytes,
         gpu_share=usage.gpu_share,
+        enough_timed=float(enough_timed_steps(done.tally.steps, done.timed_steps)),
     )
     facts = EpochFacts(
         epoch=progress.period,
         steps=done.tally.steps,
-        enough_timed=enough_timed_steps(done.tally.steps, done.timed_steps),
         metric=trial.metric,
         test_loss=test_loss,
         tested=tested,

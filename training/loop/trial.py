@@ -113,8 +113,9 @@ class Trial:
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
         self.graph, self._without_graph = step_graph(
-            self.config, self.worker, self.optimizer, self.shard_loss, self.sync, self.plans[0].shard
+            self.config, self.worker, self.optimizer, self.shard_loss, self.sync, self.plans[0]
         )
+        self._summed = self.shard_loss.summed_parameters()
 
     @property
     def is_stream(self) -> bool:
@@ -201,7 +202,7 @@ class Trial:
 
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""
-        for parameter in self.sync.parameters:
+        for parameter in self._summed:
             parameter.grad = None
 
     def next_rates(self) -> list[float]:
@@ -299,6 +300,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     if choices.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.compile:
+        shard_loss.is_compiled = True
         compile_model(model, mode=None if config.compile is True else config.compile)
     parameters = shard_loss.trained_parameters()
     if not parameters:

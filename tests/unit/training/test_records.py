@@ -56,7 +56,6 @@ SLOW = dataclasses.replace(
 FACTS = EpochFacts(
     epoch=3,
     steps=7,
-    enough_timed=True,
     metric="accuracy",
     test_loss=1.0,
     tested={"accuracy": 0.75},
@@ -65,9 +64,8 @@ FACTS = EpochFacts(
 )
 
 
-def reduce(*ranks: RankMeasurements, enough_timed: bool = True) -> Any:
-    facts = dataclasses.replace(FACTS, enough_timed=enough_timed)
-    return reduce_over_ranks([rank.to_row() for rank in ranks], facts)
+def reduce(*ranks: RankMeasurements) -> Any:
+    return reduce_over_ranks([rank.to_row() for rank in ranks], FACTS)
 
 
 def test_reduction_by_the_tables_rules() -> None:
@@ -112,8 +110,10 @@ def test_order_of_ranks_does_not_matter_for_sums() -> None:
     assert dataclasses.replace(reduce(FAST, SLOW), at="") == dataclasses.replace(reduce(SLOW, FAST), at="")
 
 
-def test_too_few_timed_steps_give_no_rate() -> None:
-    assert reduce(FAST, enough_timed=False).samples_per_second is None
+def test_too_few_timed_steps_of_a_rank_give_no_rate() -> None:
+    hasty = dataclasses.replace(SLOW, enough_timed=0.0)
+    assert reduce(FAST, SLOW).samples_per_second == 12.0
+    assert reduce(FAST, hasty).samples_per_second is None
 
 
 @pytest.mark.parametrize("ranks", [(math.nan, 0.0), (0.0, math.nan)])

@@ -14,8 +14,10 @@ from torch import nn
 from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
+from scalestudy.training.task import ShardLoss
 from tests.support.training.compiler import FakeInductor
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training, state_of
+from tests.support.training.tasks import Examples
 
 HERE = "tests.unit.training.loop.test_compiling"
 
@@ -80,12 +82,12 @@ def test_true_is_pytorchs_default_mode(inductor: FakeInductor) -> None:
 class Texts(nn.Module):
     """Reads as many words as there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(10, 4)
+        self.words, self.dim = nn.Embedding(10, 4), dim
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.words(words).mean(dim=1)
+        outputs: torch.Tensor = self.words(words).mean(dim=self.dim)
         return outputs
 
 
@@ -95,11 +97,22 @@ def test_whole_batches_have_code_of_their_own(inductor: FakeInductor) -> None:
     assert (inductor.graphs, inductor.for_any_size) == (3, 0)
 
 
-def test_lengths_that_vary_have_one_code(inductor: FakeInductor) -> None:
-    model = Texts()
+class FirstLength(Examples):
+    """Hands the model its words with their length in front."""
+
+    def forward(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        outputs: torch.Tensor = model(batch[0].t().contiguous())
+        return outputs
+
+
+@pytest.mark.parametrize("task", [Examples, FirstLength])
+def test_lengths_that_vary_have_one_code(task: type[Examples], inductor: FakeInductor) -> None:
+    model = Texts(dim=0 if task is FirstLength else 1)
+    shard_loss = ShardLoss(model, task())
+    shard_loss.is_compiled = True
     compile_model(model, mode=None)
     for length in (5, 6, 7, 8, 5):
-        model(torch.zeros(4, length, dtype=torch.int64))
+        shard_loss((torch.zeros(3, length, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)))
     assert (inductor.graphs, inductor.for_any_size) == (2, 1)
 
 

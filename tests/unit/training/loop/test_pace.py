@@ -29,11 +29,16 @@ def test_the_distance_doubles_until_looks_are_as_far_apart_as_asked() -> None:
 
 
 def test_looks_that_take_long_take_a_hundredth_of_the_time() -> None:
-    """Moments of 1/32 s: looks of 1/64 s are 50 of them apart, and not 16."""
-    found = looks([0.03125] * 2_000, takes=0.015625)
-    assert {after - before for before, after in itertools.pairwise(found[30:])} <= {49, 50}
+    """Moments of 1/32 s: looks of 1/128 s are 25 of them apart, and not 16."""
+    found = looks([0.03125] * 2_000, takes=0.0078125)
+    assert {after - before for before, after in itertools.pairwise(found[30:])} <= {24, 25}
     quick = looks([0.03125] * 1_000, takes=0.004)
     assert {after - before for before, after in itertools.pairwise(quick[10:])} <= {15, 16}
+
+
+def test_looks_that_take_seconds_are_not_put_off_for_minutes() -> None:
+    found = looks([0.125] * 400, takes=1.0)
+    assert max(after - before for before, after in itertools.pairwise(found)) <= 8
 
 
 def test_slow_moments_are_all_looked_at() -> None:

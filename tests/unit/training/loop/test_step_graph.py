@@ -349,6 +349,7 @@ def both_ways(worker: Worker, options: dict[str, Any], way: Any = "auto") -> dic
     eager = train(make_config(epochs=2, **options), worker)
     return {
         "said": graphed.details["cuda_graph"],
+        "spent": graphed.spent,
         "same": same_bits(state_of(graphed.model), state_of(eager.model)),
         "ended": [(each.status, each.message) for each in (graphed, eager)],
         "bytes": [[record.sync_bytes for record in each.records] for each in (graphed, eager)],
@@ -360,6 +361,7 @@ SEVERAL = {
     "naive": {"gradient_sync": "naive", "schedule": "cosine"},
     "ring": {"gradient_sync": "ring", "accumulation": 2},
     "flat, uneven": {"gradient_sync": "flat", "batch_size": 30},
+    "flat, a smaller last batch of which a worker has as much": {"gradient_sync": "flat", "batch_size": 7},
     "flat, a task with weights": {"gradient_sync": "flat", "task": f"{TASKS}:Examples", "metric": "accuracy"},
 }
 
@@ -434,6 +436,8 @@ def deciding_on_one(classes: int, channels: int) -> nn.Module:
 def test_a_worker_that_trains_eagerly_beside_one_that_replays_changes_nothing(ranks: GlooPool) -> None:
     options = {"model": f"{HERE}:deciding_on_one", "model_args": {}, "gradient_sync": "flat"}
     first, second = ranks.run(2, both_ways, options)
+    assert first["spent"]
+    assert second["spent"], "both go: what one can't capture keeps memory"
     assert first["said"] == step_graph.CAPTURED_IN_PART
     assert second["said"].startswith("the step can't be captured: operation not permitted")
     assert first["same"]
@@ -472,6 +476,20 @@ WITHIN = {
 def test_strategies_that_communicate_within_the_step_have_no_graph(ranks: GlooPool, strategy: str) -> None:
     for found in ranks.run(2, both_ways, {"gradient_sync": strategy}):
         assert found["said"].startswith(WITHIN[strategy])
+
+
+def timed_with_an_idle_rank(worker: Worker) -> tuple[int, list[float | None]]:
+    with graphs_on_the_cpu():
+        options = {"gradient_sync": "flat", "shards": (1.0, 0.0), "max_steps": 40, "min_seconds": 0.05}
+        records = train(make_config(epochs=8, cuda_graph="auto", **options), worker).records
+    return sum(record.steps for record in records), [record.samples_per_second for record in records]
+
+
+def test_a_worker_without_examples_has_the_rates_of_the_others(ranks: GlooPool) -> None:
+    """And makes as many steps until enough seconds are timed."""
+    first, second = ranks.run(2, timed_with_an_idle_rank)
+    assert first == second
+    assert any(first[1])
 
 
 def insisting(worker: Worker) -> str:

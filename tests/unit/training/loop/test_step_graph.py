@@ -325,7 +325,8 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_can_not_be_captured_is_told_before(reason: str) -> None:
+def test_what_can_not_be_captured_is_told_before(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     assert trained(**REASONS[reason], max_steps=6).details["cuda_graph"].startswith(reason.split(" .*")[0])
     with graphs_on_the_cpu(), pytest.raises(ValueError, match=rf"^train\.cuda_graph: {reason}"):
         train(make_config(cuda_graph=True, **REASONS[reason]), ALONE)

@@ -142,13 +142,11 @@ def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
 
     Told is what is wrong with the first. One that can is enough: a cluster may leave out a GPU that is old or broken.
     """
-    faults = []
-    for index in range(max(1, torch.cuda.device_count()) if kind == "cuda" else 1):
-        fault = _fault_of(kind, index, precisions)
-        if fault is None:
-            return None
-        faults.append(fault)
-    return faults[0]
+    first = _fault_of(kind, 0, precisions)
+    if first is None or kind != "cuda":
+        return first
+    others = (_fault_of(kind, index, precisions) for index in range(1, torch.cuda.device_count()))
+    return None if any(fault is None for fault in others) else first
 
 
 def _fault_of(kind: str, index: int, precisions: Sequence[str]) -> DeviceFault | None:

@@ -183,12 +183,13 @@ def run_step(trial: Trial, draws: Iterator[Tree], tally: Tally, phases: PhaseTim
 
     draw = next(draws)
     graph = trial.graph
-    if graph and (trial.is_measured(phases.sampled) or not graph.fits(trial.plan, draw)):
+    measured = graph is not None and trial.is_measured(phases.sampled)
+    if graph and (measured or not graph.fits(trial.plan, draw)):
         graph = None
     batch = trial.data.fetched(draw) if graph is None else None
     phases.mark("data")
 
-    with _timing(trial, draw, phases):
+    with _timing(trial, draw, phases, measured=measured):
         made = None
         if graph is not None:
             parts = StepParts(
@@ -279,15 +280,14 @@ def forward_and_backward(
     return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
 
 
-def _timing(trial: Trial, draw: Tree, phases: PhaseTimer) -> AbstractContextManager[None]:
-    """Wrap a step's update: some are left out of the timed seconds."""
+def _timing(trial: Trial, draw: Tree, phases: PhaseTimer, *, measured: bool) -> AbstractContextManager[None]:
+    """Wrap a step's update: some are left out of the timed seconds. `measured`: as of `Trial.is_measured`."""
     if trial.stopwatch is None:
         return nullcontext()
     if trial.prepares_shapes:
         shapes = tuple(tensor.shape for _, tensor in tensors(draw))
         if trial.pulse.is_new("training", shapes, trial.halves_next):
             return _compiling(trial, trial.stopwatch, phases)
-    measured = phases.sampled or trial.halves_next or trial.sync.measures_local
     if trial.graph is not None and trial.graph.leaves_timing(trial.plan, measured):
         trial.graph.wait()
         return trial.stopwatch.out_of_timing(trial.plan.shard)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
 from scalestudy.orchestration.cluster.nodes import ClusterNode, Node, of_one_type
 
@@ -21,8 +18,6 @@ PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 40.0
 """For a look at a node's device. It leaves Ray time to start the task: a driver that hangs is not a silent node."""
-KILLED_SECONDS = 5.0
-"""For a killed process to end, which one that hangs in the driver does not."""
 ANSWER = "scalestudy answers: "
 """Before the answer, since a node's own start-up files and exit functions may print too."""
 MISSING = "not installed"
@@ -144,30 +139,13 @@ def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
 
     Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
     """
-    visible = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     question = (
         "import json; from scalestudy.training.device import device_fault; "
         f"print({ANSWER!r} + json.dumps(device_fault({device!r}, {list(precisions)!r})))"
     )
-    looking = subprocess.Popen(
-        [sys.executable, "-c", question],
-        env={**visible, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    )
-    try:
-        told, _ = looking.communicate(timeout=LOOK_SECONDS)
-    except subprocess.TimeoutExpired:
-        looking.kill()
-        if looking.stdout:
-            looking.stdout.close()
-        with suppress(subprocess.TimeoutExpired):
-            looking.wait(KILLED_SECONDS)
-        return None
-    _, answered, rest = told.rpartition(ANSWER)
-    fault: list[str] | None = json.loads(rest.partition("\n")[0]) if answered else None
+    ended = run_child(("-c", question), None, LOOK_SECONDS, without=["CUDA_VISIBLE_DEVICES"])
+    _, answered, rest = "\n".join(ended.answers).rpartition(ANSWER)
+    fault: list[str] | None = json.loads(rest.partition("\n")[0]) if answered and ended.status is not None else None
     return fault
 
 

@@ -116,7 +116,7 @@ def _measured(
     name = label(cell.cell)
     config = dataclasses.replace(train_config(cell, data_root), **NOT_TIMED)
     order = {"config": config.to_dict(), "device": device, "threads": threads, "seconds": TRAIN_SHARE * limit_seconds}
-    done = run_child(__name__, order, limit_seconds)
+    done = run_child(("-m", __name__), order, limit_seconds)
     if done.status is None:
         problem = f"--measure: {name}: {FIRST_STEPS + WARM_UP_STEPS} steps and their start took more than"
         remedy = "plan on the machine that is to train, or plan without --measure"

@@ -176,7 +176,7 @@ def rehearse_study(trials: Iterable[TrialPlan], data_root: Path, *, limit_second
         }
         for kind in kinds.values()
     ]
-    ended = run_child(__name__, order, limit_seconds)
+    ended = run_child(("-m", __name__), order, limit_seconds)
     answers = [Answer(**json.loads(line)) for line in ended.answers]
     if ended.status is None:
         missing = f"it takes more than {limit_seconds:.0f} s"

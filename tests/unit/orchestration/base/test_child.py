@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scalestudy.orchestration.base import child
 from scalestudy.orchestration.base.child import run_child
 
 PROGRAM = """
@@ -26,7 +27,7 @@ def program(tmp_path, monkeypatch):
 
 
 def run(limit_seconds=30.0, **order):
-    return run_child("program_of_a_test", {"starts": False, "sleeps": 0, "status": 0, **order}, limit_seconds)
+    return run_child(("-m", "program_of_a_test"), {"starts": False, "sleeps": 0, "status": 0, **order}, limit_seconds)
 
 
 def test_what_it_answers_and_how_it_ends():
@@ -41,6 +42,26 @@ def test_a_limit_ends_it_with_all_that_it_started_and_keeps_its_answers():
     assert ended.answers == ["answer"]
     assert time.monotonic() - began < 20
     assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)" in _read(each)]
+
+
+def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch):
+    """As one that hangs in a driver is."""
+    kill, left = child._kill_group, []
+    monkeypatch.setattr(child, "_kill_group", left.append)
+    monkeypatch.setattr(child, "KILLED_SECONDS", 0.2)
+    began = time.monotonic()
+    ended = run(limit_seconds=0.2, sleeps=60)
+    assert (ended.status, ended.answers, ended.said) == (None, [], "it said nothing")
+    assert time.monotonic() - began < 30
+    kill(left[0])
+    left[0].wait()
+
+
+def test_variables_are_left_out(monkeypatch):
+    monkeypatch.setenv("LEFT_OUT", "1")
+    monkeypatch.setenv("KEPT", "2")
+    told = ("-c", "import os; print(os.environ.get('LEFT_OUT'), os.environ.get('KEPT'))")
+    assert run_child(told, None, 30.0, without=["LEFT_OUT"]).answers == ["None 2"]
 
 
 def _read(file):

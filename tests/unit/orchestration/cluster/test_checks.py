@@ -2,7 +2,6 @@
 tests/long/test_multi_node.py. Storage that all nodes share."""
 
 import pickle
-import subprocess
 import sys
 import time
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from ray import cloudpickle
 
+from scalestudy.orchestration.base import child
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.cluster import checks
 from scalestudy.orchestration.cluster.checks import (
@@ -162,7 +162,7 @@ def test_a_node_that_cannot_tell_is_not_refused(monkeypatch, tmp_path, text):
 
 
 def test_a_node_whose_driver_hangs_is_not_refused_and_has_answered_before_ray_gives_up(monkeypatch, tmp_path):
-    assert checks.LOOK_SECONDS + checks.KILLED_SECONDS < checks.ANSWER_SECONDS
+    assert checks.LOOK_SECONDS + child.KILLED_SECONDS < checks.ANSWER_SECONDS
     monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
     began = time.monotonic()
@@ -170,19 +170,18 @@ def test_a_node_whose_driver_hangs_is_not_refused_and_has_answered_before_ray_gi
     assert time.monotonic() - began < 30
 
 
-def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch, tmp_path):
-    """As one that hangs in the driver is."""
-    kill, left = subprocess.Popen.kill, []
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: left.append(process))
+def test_a_node_whose_process_cannot_be_killed_has_answered_too(monkeypatch, tmp_path):
+    """As one that hangs in the driver is: it is left behind."""
+    kill, left = child._kill_group, []
+    monkeypatch.setattr(child, "_kill_group", left.append)
     monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(checks, "KILLED_SECONDS", 0.2)
+    monkeypatch.setattr(child, "KILLED_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
     began = time.monotonic()
     assert checks._look_at_device("cuda", []) is None
     assert time.monotonic() - began < 30
-    (process,) = left
-    kill(process)
-    process.wait()
+    kill(left[0])
+    left[0].wait()
 
 
 def test_this_process_has_all_packages():

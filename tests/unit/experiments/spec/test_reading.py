@@ -58,7 +58,7 @@ def test_every_study_loads_and_says_what_it_is_for(name):
     assert [line for line in ("# Question:", "# Costs:", "# Look at:") if line not in path.read_text("utf-8")] == []
 
 
-def test_digits_quick_is_the_grid_of_the_issue():
+def test_digits_quick_is_a_grid_of_one_and_two_workers():
     plan = make_plan(load_study(find_study("digits-quick")))
     assert len(plan.trials) == 16
     assert {trial.num_gpus for trial in plan.trials} == {1, 2}

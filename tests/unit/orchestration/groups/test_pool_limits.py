@@ -22,7 +22,7 @@ async def hanging(size=1, **settings):
     study = Study(slots={"a": size}, longest_tick=2 * TICK, **settings)
     await study.request("t0", size, fate="hangs")
     await until_training(study, "t0")
-    (fit,) = study.ray.fits.values()
+    fit = study.fit
     return study, fit.workers
 
 

@@ -133,7 +133,6 @@ class Study:
         self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=clock)
         self.pool = self.actor._pool
         self.ray = FakeRayTrain(self.actor, self.slots, self.hosts)
-        self.watching = asyncio.ensure_future(self.actor.watch())
 
     def nodes(self, **slots):
         """A cluster's nodes with their room."""
@@ -196,8 +195,11 @@ class Study:
         self.leases[trial_id] = await self.actor.request(replace(self.orders[trial_id], so_far=TrialRecord()))
 
     async def tick(self):
+        """The pool looks at its limits. It does so in every turn of the loop while it watches, so only now."""
+        watching = asyncio.ensure_future(self.actor.watch())
         for _ in range(3):
             await asyncio.sleep(0)
+        watching.cancel()
 
     async def later(self, seconds):
         """Time passes, and the pool looks at its limits."""

@@ -1,7 +1,6 @@
 """`make bench`: what the product costs, beside its peers, in one run. Prints Markdown tables of medians.
 
-1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing; and where trials are placed
-   on several nodes (`tests.bench.placement`, simulated).
+1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing.
 2. The same study by stock Ray, torchrun and Optuna (`tests.bench.compare_peers`, or `make bench-peers`).
 3. Failures and tracking (`tests.bench.failures`): a killed worker, metrics to MLflow.
 4. A large study's plan and report (`tests.bench.report`).
@@ -33,7 +32,6 @@ from tests.bench import (
     engine,
     failures,
     laws,
-    placement,
     report,
     sync,
     tracking,
@@ -44,7 +42,6 @@ from tests.support.tables import print_parts, table
 
 PARTS = {
     **engine.PARTS,
-    **placement.PARTS,
     **compare_peers.PARTS,
     **failures.PARTS,
     **report.PARTS,

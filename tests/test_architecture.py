@@ -244,31 +244,35 @@ def test_circles_are_found():
     assert not circles({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()})
 
 
-def loaded(module):
-    """What is in memory once a module has been imported by a process of its own."""
-    code = f"import sys, scalestudy.{module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+RAY_UNPICKLES_FROM = [
+    f"orchestration.{name}" for name in ("sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train")
+]
+SPEC = ["training", "training.config", "training.registry", "experiments.spec.reading"]
 
 
-@pytest.mark.parametrize("module", ["sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train"])
-def test_what_ray_unpickles_from_is_imported_fast(module):
-    """Each of Ray's processes that touches these would else spend seconds on imports."""
-    assert not loaded(f"orchestration.{module}") & {"torch", "mlflow"}
-
-
-@pytest.mark.parametrize("module", ["orchestration.commands.cli", "training.data", "training.records"])
-def test_the_command_line_answers_fast(module):
-    assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib", "scipy"}
-
-
-@pytest.mark.parametrize("module", ["training", "training.config", "training.registry", "experiments.spec.reading"])
-def test_a_spec_is_checked_without_torch_or_numpy(module):
-    assert not loaded(module) & TORCH
-
-
-def test_the_report_needs_no_cluster():
-    assert not loaded("experiments.report") & {"torch", "ray", "mlflow"}
+@pytest.mark.parametrize(
+    ("named", "without"),
+    [
+        (RAY_UNPICKLES_FROM, {"torch", "mlflow"}),  # each of Ray's processes would spend seconds on these imports
+        (
+            ["orchestration.commands.cli", "training.data", "training.records"],
+            {"torch", "ray", "mlflow", "matplotlib", "scipy"},
+        ),
+        (SPEC, TORCH),
+        (["experiments.report"], {"torch", "ray", "mlflow"}),
+    ],
+    ids=["what Ray unpickles from", "the command line", "a spec", "a report"],
+)
+def test_imports_are_fast(named, without):
+    """One process imports these modules, in turn, and says what is in memory after each."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name); print(*sys.modules)"
+    command = [sys.executable, "-c", code, *(f"scalestudy.{name}" for name in named)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = {
+        name: without & {each.partition(".")[0] for each in line.split()}
+        for name, line in zip(named, done.stdout.splitlines(), strict=True)
+    }
+    assert not any(found.values()), found
 
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")

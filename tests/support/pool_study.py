@@ -280,15 +280,13 @@ def story(**settings):
     return test_of
 
 
-def study_run(prepare=None, then=None, **settings):
-    """A study that is filled with trials by `prepare`, settles, and is looked at by `then`."""
+def study_run(prepare, **settings):
+    """A study that is filled with trials by `prepare` and has settled."""
 
     async def scenario():
         study = Study(**settings)
         await prepare(study)
         await study.settle()
-        if then:
-            await then(study)
         return study
 
     return run(scenario)

@@ -100,20 +100,6 @@ async def test_an_evaluation_of_eight_times_the_limit_is_left_alone_until_its_ba
     assert failure.message == "no progress for 100 s while evaluating, after 37 batches (attempt 1)"
 
 
-@story(slots={"a": 2}, longest_tick=2 * TICK)
-async def test_a_rank_whose_beats_stop_is_found_while_another_one_loads(study):
-    workers = await hanging(study)
-    await beats(study, workers, 2 * STALLED, activity="loading", stage=1)
-    assert all(worker.alive for worker in workers)
-    began = study.clock.now
-    while workers[0].alive:
-        await beats(study, workers[:1], 2, activity="loading", stage=1)
-    assert not workers[1].alive
-    assert study.clock.now - began == pytest.approx(STALLED, abs=4)
-    (failure,) = study.pool.requests["t0"].record.failures
-    assert failure.message.startswith("rank 1 was not heard of for 100 s, last while loading")
-
-
 @story(slots={"a": 1}, longest_tick=2 * TICK)
 async def test_what_has_no_counter_may_last_as_long_as_its_trial_and_the_message_names_it(study):
     workers = await hanging(study)

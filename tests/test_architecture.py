@@ -1,16 +1,15 @@
-"""What holds for the whole project: who imports whom, how long files are, that links lead somewhere."""
+"""What holds for the whole project: who imports whom, and that links lead somewhere."""
 
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from scalestudy.training.records import PHASES, find_metric
 from tests.support.project_files import REPOSITORY as ROOT
 from tests.support.project_files import project_files
 
@@ -102,8 +101,6 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "scalestudy.__main__": {"orchestration.commands"},
 }
 """The rooms (and single files) that a room (or a single file that is one by itself) imports, beside itself."""
-
-MOST_LINES = 700
 
 
 @cache
@@ -247,85 +244,35 @@ def test_circles_are_found():
     assert not circles({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()})
 
 
-def loaded(module):
-    """What is in memory once a module has been imported by a process of its own."""
-    code = f"import sys, scalestudy.{module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+RAY_UNPICKLES_FROM = [
+    f"orchestration.{name}" for name in ("sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train")
+]
+SPEC = ["training", "training.config", "training.registry", "experiments.spec.reading"]
 
 
-@pytest.mark.parametrize("module", ["sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train"])
-def test_what_ray_unpickles_from_is_imported_fast(module):
-    """Each of Ray's processes that touches these would else spend seconds on imports."""
-    assert not loaded(f"orchestration.{module}") & {"torch", "mlflow"}
-
-
-@pytest.mark.parametrize("module", ["orchestration.commands.cli", "training.data", "training.records"])
-def test_the_command_line_answers_fast(module):
-    assert not loaded(module) & {"torch", "ray", "mlflow", "matplotlib", "scipy"}
-
-
-@pytest.mark.parametrize("module", ["training", "training.config", "training.registry", "experiments.spec.reading"])
-def test_a_spec_is_checked_without_torch_or_numpy(module):
-    assert not loaded(module) & TORCH
-
-
-def test_the_report_needs_no_cluster():
-    assert not loaded("experiments.report") & {"torch", "ray", "mlflow"}
-
-
-@pytest.mark.parametrize("folder", ["scalestudy", *PACKAGES, "tests"])
-def test_files_are_short(folder):
-    lengths = {file.relative_to(ROOT): len(file.read_text("utf-8").splitlines()) for file in sources(folder)}
-    long = {str(file): lines for file, lines in lengths.items() if lines > MOST_LINES}
-    assert not long, f"split: {long}"
-
-
-UNIT = ROOT / "tests" / "unit"
-OF_NO_FILE = tuple(
-    f"orchestration/groups/test_pool_{part}.py" for part in ("limits", "moments", "schedules", "sharing")
+@pytest.mark.parametrize(
+    ("named", "without"),
+    [
+        (RAY_UNPICKLES_FROM, {"torch", "mlflow"}),  # each of Ray's processes would spend seconds on these imports
+        (
+            ["orchestration.commands.cli", "training.data", "training.records"],
+            {"torch", "ray", "mlflow", "matplotlib", "scipy"},
+        ),
+        (SPEC, TORCH),
+        (["experiments.report"], {"torch", "ray", "mlflow"}),
+    ],
+    ids=["what Ray unpickles from", "the command line", "a spec", "a report"],
 )
-"""Of pool.py: with test_pool.py more than MOST_LINES."""
-
-
-def nameless(names: Iterable[str], sources: Collection[str]) -> list[str]:
-    """Test files, as paths below tests/unit, that name neither a source file of their room nor the room."""
-    found = []
-    for name in names:
-        room, tested = Path(name).parent, Path(name).stem.removeprefix("test_")
-        if tested != room.name and not {str(room / f"{tested}.py"), str(room / f"__{tested}__.py")} & {*sources}:
-            found.append(name)
-    return found
-
-
-def test_a_unit_test_file_names_the_file_or_the_room_that_it_tests():
-    tests = [str(file.relative_to(UNIT)) for room in PACKAGES for file in files(f"tests/unit/{room}/*.py")]
-    tests = [name for name in tests if Path(name).name.startswith("test_")]
-    assert len(tests) > 100
-    assert nameless(tests, [str(file.relative_to(ROOT)) for room in PACKAGES for file in sources(room)]) == [
-        *OF_NO_FILE
-    ]
-
-
-def test_test_files_without_a_file_are_found():
-    sources = {"a/b/c.py", "a/b/__main__.py", "a/b/d/e.py"}
-    names = [
-        "a/b/test_c.py",
-        "a/b/test_main.py",
-        "a/b/test_b.py",
-        "a/b/d/test_d.py",
-        "a/b/test_e.py",
-        "a/b/test_c_d.py",
-    ]
-    assert nameless(names, sources) == ["a/b/test_e.py", "a/b/test_c_d.py"]
-
-
-def test_metrics_are_in_the_table():
-    """Those of a study's runs are checked where they are written, in the tests of the MLflow store."""
-    for name in ("wall_seconds", *(f"phase_{phase}_seconds" for phase in PHASES), "time_to_accuracy_0.85"):
-        find_metric(name)
-    with pytest.raises(KeyError, match="METRICS"):
-        find_metric("tset_accuracy")
+def test_imports_are_fast(named, without):
+    """One process imports these modules, in turn, and says what is in memory after each."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name); print(*sys.modules)"
+    command = [sys.executable, "-c", code, *(f"scalestudy.{name}" for name in named)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = {
+        name: without & {each.partition(".")[0] for each in line.split()}
+        for name, line in zip(named, done.stdout.splitlines(), strict=True)
+    }
+    assert not any(found.values()), found
 
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")

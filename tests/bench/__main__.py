@@ -1,22 +1,19 @@
 """`make bench`: what the product costs, beside its peers, in one run. Prints Markdown tables of medians.
 
-1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing; and where trials are placed
-   on several nodes (`tests.bench.placement`, simulated).
+1. The engine (`tests.bench.engine`): starts, warm trials, trials that do nothing, packing.
 2. The same study by stock Ray, torchrun and Optuna (`tests.bench.compare_peers`, or `make bench-peers`).
 3. Failures and tracking (`tests.bench.failures`): a killed worker, metrics to MLflow.
-4. ASHA against the full grid (`tests.bench.search`).
-5. A large study's plan and report (`tests.bench.report`).
-6. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
-7. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
+4. A large study's plan and report (`tests.bench.report`).
+5. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
+6. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
    `tests.bench.beyond`, `tests.bench.worlds`).
-8. A factorised study against its grid (`tests.bench.factorised`).
-9. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
-10. What a factorised study recommends, on 15 fresh seeds against the best cell of a grid (`tests.bench.decision`). It
-    takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`. Cut off, the same command
-    goes on.
+7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
+8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
+   (`tests.bench.decision`). It takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`.
+   Cut off, the same command goes on.
 
-Parts 8 to 10 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
-it. `--small` proves that all parts but 9 work.
+Parts 7 and 8 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
+it. `--small` proves that all parts but 7 work.
 """
 
 from __future__ import annotations
@@ -33,12 +30,9 @@ from tests.bench import (
     compare_peers,
     decision,
     engine,
-    factorised,
     failures,
     laws,
-    placement,
     report,
-    search,
     sync,
     tracking,
     worlds,
@@ -48,17 +42,14 @@ from tests.support.tables import print_parts, table
 
 PARTS = {
     **engine.PARTS,
-    **placement.PARTS,
     **compare_peers.PARTS,
     **failures.PARTS,
-    **search.PARTS,
     **report.PARTS,
     **(tracking.PARTS if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")) else {}),
     **laws.PARTS,
     **batch_law.PARTS,
     **beyond.PARTS,
     **worlds.PARTS,
-    **factorised.PARTS,
 }
 NAMED = {**PARTS, **decision.PARTS}
 

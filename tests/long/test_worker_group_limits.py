@@ -6,7 +6,7 @@ import time
 import pytest
 
 from scalestudy.training.data.loading import EVALUATION_BATCH
-from tests.support.groups import group_pool, losses, wait_until
+from tests.support.groups import group_pool, losses
 
 SLOW = "tests.support.user_models:Slow"
 
@@ -39,14 +39,6 @@ def test_a_group_that_idles_longer_than_the_timeout_of_its_process_group_still_s
         time.sleep(7.0)
         assert losses(pool.train(2, epochs=1)) == expected
         assert list(pool.served().values()) == [2]
-
-
-def test_a_group_is_replaced_after_its_number_of_trials(ray_session, tmp_path):
-    with group_pool(tmp_path, trials_per_group=1) as pool:
-        first = pool.train(1, epochs=1)
-        second = pool.train(1, epochs=1)
-        assert losses(first) == losses(second)
-        wait_until(lambda: "group-1-of-1" not in pool.served())
 
 
 @pytest.mark.chaos

@@ -126,12 +126,6 @@ def test_a_stopped_trial_has_the_epochs_up_to_its_rung_and_leaves_the_group_warm
     assert set(pool.served_by(2)) == groups
 
 
-def test_no_question_whether_to_stop_is_left_open(pool):
-    for _ in range(3):
-        pool.train(2, epochs=1)
-    wait_until(lambda: pool.look().listening == 0, 5)
-
-
 def test_what_is_known_of_a_trial(pool):
     ended = pool.train(2, epochs=2)
     assert ended.world.device == "cpu"

@@ -284,13 +284,10 @@ async def explore(seed: int, *, study: Callable[..., Study] = Study) -> None:
         schedule.starts[trial_id] = 1
         if (stop_at := chance.choice([None, None, 1, 2])) is not None:
             schedule.stop_at[trial_id] = stop_at
-    try:
-        await schedule.run(faults=chance.choice([0.005, 0.02, 0.05]))
-        for call in [*(call for _, call in schedule.calls), *schedule.late]:
-            await call()
-        schedule.check()
-    finally:
-        world.watching.cancel()
+    await schedule.run(faults=chance.choice([0.005, 0.02, 0.05]))
+    for call in [*(call for _, call in schedule.calls), *schedule.late]:
+        await call()
+    schedule.check()
 
 
 def broken(seeds: range, **how: Any) -> dict[int, str]:

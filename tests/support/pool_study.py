@@ -7,6 +7,8 @@ fixture `no_waiting`), so that every call answers at once.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import math
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -131,7 +133,6 @@ class Study:
         self.actor = GroupPoolActor(self.nodes(**self.slots), settings, hands=self.hands, clock=clock)
         self.pool = self.actor._pool
         self.ray = FakeRayTrain(self.actor, self.slots, self.hosts)
-        self.watching = asyncio.ensure_future(self.actor.watch())
 
     def nodes(self, **slots):
         """A cluster's nodes with their room."""
@@ -147,6 +148,12 @@ class Study:
         self.orders[trial_id] = order_of(trial_id, num_workers, **order)
         self.ray.fates[trial_id] = fate
         self.leases[trial_id] = await self.actor.request(self.orders[trial_id])
+
+    async def train(self, trial_id, num_workers=1, fate="finished", **order):
+        """A trial asks for workers, and all of them train it. Returns the only group's `fit`."""
+        await self.request(trial_id, num_workers, fate, **order)
+        await until_training(self, trial_id)
+        return next(iter(self.ray.fits.values()))
 
     async def follow(self, trial_id):
         seen = self.events[trial_id]
@@ -188,20 +195,47 @@ class Study:
         self.leases[trial_id] = await self.actor.request(replace(self.orders[trial_id], so_far=TrialRecord()))
 
     async def tick(self):
+        """The pool looks at its limits. It does so in every turn of the loop while it watches, so only now."""
+        watching = asyncio.ensure_future(self.actor.watch())
         for _ in range(3):
             await asyncio.sleep(0)
+        watching.cancel()
+
+    async def later(self, seconds):
+        """Time passes, and the pool looks at its limits."""
+        self.clock.now += seconds
+        await self.tick()
+
+    async def join(self, node, slots):
+        """A node joins the cluster."""
+        self.ray.slots[node], self.ray.hosts[node], self.hosts[node] = slots, node, node
+        await self.actor.set_nodes(self.ray.nodes())
+
+    async def act(self):
+        """Everything that can happen next happens."""
+        for action in self.ray.actions():
+            await action()
 
     async def settle(self, rounds=2000):
         """Everything that can happen without a fault, fairly, until every trial has ended."""
         for _ in range(rounds):
             if not self.open:
                 return
-            for action in self.ray.actions():
-                await action()
+            await self.act()
             for trial_id in list(self.open):
                 await self.follow(trial_id)
-            self.clock.now += 0.5
-            await self.tick()
+            await self.later(0.5)
+
+    @property
+    def fit(self):
+        """The only group's `fit`."""
+        (fit,) = self.ray.fits.values()
+        return fit
+
+    async def end_of(self, trial_id):
+        """Settles, and returns the trial's end."""
+        await self.settle()
+        return self.ended(trial_id)
 
     def ended(self, trial_id):
         (event,) = [event for event in self.events[trial_id] if isinstance(event, Ended)]
@@ -228,15 +262,31 @@ def run(scenario):
     return asyncio.run(main())
 
 
-def study_run(prepare=None, then=None, **settings):
-    """A study that is filled with trials by `prepare`, settles, and is looked at by `then`."""
+def story(**settings):
+    """Make a test of a coroutine that gets a `Study` with these settings, and the test's own parameters after it."""
+
+    def test_of(told):
+        @functools.wraps(told)
+        def test(**parameters):
+            async def scenario():
+                await told(Study(**settings), **parameters)
+
+            run(scenario)
+
+        signature = inspect.signature(told)
+        test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+        return test
+
+    return test_of
+
+
+def study_run(prepare, **settings):
+    """A study that is filled with trials by `prepare` and has settled."""
 
     async def scenario():
         study = Study(**settings)
         await prepare(study)
         await study.settle()
-        if then:
-            await then(study)
         return study
 
     return run(scenario)
@@ -252,15 +302,13 @@ def trials(*sizes, fate="finished"):
 
 async def until_training(study, trial_id):
     while study.ray.training().get(trial_id) is None:
-        for action in study.ray.actions():
-            await action()
+        await study.act()
 
 
 async def until_epoch(study, trial_id, number):
     """Follows a trial until it has told an epoch."""
     while not any(event.record.epoch == number for event in study.of_type(trial_id, EpochDone)):
-        for action in study.ray.actions():
-            await action()
+        await study.act()
         await study.follow(trial_id)
 
 
@@ -288,8 +336,7 @@ def check(study):
 async def everybody_acts(study):
     """Twenty rounds of everything that can happen, while nobody follows the trials."""
     for _ in range(20):
-        for action in study.ray.actions():
-            await action()
+        await study.act()
 
 
 async def lose_controller(study):

@@ -50,6 +50,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_of_the_navigation_is_there(site):
     assert len(PAGES) > 20
     names = [re.sub(r"(^|/)README$", r"\1index", page) for page in PAGES]
@@ -57,6 +58,7 @@ def test_every_page_of_the_navigation_is_there(site):
     assert not missing
 
 
+@pytest.mark.slow
 def test_no_page_asks_another_host_for_anything(site):
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
     found = {str(file.relative_to(site)): asked for file in files if (asked := outside(file.read_text("utf-8")))}
@@ -71,6 +73,7 @@ def test_what_would_be_asked_for_is_found():
     assert outside(style) == ["https://a.b/c.css", "https://d.e/f.png"]
 
 
+@pytest.mark.slow
 def test_the_reference_shows_what_a_user_imports(site):
     page = (site / "api.html").read_text("utf-8")
     for name in (
@@ -91,6 +94,7 @@ def test_the_reference_shows_what_a_user_imports(site):
     assert "a spec file, or the name of a study of the catalogue" in page  # a parameter's text, not only its name
 
 
+@pytest.mark.slow
 def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
     page = (site / "formulas.html").read_text("utf-8")
     assert 'href="source/experiments/analysis/laws/speedup.py.html"' in page
@@ -123,6 +127,7 @@ def test_links_are_turned_to_where_the_site_has_their_targets(page, link, turned
     assert mkdocs_hooks.turned(f"[a]({link})", page, SITE) == f"[a]({turned})"
 
 
+@pytest.mark.slow
 def test_a_number_that_begins_a_line_begins_no_item(site):
     page = (site / "factorised.html").read_text("utf-8")
     assert "here 36 in place of\n   108. They are trials of the grid" in page

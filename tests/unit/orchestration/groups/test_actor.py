@@ -12,7 +12,7 @@ from tests.support.pool_study import (
     no_waiting,
     order_of,
     run,
-    study_run,
+    story,
     until_epoch,
     until_training,
 )
@@ -28,7 +28,7 @@ def test_close_answers_everybody_at_once(monkeypatch):
         study = Study(slots={"a": 1})
         await study.request("t0")
         await study.ray.driver()
-        (fit,) = study.ray.fits.values()
+        fit = study.fit
         await study.ray.step(fit.workers[0])
         rank = asyncio.ensure_future(study.actor.next_trial(fit.group_id, fit.workers[0].incarnation, 1))
         await study.actor.events("t0", study.leases["t0"], 0)
@@ -52,102 +52,86 @@ def test_close_answers_everybody_at_once(monkeypatch):
     run(scenario)
 
 
-def test_stopping_twice_gives_the_same_end():
-    async def story(study):
-        await study.request("t0")
-        await until_epoch(study, "t0", 1)
-        first = await study.actor.stop("t0", 1)
-        study.clock.now += 5
-        assert await study.actor.stop("t0", 1) == first
-        assert await study.actor.events("t0", study.leases["t0"], 99) == [first]
-        await study.stop("t0", 1)
-        assert await study.actor.stop("t0", 1) is None
-
-    study_run(story, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_stopping_twice_gives_the_same_end(study):
+    await study.request("t0")
+    await until_epoch(study, "t0", 1)
+    first = await study.actor.stop("t0", 1)
+    study.clock.now += 5
+    assert await study.actor.stop("t0", 1) == first
+    assert await study.actor.events("t0", study.leases["t0"], 99) == [first]
+    await study.stop("t0", 1)
+    assert await study.actor.stop("t0", 1) is None
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_a_trial_that_was_put_off_is_stopped_at_once_even_after_its_last_epoch(epoch):
+@story(slots={"a": 1})
+async def test_a_trial_that_was_put_off_is_stopped_at_once_even_after_its_last_epoch(study, epoch):
     """No workers have it, so none would bring its end."""
-
-    async def story(study):
-        await study.request("t0", epochs=2)
-        await until_epoch(study, "t0", 2)
-        await study.ray.lose_node("a")
-        assert study.pool.requests["t0"].put_off
-        ended = await asyncio.wait_for(study.actor.stop("t0", epoch), 5)
-        assert (ended.status, [record.epoch for record in ended.epochs]) == ("stopped", list(range(1, epoch + 1)))
-        await study.follow_anew("t0")
-        assert study.pool.waiting == [], "it has ended"
-        study.open.remove("t0")
-
-    study_run(story, slots={"a": 1})
+    await study.request("t0", epochs=2)
+    await until_epoch(study, "t0", 2)
+    await study.ray.lose_node("a")
+    assert study.pool.requests["t0"].put_off
+    ended = await asyncio.wait_for(study.actor.stop("t0", epoch), 5)
+    assert (ended.status, [record.epoch for record in ended.epochs]) == ("stopped", list(range(1, epoch + 1)))
+    await study.follow_anew("t0")
+    assert study.pool.waiting == [], "it has ended"
+    study.open.remove("t0")
 
 
-def test_a_trial_that_loses_its_workers_while_it_is_left_to_finish_is_stopped():
-    async def story(study):
-        await study.request("t0", epochs=2)
-        await until_epoch(study, "t0", 2)
-        stopping = asyncio.ensure_future(study.actor.stop("t0", 2))
-        await study.tick()
-        assert not stopping.done(), "its workers have it"
-        await study.ray.lose_node("a")
-        ended = await asyncio.wait_for(stopping, 5)
-        assert (ended.status, ended.attempts) == ("stopped", 2)
-        study.open.remove("t0")
-
-    study_run(story, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_a_trial_that_loses_its_workers_while_it_is_left_to_finish_is_stopped(study):
+    await study.request("t0", epochs=2)
+    await until_epoch(study, "t0", 2)
+    stopping = asyncio.ensure_future(study.actor.stop("t0", 2))
+    await study.tick()
+    assert not stopping.done(), "its workers have it"
+    await study.ray.lose_node("a")
+    ended = await asyncio.wait_for(stopping, 5)
+    assert (ended.status, ended.attempts) == ("stopped", 2)
+    study.open.remove("t0")
 
 
-def test_a_rank_of_an_unknown_group_is_told_to_stop():
-    async def story(study):
-        assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()
-        await study.actor.report(
-            Turn(group_id="group-9-of-1", incarnation="x", sequence=1),
-            0,
-            Beat(activity="training", stage=1, seconds=1.0, count=1),
-        )
-
-    study_run(story, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_a_rank_of_an_unknown_group_is_told_to_stop(study):
+    assert await study.actor.next_trial("group-9-of-1", "x", 0) == EndGroup()
+    await study.actor.report(
+        Turn(group_id="group-9-of-1", incarnation="x", sequence=1),
+        0,
+        Beat(activity="training", stage=1, seconds=1.0, count=1),
+    )
 
 
-def test_the_pool_can_be_looked_at():
-    async def story(study):
-        await study.request("t0")
-        await study.settle()
-        await study.request("t1", 2, "hangs")
-        await study.request("t2")
-        await until_training(study, "t1")
-        shown = await study.actor.snapshot()
-        (group,) = shown.groups
-        assert group == GroupSnapshot(
-            group_id="group-2-of-2", num_workers=2, state="busy", trial="t1", served=0, nodes={"a": 2}
-        )
-        assert [(request.trial, request.attempt, request.group) for request in shown.requests] == [
-            ("t1", 1, "group-2-of-2"),
-            ("t2", 1, None),
-        ]
-        assert (shown.waiting, shown.evictions, shown.room) == (("t2",), 1, {"a": 2})
-        assert shown.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}
-        await study.release("t1")
-
-    async def then(study):
-        assert (await study.actor.snapshot()).listening == 0
-
-    study_run(story, then, slots={"a": 2})
+@story(slots={"a": 2})
+async def test_the_pool_can_be_looked_at(study):
+    await study.request("t0")
+    await study.settle()
+    await study.request("t1", 2, "hangs")
+    await study.request("t2")
+    await until_training(study, "t1")
+    shown = await study.actor.snapshot()
+    (group,) = shown.groups
+    assert group == GroupSnapshot(
+        group_id="group-2-of-2", num_workers=2, state="busy", trial="t1", served=0, nodes={"a": 2}
+    )
+    assert [(request.trial, request.attempt, request.group) for request in shown.requests] == [
+        ("t1", 1, "group-2-of-2"),
+        ("t2", 1, None),
+    ]
+    assert (shown.waiting, shown.evictions, shown.room) == (("t2",), 1, {"a": 2})
+    assert shown.cold_starts.keys() == {"group-1-of-1", "group-2-of-2"}
+    await study.release("t1")
+    await study.settle()
+    assert (await study.actor.snapshot()).listening == 0
 
 
-def test_no_question_is_left_open_when_trials_have_ended():
-    async def story(study):
-        for number, fate in enumerate(["finished", "diverged", "exception", "out_of_memory", "hangs"]):
-            await study.request(f"t{number}", 1, fate)
-        await until_training(study, "t4")
-        await study.release("t4")
-
-    async def then(study):
-        for _ in range(5):
-            for action in study.ray.actions():
-                await action()
-        assert (await study.actor.snapshot()).listening == 0
-
-    study_run(story, then, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_no_question_is_left_open_when_trials_have_ended(study):
+    for number, fate in enumerate(["finished", "diverged", "exception", "out_of_memory", "hangs"]):
+        await study.request(f"t{number}", 1, fate)
+    await until_training(study, "t4")
+    await study.release("t4")
+    await study.settle()
+    for _ in range(5):
+        await study.act()
+    assert (await study.actor.snapshot()).listening == 0

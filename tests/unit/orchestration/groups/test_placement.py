@@ -13,6 +13,8 @@ from scalestudy.orchestration.groups.placement import Grant, GroupView, Request,
 
 ONE_NODE = [Node(node_id="a", slots=2)]
 TWO_NODES = [Node(node_id="a", slots=2), Node(node_id="b", slots=2)]
+EIGHTS = [Node(node_id="a", slots=8), Node(node_id="b", slots=8)]
+FOURS_AND_EIGHTS = [*(Node(node_id=name, slots=4) for name in "ab"), *(Node(node_id=name, slots=8) for name in "yz")]
 
 
 def group(name, num_workers, state, slots=None, *, exhausted=False):
@@ -25,152 +27,135 @@ def ask(*sizes):
     return [Request(trial_id=f"t{number}", num_workers=size) for number, size in enumerate(sizes)]
 
 
-def test_an_empty_cluster_starts_a_group_on_one_node():
-    assert decide(TWO_NODES, [], ask(2), exclusive=False) == [Start(trial_id="t0", num_workers=2, slots={"a": 2})]
+def start(request, **slots):
+    """The start of a group for a request, on so many slots of each node."""
+    return Start(trial_id=f"t{request}", num_workers=sum(slots.values()), slots=slots)
 
 
-def test_a_group_larger_than_any_node_is_spread():
-    (start,) = decide(TWO_NODES, [], ask(3), exclusive=True)
-    assert start == Start(trial_id="t0", num_workers=3, slots={"a": 2, "b": 1})
+def grant(request, name):
+    return Grant(trial_id=f"t{request}", group_id=name)
 
 
-def test_an_idle_group_of_the_size_is_granted():
-    actions = decide(ONE_NODE, [group("g", 2, "idle")], ask(2), exclusive=True)
-    assert actions == [Grant(trial_id="t0", group_id="g")]
+def idle(name, num_workers, node="a", **more):
+    return group(name, num_workers, "idle", {node: num_workers}, **more)
 
 
-def test_an_idle_group_is_granted_once():
-    actions = decide(ONE_NODE, [group("g", 2, "idle")], ask(2, 2), exclusive=False)
-    assert actions == [Grant(trial_id="t0", group_id="g")]
+def busy(name, num_workers, node="a"):
+    return group(name, num_workers, "busy", {node: num_workers})
 
 
-def test_a_group_on_the_way_is_waited_for_by_one_request_each():
-    assert decide(TWO_NODES, [group("g", 2, "starting")], ask(2), exclusive=False) == []
-    actions = decide(TWO_NODES, [group("g", 2, "starting")], ask(2, 2), exclusive=False)
-    assert actions == [Start(trial_id="t1", num_workers=2, slots={"b": 2})]
+def nodes(**slots):
+    return [Node(node_id=name, slots=count) for name, count in slots.items()]
 
 
-def test_idle_groups_of_another_size_make_room():
-    actions = decide(ONE_NODE, [group("g", 1, "idle"), group("h", 1, "idle")], ask(2), exclusive=False)
-    assert actions == [Stop(group_id="g"), Stop(group_id="h")]
+SPANNING = group("g", 4, "idle", {"a": 2, "b": 2})
+ONES = [idle(f"g{number}", 1) for number in range(6)]
+DECISIONS = [
+    # story, nodes, groups, sizes asked for, whether trials are alone on their machines, actions
+    ("an empty cluster starts a group on one node", TWO_NODES, [], [2], False, [start(0, a=2)]),
+    ("a group larger than any node is spread", TWO_NODES, [], [3], True, [start(0, a=2, b=1)]),
+    ("an idle group of the size is granted", ONE_NODE, [idle("g", 2)], [2], True, [grant(0, "g")]),
+    ("an idle group is granted once", ONE_NODE, [idle("g", 2)], [2, 2], False, [grant(0, "g")]),
+    ("a group on the way is waited for", TWO_NODES, [group("g", 2, "starting")], [2], False, []),
+    ("by one request each", TWO_NODES, [group("g", 2, "starting")], [2, 2], False, [start(1, b=2)]),
+    (
+        "idle groups of another size make room",
+        ONE_NODE,
+        [idle("g", 1), idle("h", 1)],
+        [2],
+        False,
+        [Stop(group_id="g"), Stop(group_id="h")],
+    ),
+    ("no more of them end than must", nodes(a=3), [idle("g", 1), idle("h", 1)], [2], False, [Stop(group_id="g")]),
+    (
+        "what is there is granted while a group ends",
+        ONE_NODE,
+        [group("g", 1, "stopping"), idle("h", 1)],
+        [1],
+        True,
+        [grant(0, "h")],
+    ),
+    (
+        "room that is on its way is waited for",
+        nodes(a=3),
+        [group("g", 1, "stopping"), idle("h", 1), idle("i", 1)],
+        [2],
+        False,
+        [Stop(group_id="h")],
+    ),
+    ("nothing ends when it would not be enough", ONE_NODE, [busy("g", 1), idle("h", 1)], [2], False, []),
+    ("a large request holds back the small ones behind it", ONE_NODE, [busy("g", 1)], [2, 1], False, []),
+    ("not those before it", ONE_NODE, [busy("g", 1)], [1, 2], False, [start(0, a=1)]),
+    (
+        "alone: a trial has its node to itself",
+        TWO_NODES,
+        [busy("g", 1), idle("h", 1), idle("i", 1, "b")],
+        [1, 1],
+        True,
+        [grant(0, "i")],
+    ),
+    (
+        "side by side",
+        TWO_NODES,
+        [busy("g", 1), idle("h", 1), idle("i", 1, "b")],
+        [1, 1],
+        False,
+        [grant(0, "h"), grant(1, "i")],
+    ),
+    ("alone: no group starts beside a trial", ONE_NODE, [busy("g", 1)], [1], True, []),
+    ("alone: a group starts elsewhere", TWO_NODES, [busy("g", 1)], [1], True, [start(0, b=1)]),
+    ("side by side: one starts", ONE_NODE, [group("g", 1, "starting"), idle("h", 1)], [1], False, [grant(0, "h")]),
+    ("alone: a start is not disturbed", ONE_NODE, [group("g", 1, "starting"), idle("h", 1)], [1], True, []),
+    (
+        "an exhausted group ends and its room is waited for",
+        TWO_NODES,
+        [idle("g", 2, exhausted=True), idle("h", 2, "b")],
+        [2, 1],
+        False,
+        [Stop(group_id="g"), grant(0, "h")],
+    ),
+    (
+        "alone: a quiet machine is freed rather than waited for",
+        TWO_NODES,
+        [busy("g", 1), idle("h", 2, "b")],
+        [1],
+        True,
+        [Stop(group_id="h")],
+    ),
+    # --- on which nodes
+    ("a trial gets the fullest node that holds it", EIGHTS, [busy("g", 5, "b")], [2], False, [start(0, b=2)]),
+    ("or an empty one", EIGHTS, [busy("g", 5, "b")], [4], False, [start(0, a=4)]),
+    (
+        "one node is freed and not a sum over nodes: six on one node are only to be had on b",
+        EIGHTS,
+        [idle("g", 4), idle("h", 2, "b"), busy("i", 2, "b"), busy("j", 4)],
+        [6],
+        False,
+        [Stop(group_id="h")],
+    ),
+    ("the node that needs the fewest ends", EIGHTS, [*ONES, idle("h", 5, "b")], [6], False, [Stop(group_id="h")]),
+    ("also of small groups", EIGHTS, [*ONES[1:], idle("h", 5, "b")], [4], False, [Stop(group_id="g1")]),
+    ("a trial waits for one node", EIGHTS, [busy("g", 5), busy("h", 5, "b")], [6, 1], False, []),
+    ("rather than span two", EIGHTS, [busy("g", 5)], [6], False, [start(0, b=6)]),
+    ("no group that spans for what a node holds", EIGHTS, [SPANNING], [4], False, [start(0, a=4)]),
+    ("nor one on the way", EIGHTS, [replace(SPANNING, state="starting")], [4], False, [start(0, a=4)]),
+    (
+        "of two idle groups the one on the fuller node is granted",
+        EIGHTS,
+        [idle("g", 1), idle("h", 1, "b"), busy("i", 2, "b")],
+        [1],
+        False,
+        [grant(0, "h")],
+    ),
+    ("a trial larger than any node gets the fewest", FOURS_AND_EIGHTS, [], [12], False, [start(0, y=8, a=4)]),
+    ("and waits where it would be more", FOURS_AND_EIGHTS, [busy("g", 8, "y")], [16], False, []),
+]
 
 
-def test_no_more_idle_groups_end_than_must():
-    groups = [group("g", 1, "idle"), group("h", 1, "idle")]
-    assert len(decide([Node(node_id="a", slots=3)], groups, ask(2), exclusive=False)) == 1
-
-
-def test_room_that_is_on_its_way_is_waited_for():
-    groups = [group("g", 1, "stopping"), group("h", 1, "idle")]
-    assert decide([Node(node_id="a", slots=2)], groups, ask(1), exclusive=True) == [Grant(trial_id="t0", group_id="h")]
-    assert decide([Node(node_id="a", slots=3)], [*groups, group("i", 1, "idle")], ask(2), exclusive=False) == [
-        Stop(group_id="h")
-    ]
-
-
-def test_nothing_ends_when_it_would_not_be_enough():
-    groups = [group("g", 1, "busy"), group("h", 1, "idle")]
-    assert decide(ONE_NODE, groups, ask(2), exclusive=False) == []
-
-
-def test_a_large_request_holds_back_the_small_ones_behind_it():
-    groups = [group("g", 1, "busy")]
-    assert decide(ONE_NODE, groups, ask(2, 1), exclusive=False) == []
-    assert decide(ONE_NODE, groups, ask(1, 2), exclusive=False) == [Start(trial_id="t0", num_workers=1, slots={"a": 1})]
-
-
-def test_exclusive_trials_have_their_node_to_themselves():
-    groups = [group("g", 1, "busy", {"a": 1}), group("h", 1, "idle", {"a": 1}), group("i", 1, "idle", {"b": 1})]
-    assert decide(TWO_NODES, groups, ask(1, 1), exclusive=True) == [Grant(trial_id="t0", group_id="i")]
-    assert decide(TWO_NODES, groups, ask(1, 1), exclusive=False) == [
-        Grant(trial_id="t0", group_id="h"),
-        Grant(trial_id="t1", group_id="i"),
-    ]
-
-
-def test_exclusive_no_group_starts_beside_a_trial():
-    busy = group("g", 1, "busy", {"a": 1})
-    assert decide(ONE_NODE, [busy], ask(1), exclusive=True) == []
-    assert decide(TWO_NODES, [busy], ask(1), exclusive=True) == [Start(trial_id="t0", num_workers=1, slots={"b": 1})]
-
-
-def test_exclusive_a_group_that_starts_is_not_disturbed_by_a_trial():
-    groups = [group("g", 1, "starting"), group("h", 1, "idle")]
-    assert decide(ONE_NODE, groups, [*ask(1)], exclusive=False) == [Grant(trial_id="t0", group_id="h")]
-    assert decide(ONE_NODE, groups, [*ask(1)], exclusive=True) == []
-
-
-def test_an_exhausted_group_ends_and_its_room_is_waited_for():
-    groups = [group("g", 2, "idle", exhausted=True), group("h", 2, "idle", {"b": 2})]
-    assert decide(TWO_NODES, groups, ask(2, 1), exclusive=False) == [
-        Stop(group_id="g"),
-        Grant(trial_id="t0", group_id="h"),
-    ]
-
-
-# --- on which nodes --------------------------------------------------------------------------------------------------
-
-EIGHTS = [Node(node_id="a", slots=8), Node(node_id="b", slots=8)]
-
-
-def test_a_trial_gets_the_fullest_node_that_holds_it():
-    busy = group("g", 5, "busy", {"b": 5})
-    (start,) = decide(EIGHTS, [busy], ask(2), exclusive=False)
-    assert start.slots == {"b": 2}
-    (start,) = decide(EIGHTS, [busy], ask(4), exclusive=False)
-    assert start.slots == {"a": 4}
-
-
-def test_one_node_is_freed_and_not_a_sum_over_nodes():
-    groups = [
-        group("g", 4, "idle", {"a": 4}),
-        group("h", 2, "idle", {"b": 2}),
-        group("i", 2, "busy", {"b": 2}),
-        group("j", 4, "busy", {"a": 4}),
-    ]
-    # both nodes have four slots free in sum; six on one node are only to be had on b
-    assert decide(EIGHTS, groups, ask(6), exclusive=False) == [Stop(group_id="h")]
-
-
-def test_the_node_that_needs_the_fewest_ends_is_freed():
-    groups = [group(f"g{number}", 1, "idle", {"a": 1}) for number in range(6)]
-    groups += [group("h", 5, "idle", {"b": 5})]
-    assert decide(EIGHTS, groups, ask(6), exclusive=False) == [Stop(group_id="h")]
-    assert decide(EIGHTS, groups[1:], ask(4), exclusive=False) == [Stop(group_id="g1")]
-
-
-def test_a_trial_waits_for_one_node_rather_than_span_two():
-    groups = [group("g", 5, "busy", {"a": 5}), group("h", 5, "busy", {"b": 5})]
-    assert decide(EIGHTS, groups, ask(6, 1), exclusive=False) == []
-    assert decide(EIGHTS, groups[:1], ask(6), exclusive=False) == [Start(trial_id="t0", num_workers=6, slots={"b": 6})]
-
-
-def test_a_group_that_spans_is_not_given_to_a_trial_that_a_node_can_hold():
-    spanning = group("g", 4, "idle", {"a": 2, "b": 2})
-    assert decide(EIGHTS, [spanning], ask(4), exclusive=False) == [
-        Start(trial_id="t0", num_workers=4, slots={"a": 4}),
-    ]
-    assert decide(EIGHTS, [replace(spanning, state="starting")], ask(4), exclusive=False) == [
-        Start(trial_id="t0", num_workers=4, slots={"a": 4}),
-    ]
-
-
-def test_of_two_idle_groups_the_one_on_the_fuller_node_is_granted():
-    groups = [group("g", 1, "idle", {"a": 1}), group("h", 1, "idle", {"b": 1}), group("i", 2, "busy", {"b": 2})]
-    assert decide(EIGHTS, groups, ask(1), exclusive=False) == [Grant(trial_id="t0", group_id="h")]
-
-
-def test_a_trial_larger_than_any_node_gets_the_fewest():
-    nodes = [*(Node(node_id=name, slots=4) for name in "ab"), *(Node(node_id=name, slots=8) for name in "yz")]
-    (start,) = decide(nodes, [], ask(12), exclusive=False)
-    assert start.slots == {"y": 8, "a": 4}
-    # with y taken, 16 workers would need three nodes, and two are enough in the empty cluster
-    assert decide(nodes, [group("g", 8, "busy", {"y": 8})], ask(16), exclusive=False) == []
-
-
-def test_exclusive_a_quiet_machine_is_freed_rather_than_waited_for():
-    groups = [group("g", 1, "busy", {"a": 1}), group("h", 2, "idle", {"b": 2})]
-    assert decide(TWO_NODES, groups, ask(1), exclusive=True) == [Stop(group_id="h")]
+@pytest.mark.parametrize("row", DECISIONS, ids=lambda row: row[0])
+def test_who_gets_what(row):
+    _, cluster, groups, sizes, exclusive, actions = row
+    assert decide(cluster, groups, ask(*sizes), exclusive=exclusive) == actions
 
 
 def test_spread_deals_workers_out_over_all_nodes_with_room():

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from scalestudy.orchestration.groups.events import EpochDone, Failure, Retried
-from scalestudy.orchestration.groups.failures import UNCOUNTED
+from scalestudy.orchestration.groups.failures import UNCOUNTED, Loss
 from scalestudy.orchestration.groups.model import CheckpointPlace
 from scalestudy.orchestration.groups.pool import CLOSING_SECONDS
 from scalestudy.orchestration.groups.trial_record import TrialRecord
+from scalestudy.orchestration.sweep.search import HITS
 from tests.support.pool_study import (
     CHECKPOINTS,
     ENGINES_LOST,
@@ -28,6 +29,7 @@ from tests.support.pool_study import (
     no_waiting,
     numbers,
     run,
+    story,
     study_run,
     trials,
     until_epoch,
@@ -76,6 +78,38 @@ def prepare(*sizes):
     return lambda study: study.actor.prepare(*sizes)
 
 
+def join(node, slots):
+    return lambda study: study.join(node, slots)
+
+
+async def drain_no_more(study):
+    study.ray.draining.clear()
+    await study.actor.set_nodes(study.ray.nodes())
+
+
+async def nothing_starts(study):
+    await study.ray.driver()
+    assert not study.ray.fits
+
+
+async def killed_for_memory(study):
+    killed = {1: "OutOfMemoryError: the node was low on memory"}
+    loss = Loss(incarnation=study.fit.workers[0].incarnation, cause="worker_lost", out_of_memory=killed)
+    assert await study.actor.workers_lost(study.fit.group_id, loss)
+
+
+async def lose_controller_and_its_reservation(study):
+    tag = study.fit.tag
+    await lose_controller(study)
+    assert study.hands.removed == [tag]
+
+
+async def lose_part(study):
+    """A node is lost; the group's workers on another one are killed, for nobody else would end them."""
+    await study.ray.lose_node("b")
+    assert not any(worker.alive for worker in study.ray.history)
+
+
 async def settle(study):
     await study.settle()
 
@@ -87,19 +121,17 @@ async def close(study):
 async def leave(study):
     """Goes on until no trial is in the ranks' hands."""
     while study.ray.training():
-        for action in study.ray.actions():
-            await action()
+        await study.act()
 
 
 def freeze(*ranks):
     """The ranks hang, and the pool's clock passes the limit of stalled trials: they are killed."""
 
     async def step(study):
-        (fit,) = study.ray.fits.values()
+        fit = study.fit
         for rank in ranks:
             fit.workers[rank].frozen = True
-        study.clock.now += STALLED + 1
-        await study.tick()
+        await study.later(STALLED + 1)
         assert not any(worker.alive for worker in fit.workers)
 
     return step
@@ -116,7 +148,7 @@ def until_told(count):
     """Rank 0's steps, until it has told so many posts of its first trial."""
 
     async def step(study):
-        (fit,) = study.ray.fits.values()
+        fit = study.fit
         while study.ray.progress.get((fit.workers[0].incarnation, 1), 0) < count:
             for worker in fit.workers:
                 await study.ray.step(worker)
@@ -131,6 +163,7 @@ class End:
     status: str = "finished"
     attempts: int | None = 1
     error: str | None = None  # its kind
+    message: str | None = None
     rank: int | None = None  # whose error it is
     lost: tuple[tuple[int, str], ...] = ()
     kinds: str | None = None  # of its events
@@ -145,6 +178,7 @@ class End:
             "status": ended.status,
             "attempts": ended.attempts,
             "error": ended.error.kind if ended.error else None,
+            "message": ended.error.message if ended.error else None,
             "rank": ended.error.rank if ended.error else None,
             "lost": tuple(lost(ended)),
             "kinds": " ".join(study.kinds(trial_id)),
@@ -166,6 +200,7 @@ class Row:
     ends: dict[str, End] = field(default_factory=dict)
     served: list[int] | None = None
     given_up: list[str] = field(default_factory=list)  # trials that were put off too often
+    put_off: str | None = None  # why t0 was, each time
     nodes: str | None = None  # where workers were started
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -230,6 +265,13 @@ TABLE = [
         ends={"t0": End(status="diverged"), "t1": FINISHED},
         served=[2],
     ),
+    Row(
+        story="a group that was ordered ahead serves the first trial",
+        slots={"a": 2},
+        steps=[prepare(2), lambda study: study.ray.driver(), request(size=2)],
+        ends={"t0": FINISHED},
+        served=[1, 1],
+    ),
     # --- attempts that break
     Row(
         story="an exception is final and costs the group only",
@@ -251,6 +293,18 @@ TABLE = [
         steps=[request(size=2, fate="out_of_memory"), request("t1", 2)],
         ends={"t0": End(status="out_of_memory", error="out_of_memory", rank=1), "t1": FINISHED},
         served=[1, 1, 1, 1],
+    ),
+    Row(
+        story="a worker killed for memory is a result",
+        slots={"a": 2},
+        steps=[request(size=2), training(), killed_for_memory],
+        ends={"t0": End(status="out_of_memory", error="out_of_memory", rank=1)},
+    ),
+    Row(
+        story="what a dead controller has reserved is given back",
+        slots={"a": 1},
+        steps=[request(), training(), lose_controller_and_its_reservation],
+        ends={"t0": End(attempts=2, lost=((1, "controller_lost"),))},
     ),
     Row(
         story="a lost worker means another attempt without doubled epochs",
@@ -350,6 +404,31 @@ TABLE = [
         ends={"t0": End(attempts=2, lost=((1, "node_lost"),), nodes="b")},
     ),
     Row(
+        story="a group that loses a node loses all its workers and is started anew where there is room",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=3), training(), lose_part, join("c", 2)],
+        ends={"t0": End(attempts=2, lost=((1, "node_lost"),), nodes="ac")},
+    ),
+    Row(
+        story="a node that joins in time gives room",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=3), lose("b"), lambda study: study.later(STALLED - 1), join("c", 1)],
+        ends={"t0": FINISHED},
+    ),
+    Row(
+        story="a node that drains no more has room again",
+        slots={"a": 1, "b": 1},
+        steps=[drain("a"), request(size=2), nothing_starts, drain_no_more],
+        ends={"t0": FINISHED},
+    ),
+    Row(
+        story="an order that nobody has taken yet is taken back",
+        slots={"a": 1, "b": 1},
+        steps=[request(), drain("a")],
+        ends={"t0": End(nodes="b")},
+        nodes="b",
+    ),
+    Row(
         story="nothing is placed on a node that drains",
         slots={"a": 4, "b": 3},
         steps=[drain("a"), trials(1, 2, 1, 3)],
@@ -396,6 +475,13 @@ TABLE = [
         ends={"t0": End(attempts=2, lost=((1, "node_lost"),))},
     ),
     Row(
+        story="a trial that has left and finds no room is told so",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=3, checkpoints=CHECKPOINTS), training(), drain("b")],
+        given_up=["t0"],
+        put_off=" ".join(["preempted"] + ["no_room"] * HITS),
+    ),
+    Row(
         story="a group that breaks on a node that drains is not started again",
         slots={"a": 2, "b": 2},
         steps=[request(size=2), training(), drain("a"), kill(1)],
@@ -426,6 +512,7 @@ TABLE = [
                 status="failed",
                 attempts=2,
                 error="engine_lost",
+                message="m2",
                 lost=((1, "engine_lost"), (2, "engine_lost")),
                 kinds="Ended",
             )
@@ -453,6 +540,8 @@ def test_the_pool(row):
     study = study_run(story, slots=row.slots, **row.settings)
     assert {trial_id: end.of(study, trial_id) for trial_id, end in row.ends.items()} == row.ends
     assert study.given_up == row.given_up
+    if row.put_off is not None:
+        assert " ".join(event.error.kind for event in study.of_type("t0", Retried)) == row.put_off
     if row.served is not None:
         assert [worker.served and len(worker.taken) for worker in study.ray.history] == row.served
     if row.nodes is not None:
@@ -464,39 +553,32 @@ def test_the_pool(row):
 # --- closing ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_recorded_after_the_end_that_close_gave():
-    async def story(study):
-        await study.request("t0")
-        await until_training(study, "t0")
-        (worker,) = study.ray.history
-        await study.actor.close()
-        for _ in range(10):
-            await study.ray.step(worker)
-            if worker.given is None:
-                break
-
-    study = study_run(story, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_nothing_is_recorded_after_the_end_that_close_gave(study):
+    await study.train("t0")
+    (worker,) = study.ray.history
+    await study.actor.close()
+    for _ in range(10):
+        await study.ray.step(worker)
+        if worker.given is None:
+            break
+    await study.settle()
     assert study.kinds("t0") == ["Running", "Ended"]
 
 
-def test_close_kills_what_does_not_end_within_seconds():
-    async def story(study):
-        await study.request("t0")
-        await until_training(study, "t0")
-        (worker,) = study.ray.history
-        worker.frozen = True
-        await study.actor.close()
-        study.clock.now += CLOSING_SECONDS - 1
-        await study.tick()
-        assert worker.alive
-        study.clock.now += 2
-        await study.tick()
-        assert not worker.alive
-        (fit,) = study.ray.fits.values()
-        await study.ray.restart(fit)
-        assert not study.ray.fits, "the controller does not start it again"
-
-    study_run(story, slots={"a": 1})
+@story(slots={"a": 1})
+async def test_close_kills_what_does_not_end_within_seconds(study):
+    await study.train("t0")
+    (worker,) = study.ray.history
+    worker.frozen = True
+    await study.actor.close()
+    await study.later(CLOSING_SECONDS - 1)
+    assert worker.alive
+    await study.later(2)
+    assert not worker.alive
+    fit = study.fit
+    await study.ray.restart(fit)
+    assert not study.ray.fits, "the controller does not start it again"
 
 
 # --- every order of events ----------------------------------------------------------------------------------------
@@ -583,8 +665,7 @@ async def explore(seed):
         elif roll > 1 - 3 * faults:
             await fault(study, chance)
         elif chance.random() < 0.002:
-            study.clock.now += STALLED + 1
-            await study.tick()
+            await study.later(STALLED + 1)
         else:
             await chance.choice(study.ray.actions())()
         study.clock.now += 0.001
@@ -592,16 +673,13 @@ async def explore(seed):
         if not planned and chance.random() < 0.01:
             break
     if faults:
-        study.clock.now += STALLED + 1  # what is frozen is found
-        await study.tick()
+        await study.later(STALLED + 1)  # what is frozen is found
     await study.settle()
     check_end(study)
     await study.actor.close()
     for _ in range(20):
-        for action in study.ray.actions():
-            await action()
-        study.clock.now += STALLED / 4
-        await study.tick()
+        await study.act()
+        await study.later(STALLED / 4)
     assert study.ray.closed
     assert not study.ray.fits, "a group did not end"
 
@@ -658,8 +736,7 @@ def test_a_large_trial_is_not_starved_by_small_ones_that_keep_coming(exclusive):
         for number in range(4, 200):
             while len(study.open) < 5:
                 await study.request(f"small{number}-{len(study.open)}-{len(study.events)}")
-            for action in study.ray.actions():
-                await action()
+            await study.act()
             for trial_id in list(study.open):
                 await study.follow(trial_id)
             study.clock.now += 0.1
@@ -682,8 +759,7 @@ def test_closing_at_any_moment_ends_every_trial_and_group(seed):
             if chance.random() < 0.02:
                 study.ray.harm(chance)
         await study.actor.close()
-        study.clock.now += STALLED + 1
-        await study.tick()
+        await study.later(STALLED + 1)
         await study.settle()
         check_end(study)
 

@@ -2,14 +2,7 @@
 
 import pytest
 
-from tests.support.pool_study import (
-    STALLED,
-    TRIAL_SECONDS,
-    Study,
-    no_waiting,
-    run,
-    until_training,
-)
+from tests.support.pool_study import STALLED, TRIAL_SECONDS, no_waiting, story
 
 __all__ = ["no_waiting"]
 pytestmark = pytest.mark.usefixtures("no_waiting")
@@ -17,13 +10,9 @@ pytestmark = pytest.mark.usefixtures("no_waiting")
 TICK = 0.5
 
 
-async def hanging(size=1, **settings):
-    """A study whose only trial trains for as long as it is let."""
-    study = Study(slots={"a": size}, longest_tick=2 * TICK, **settings)
-    await study.request("t0", size, fate="hangs")
-    await until_training(study, "t0")
-    (fit,) = study.ray.fits.values()
-    return study, fit.workers
+async def hanging(study):
+    """The workers of the only trial, on all slots, which trains for as long as it is let."""
+    return (await study.train("t0", study.slots["a"], "hangs")).workers
 
 
 async def passes(study, seconds, *, steps=()):
@@ -41,51 +30,42 @@ async def passes(study, seconds, *, steps=()):
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
-def test_a_step_of_the_wall_clock_breaks_nothing_off_and_hides_nothing(step):
-    async def story():
-        study, workers = await hanging(2)
-        await passes(study, 5, steps=workers)
-        study.wall_step = step
-        await passes(study, STALLED / 2, steps=workers)
-        assert all(worker.alive for worker in workers)
-        for worker in workers:
-            worker.frozen = True
-        await passes(study, STALLED - 5)
-        assert all(worker.alive for worker in workers)
-        await passes(study, 10)
-        assert not any(worker.alive for worker in workers), "what is frozen is found as soon as ever"
-
-    run(story)
+@story(slots={"a": 2}, longest_tick=2 * TICK)
+async def test_a_step_of_the_wall_clock_breaks_nothing_off_and_hides_nothing(study, step):
+    workers = await hanging(study)
+    await passes(study, 5, steps=workers)
+    study.wall_step = step
+    await passes(study, STALLED / 2, steps=workers)
+    assert all(worker.alive for worker in workers)
+    for worker in workers:
+        worker.frozen = True
+    await passes(study, STALLED - 5)
+    assert all(worker.alive for worker in workers)
+    await passes(study, 10)
+    assert not any(worker.alive for worker in workers), "what is frozen is found as soon as ever"
 
 
 @pytest.mark.parametrize("late", [STALLED + 1, 3600.0])
-def test_a_late_look_breaks_nothing_off(late):
+@story(slots={"a": 1}, longest_tick=2 * TICK)
+async def test_a_late_look_breaks_nothing_off(study, late):
     """The pool did not run for a while: it was starved, stopped or suspended, and hears nothing before it looks."""
-
-    async def story():
-        study, workers = await hanging(1)
-        await passes(study, STALLED / 2, steps=workers)
-        study.clock.now += late
-        await study.tick()
-        await passes(study, STALLED / 2, steps=workers)
-        assert workers[0].alive
-        assert not lost_so_far(study)
-        await passes(study, STALLED + 2)
-        assert not workers[0].alive
-
-    run(story)
+    workers = await hanging(study)
+    await passes(study, STALLED / 2, steps=workers)
+    await study.later(late)
+    await passes(study, STALLED / 2, steps=workers)
+    assert workers[0].alive
+    assert not lost_so_far(study)
+    await passes(study, STALLED + 2)
+    assert not workers[0].alive
 
 
-def test_a_late_look_releases_no_trial_whose_follower_was_as_late():
-    async def story():
-        study, workers = await hanging(1)
-        study.clock.now += 470.0
-        await study.tick()
-        assert "t0" in study.pool.requests
-        await passes(study, 10, steps=workers)
-        assert workers[0].alive
-
-    run(story)
+@story(slots={"a": 1}, longest_tick=2 * TICK)
+async def test_a_late_look_releases_no_trial_whose_follower_was_as_late(study):
+    workers = await hanging(study)
+    await study.later(470.0)
+    assert "t0" in study.pool.requests
+    await passes(study, 10, steps=workers)
+    assert workers[0].alive
 
 
 def lost_so_far(study):
@@ -107,66 +87,41 @@ async def beats(study, workers, seconds, count=lambda passed: 0, **beat):
             await study.ray.beat(worker, seconds=float(passed), count=count(passed), **beat)
 
 
-def test_an_evaluation_of_eight_times_the_limit_is_left_alone_until_its_batches_stand_still():
-    async def story():
-        study, workers = await hanging(2)
-        await beats(study, workers, 8 * STALLED, lambda passed: passed // 50, activity="evaluating", stage=7)
-        assert all(worker.alive for worker in workers)
-        began = study.clock.now
-        await beats(study, workers, 2 * STALLED, lambda passed: 37, activity="evaluating", stage=8)
-        assert not any(worker.alive for worker in workers)
-        assert study.clock.now - began == pytest.approx(STALLED, abs=4)
-        (failure,) = study.pool.requests["t0"].record.failures
-        assert failure.message == "no progress for 100 s while evaluating, after 37 batches (attempt 1)"
-
-    run(story)
+@story(slots={"a": 2}, longest_tick=2 * TICK)
+async def test_an_evaluation_of_eight_times_the_limit_is_left_alone_until_its_batches_stand_still(study):
+    workers = await hanging(study)
+    await beats(study, workers, 8 * STALLED, lambda passed: passed // 50, activity="evaluating", stage=7)
+    assert all(worker.alive for worker in workers)
+    began = study.clock.now
+    await beats(study, workers, 2 * STALLED, lambda passed: 37, activity="evaluating", stage=8)
+    assert not any(worker.alive for worker in workers)
+    assert study.clock.now - began == pytest.approx(STALLED, abs=4)
+    (failure,) = study.pool.requests["t0"].record.failures
+    assert failure.message == "no progress for 100 s while evaluating, after 37 batches (attempt 1)"
 
 
-def test_a_rank_whose_beats_stop_is_found_while_another_one_loads():
-    async def story():
-        study, workers = await hanging(2)
-        await beats(study, workers, 2 * STALLED, activity="loading", stage=1)
-        assert all(worker.alive for worker in workers)
-        began = study.clock.now
-        while workers[0].alive:
-            await beats(study, workers[:1], 2, activity="loading", stage=1)
-        assert not workers[1].alive
-        assert study.clock.now - began == pytest.approx(STALLED, abs=4)
-        (failure,) = study.pool.requests["t0"].record.failures
-        assert failure.message.startswith("rank 1 was not heard of for 100 s, last while loading")
-
-    run(story)
+@story(slots={"a": 1}, longest_tick=2 * TICK)
+async def test_what_has_no_counter_may_last_as_long_as_its_trial_and_the_message_names_it(study):
+    workers = await hanging(study)
+    await beats(study, workers, 2 * TRIAL_SECONDS, activity="compiling", stage=2)
+    error = study.ended("t0").error
+    assert error.kind == "time_limit"
+    assert error.message.startswith(
+        "the trial ran longer than limits.trial_minutes, last while compiling, for 1000 s ("
+    )
 
 
-def test_what_has_no_counter_may_last_as_long_as_its_trial_and_the_message_names_it():
-    async def story():
-        study, workers = await hanging(1)
-        await beats(study, workers, 2 * TRIAL_SECONDS, activity="compiling", stage=2)
-        error = study.ended("t0").error
-        assert error.kind == "time_limit"
-        assert error.message.startswith(
-            "the trial ran longer than limits.trial_minutes, last while compiling, for 1000 s ("
-        )
-
-    run(story)
+@story(slots={"a": 1}, longest_tick=2 * TICK)
+async def test_a_stopped_trial_that_its_ranks_do_not_leave_has_no_more_time_to_compile(study):
+    workers = await hanging(study)
+    study.pool.stop("t0", 0)
+    await beats(study, workers, STALLED + 4, activity="compiling", stage=2)
+    assert not workers[0].alive
 
 
-def test_a_stopped_trial_that_its_ranks_do_not_leave_has_no_more_time_to_compile():
-    async def story():
-        study, workers = await hanging(1)
-        study.pool.stop("t0", 0)
-        await beats(study, workers, STALLED + 4, activity="compiling", stage=2)
-        assert not workers[0].alive
-
-    run(story)
-
-
-def test_a_beat_wakes_nobody():
+@story(slots={"a": 1}, longest_tick=2 * TICK)
+async def test_a_beat_wakes_nobody(study):
     """A beat of every rank every two seconds must not cost a decision about all groups."""
-
-    async def story():
-        study, workers = await hanging(1)
-        study.pool.reconcile = None
-        await study.ray.beat(workers[0])
-
-    run(story)
+    workers = await hanging(study)
+    study.pool.reconcile = None
+    await study.ray.beat(workers[0])

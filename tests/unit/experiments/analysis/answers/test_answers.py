@@ -71,6 +71,7 @@ def test_a_world_s_folder_is_an_ordinary_study(tmp_path):
     assert json.loads(answer.stdout)["fastest"] == json.loads(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_where_more_workers_hardly_help_fewer_are_recommended_and_they_are_near():
     def draw(generator: np.random.Generator) -> World:
         world = World.draw(generator, noise=0.05, seeds=3, deviation=0.0)

@@ -322,8 +322,3 @@ def test_they_are_part_of_the_comparison():
     found = compare(summaries)
     assert answers_of(found["laws"], "b_crit")[1] == ("b", "more")
     assert "b: b_crit (examples) 400 against 200: more" in comparison_lines(found)
-
-
-def test_summaries_of_older_versions():
-    old = dict.fromkeys(("statistical_efficiency", "throughput_model"))
-    assert compared_laws({"a": old, "b": {}, "c": laws_of(estimate(2.0))}) == []

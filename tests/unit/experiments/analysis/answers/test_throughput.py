@@ -1,12 +1,9 @@
 """From trials to the law of a step's time, and to lines of throughput."""
 
-import copy
 import json
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
 from scalestudy.experiments.analysis.answers.throughput import (
@@ -282,21 +279,3 @@ def test_a_wait_longer_than_the_step_was_not_measured():
     trials[0]["epochs"] = trials[0]["epochs"][:1]
     trials[0]["epochs"][0]["phases"]["data"] = 1e9
     assert step_timing(trials[0]).data_seconds is None
-
-
-FIELDS = st.sampled_from(["train_seconds", "samples", "steps", "samples_per_second", "phases", "epoch"])
-VALUES = st.sampled_from([None, 0, -1.0, 1e-300, 1e17, math.nan, math.inf])
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(FIELDS, VALUES, st.integers(0, 59)), max_size=8))
-def test_damaged_records_never_raise(damages):
-    _, plan, trials = study_of(TEXT, LAW)
-    trials = copy.deepcopy(trials)
-    for field, value, index in damages:
-        if field != "epoch":
-            trials[index]["epochs"][-1][field] = value
-    cells = gather(plan, trials, ACCURACY)
-    strict(throughput(cells))
-    strict(usl(cells))
-    assert all(size.seconds for steps in timed_steps(cells) for size in steps.sizes)

@@ -30,7 +30,9 @@ def test_a_healthy_study_has_none():
     assert causes() == []
 
 
-# a step of 32 examples on one worker takes 0.032 s, on two 0.016 s
+# a step of 32 examples on one worker takes 0.032 s, on two 0.016 s; summing is sync/(sync + 0.016 + 0.0001) of two
+# workers' step: 15 % at 0.002841. Seconds per example: 0.001 + f/16 at m = 16, 0.001 + f/256 at m = 256; the ratio is
+# 1.25 at f = 0.004340
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
@@ -40,19 +42,14 @@ def test_a_healthy_study_has_none():
         ({"data": 0.01}, ["data"]),
         ({"sync": 0.01}, ["allreduce"]),
         ({"fixed": 0.03}, ["small_batch_per_worker", "fixed_cost"]),  # two sides of one thing
+        ({"sync": 0.00283}, []),
+        ({"sync": 0.00285}, ["allreduce"]),
+        ({"fixed": 0.00430}, []),
+        ({"fixed": 0.00438}, ["small_batch_per_worker"]),
     ],
 )
 def test_each_cause_is_found_alone(changes, cause):
     assert causes(**changes) == cause
-
-
-def test_thresholds():
-    # one worker: data / (data + 0.032 + 0.0001); two workers sync / (sync + 0.016 + 0.0001): 15 % at 0.002841
-    assert causes(sync=0.00283) == []
-    assert causes(sync=0.00285) == ["allreduce"]
-    # seconds per example at m = 16: 0.001 + f/16, at m = 256: 0.001 + f/256; 1.25 × at f = 0.004340
-    assert causes(fixed=0.00430) == []
-    assert causes(fixed=0.00438) == ["small_batch_per_worker"]
 
 
 def test_a_verdict_names_evidence_and_remedy():
@@ -249,14 +246,6 @@ def test_where_steps_are_known_remedies_go_by_the_time_to_the_target(efficiency,
     assert remedy_of("allreduce", rows, law, efficiency) == remedy
 
 
-def test_batches_that_missed_the_target_are_no_remedy():
-    rows, law = rows_and_law(SYNCED)
-    missed = steps_part({64: 1000, **{64 * 2**doubling: None for doubling in range(1, 7)}})
-    assert remedy_of("allreduce", rows, law, missed) == (
-        "A larger batch does not help: those tried have not reached 0.9. Use fewer workers."
-    )
-
-
 def test_a_study_does_not_advise_against_its_own_recommendation():
     spec, plan, trials = study_of_batches(
         BatchTruth(b_crit=60, s_min=900, rate=0.2),
@@ -346,7 +335,7 @@ def test_a_place_that_is_not_recommended_is_no_cause():
     assert not judged(SYNCED, chosen="workers=2 batch=1024")
 
 
-@pytest.mark.parametrize("missed", [(128,), (128, 256), (128, 512)])
+@pytest.mark.parametrize("missed", [(128,), (128, 256), (128, 512), [64 * 2**doubling for doubling in range(1, 7)]])
 def test_no_batch_beyond_one_that_missed_the_target_is_a_remedy(missed):
     rows, law = rows_and_law(SYNCED)
     remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, **dict.fromkeys(missed)}))

@@ -10,7 +10,6 @@ train: {epochs: 8}
 targets: {accuracy: [0.8]}
 sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0]}
 """
-LARGE = SMALL.replace("[1, 2]", "[1, 2, 4, 8]").replace("[32, 128]", "[32, 64, 128]").replace("0.2]", "0.2, 0.4]")
 
 
 def test_a_small_study_is_told_what_each_step_takes():
@@ -29,17 +28,3 @@ def test_a_small_study_is_told_what_each_step_takes():
     for text, seconds in ((batch, training), (seeds, 4 * training)):
         number, unit = text.rpartition(", ")[2].split()
         assert abs(float(number) * {"s": 1, "ms": 1e-3}[unit] / seconds - 1) < 0.02
-
-
-def test_a_study_that_supports_everything_is_told_nothing():
-    text = LARGE.replace("seed: [0]", "seed: [0, 1, 2, 3, 4]")
-    assert to_learn(summary_of(text, Law(learning=60, noise=0.02))) == ""
-
-
-def test_a_study_without_a_target_is_told_so():
-    assert "a target (`targets.accuracy`)" in to_learn(summary_of(LARGE.replace("[0.8]", "[]"), Law(learning=60)))
-
-
-def test_nothing_is_promised_of_trials_that_did_not_finish():
-    words = to_learn(summary_of(SMALL, Law(), endings={"*": "failed"}))
-    assert words == "To learn more: time 4 and 8 workers; a third batch size; a third rate."

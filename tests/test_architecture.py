@@ -38,7 +38,6 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "training.gradient_sync": {"training"},
     "training.loop": {"training", *within("training", "models", "data", "gradient_sync")},
     "training.checkpoint": {"training", "training.loop"},
-    "training.chapter": {"training", "training.models"},
     "training.arguments": {"training"},
     "training.__main__": {"training", *within("training", "arguments", "data", "loop", "checkpoint")},
     # experiments
@@ -94,7 +93,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study"),
         *within("experiments", "spec", "plan", "study", "report"),
         *within("experiments.analysis", "measures", "text", "answers"),
-        *("training", *within("training", "arguments", "data", "loop", "chapter")),
+        *("training", *within("training", "arguments", "data", "loop", "gradient_sync")),
     },
     # the import name
     "scalestudy": within("orchestration", "base", "study"),

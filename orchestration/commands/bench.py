@@ -1,11 +1,12 @@
-"""`scalestudy bench`: the chapter's execution experiments, and the largest batch that a worker's memory takes."""
+"""`scalestudy bench`: the largest batch that a worker's memory takes, and the speed at which workers sum."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -17,6 +18,7 @@ from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
+from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
@@ -28,12 +30,42 @@ from scalestudy.training.section import strategy_of
 if TYPE_CHECKING:
     import torch
 
-    from scalestudy.training.chapter.measuring import Cell, Experiment, Table
     from scalestudy.training.loop.memory_fit import MaxBatch
 
+Cell = str | int | float | None
+"""None: not measured here."""
 
-Runner = Callable[..., "Experiment"]
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; the heading of a column of numbers names the unit."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What was measured on one machine."""
+
+    name: str  # as on the command line
+    question: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
+    metrics: Mapping[str, float]  # names end in the unit
+
+
+Runner = Callable[..., Experiment]
 """(device, *, quick) -> Experiment."""
+SCRIPTS = {
+    "async": "asynchronous.py and docs/chapter/queue_depth.py",
+    "compile": "compile.py and docs/chapter/tracing.py",
+    "export": "export.py",
+    "parallel": "parallel.py",
+    "overlap": "overlap.py",
+}
+"""Benches of earlier versions: the scripts in docs/chapter that took their place."""
 EXPERIMENT = "scalestudy-bench"
 UNTIL_WRAPPED = 10_000  # columns where nothing is wrapped: what is not a terminal has no width
 
@@ -52,34 +84,27 @@ class Benched:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json and as the run's artifact."""
         run = {"tracking_uri": self.tracking_uri, "run_id": self.run_id}
-        return {**self.experiment.to_dict(), "machine": dict(self.machine), "quick": self.quick, "mlflow": run}
+        return {**asdict(self.experiment), "machine": dict(self.machine), "quick": self.quick, "mlflow": run}
 
 
-def run_bench(
-    name: str, *, device: str = "auto", quick: bool = False, tracked: bool = True, runner: Runner | None = None
-) -> Benched:
-    """Run one experiment, and keep it in the store that `run` takes. `runner`: what to run; None: the one of that name.
+def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Benched:
+    """Run one experiment, and keep it in the store that `run` takes.
 
-    Raises RequestError for an unknown name or device, and what check_reachable raises, before anything is measured. A
-    store that is lost meanwhile costs the run, not the result: see `untracked`.
+    Raises RequestError for an unknown device, and what check_reachable raises, before anything is measured. A store
+    that is lost meanwhile costs the run, not the result: see `untracked`.
     """
-    from scalestudy.training.chapter import find_experiment
-    from scalestudy.training.chapter.measuring import find_device, machine
+    from scalestudy.training.device import choose_device
 
     prepare_environment()
     address = resolve_address(None) if tracked else None
     try:
-        experiment_of = runner or find_experiment(name)
-    except ValueError as error:
-        raise request_error(error, "scalestudy bench --help names them") from error
-    try:
-        place = find_device(device)
+        place = choose_device(device, None)
     except ValueError as error:
         raise request_error(error, "choose auto, cpu or cuda") from error
     if address:
         check_reachable(address)
-    found_machine = machine(place)
-    done = Benched(experiment_of(place, quick=quick), found_machine, quick)
+    found_machine = _machine(place)
+    done = Benched(runner(place, quick=quick), found_machine, quick)
     if address is None:
         return done
     try:
@@ -88,6 +113,24 @@ def run_bench(
         problem = f"tracking.uri: {address.shown}: the run could not be recorded ({type(error).__name__})"
         remedy = "the results above are complete; correct MLFLOW_TRACKING_URI and run it again"
         return replace(done, untracked=UnreachableError(problem, remedy))
+
+
+def _machine(device: torch.device) -> dict[str, str]:
+    import torch
+
+    on_cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if on_cuda else "CPU",
+        "devices": str(torch.cuda.device_count() if on_cuda else 1),
+        "cores": str(usable_cores()),
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+    }
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _log(done: Benched, address: TrackingAddress) -> str:
@@ -142,8 +185,8 @@ def machine_line(done: Benched) -> str:
 def _columns(table: Table) -> Columns:
     """Numbers flush right, words flush left; a cell too wide for the terminal goes on below, none is cut."""
     columns = Columns(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for heading in table.header:
-        is_text = any(isinstance(cell, str) for cell in table.column(heading))
+    for position, heading in enumerate(table.header):
+        is_text = any(isinstance(row[position], str) for row in table.rows)
         columns.add_column(Text(heading), justify="left" if is_text else "right", overflow="fold")
     for row in table.rows:
         columns.add_row(*(Text(cell_text(cell)) for cell in row))
@@ -172,7 +215,55 @@ def markdown(done: Benched) -> str:
     return "\n\n".join([*parts, *(f"- {note}" for note in done.experiment.notes)])
 
 
-NAME = "max-batch"
+def find_runner(name: str, source: str | None, overrides: Sequence[str], memory_gib: float | None) -> Runner:
+    """What the bench of that name runs; the other arguments are max-batch's.
+
+    Raises RequestError for a name that is unknown or gone and for arguments that it does not take; and what
+    MaxBatchBench raises.
+    """
+    if name in SCRIPTS:
+        remedy = f"in a clone of the repository run python docs/chapter/{SCRIPTS[name]}"
+        raise RequestError(f"bench {name}: is a script now", remedy)
+    if name not in BENCHES:
+        raise RequestError(f"bench: {name!r} is not known", f"choose one of {', '.join(BENCHES)}")
+    if name == MAX_BATCH:
+        return MaxBatchBench(source, overrides, memory_gib)
+    if source or overrides or memory_gib is not None:
+        raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {MAX_BATCH} alone")
+    return time_allreduce
+
+
+def time_allreduce(device: torch.device, *, quick: bool = False) -> Experiment:
+    """Measure the sum over gloo, and over NCCL where there are two GPUs; on a CPU some 20 s."""
+    from scalestudy.training.gradient_sync.bandwidth import WORLD_SIZES, measure_bandwidth
+
+    rows: list[tuple[Cell, ...]] = []
+    metrics: dict[str, float] = {}
+    for each in measure_bandwidth(device, quick):
+        speeds = (each.algorithm / 1e6, each.bus / 1e6)
+        rows.append((each.backend, each.world_size, each.message_bytes / 1024, 1e3 * each.seconds, *speeds))
+        name = f"{each.backend}_{each.world_size}"  # the largest message, the last one, stays
+        metrics[f"{name}_algorithm_bytes_per_second"] = each.algorithm
+        metrics[f"{name}_bus_bytes_per_second"] = each.bus
+    header = ("backend", "ranks", "message (KiB)", "time (ms)", "algorithm bandwidth (MB/s)", "bus bandwidth (MB/s)")
+    notes = [
+        "Algorithm bandwidth: message ÷ time. Bus bandwidth, as nccl-tests define it: × 2(k - 1)/k, what a ring has to "
+        "move for each byte, so that numbers of different k compare. All ranks share this machine's cores and memory."
+    ]
+    if usable_cores() < max(WORLD_SIZES):
+        notes.append(
+            f"This machine has {usable_cores()} cores: more ranks than that wait for a core, and their times say more "
+            "about the scheduler than about the network."
+        )
+    return Experiment(
+        name=ALLREDUCE,
+        question="How fast do gradients of several devices become one sum?",
+        tables=(Table("all_reduce over real ranks, by the size of the message", header, tuple(rows)),),
+        notes=tuple(notes),
+        metrics=metrics,
+    )
+
+
 GIB = 2**30
 OF_STRATEGIES = frozenset(f"train.{name}" for name, field in Train.model_fields.items() if strategy_of(field))
 IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_rule"}
@@ -200,14 +291,12 @@ class MaxBatchBench:
 
     def __call__(self, device: torch.device, *, quick: bool = False) -> Experiment:
         """Search; `quick` ends at 64 examples. Raises RequestError where the limit has to be stated."""
-        from scalestudy.training.chapter.measuring import Experiment
-
         if device.type == "cpu" and self._memory_gib is None:
             raise RequestError("bench max-batch: a CPU needs a limit", "add --memory GIB")
         largest = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
         metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(largest.values(), 1)}
         return Experiment(
-            name=NAME,
+            name=MAX_BATCH,
             question=f"What is the largest batch that fits one worker's memory in {self._study}?",
             tables=(_answers(largest), *(_tries(way, each) for way, each in largest.items())),
             notes=_notes(next(iter(largest.values()))),
@@ -235,8 +324,6 @@ def _way(trial: TrialPlan) -> str:
 
 
 def _answers(largest: dict[str, MaxBatch]) -> Table:
-    from scalestudy.training.chapter.measuring import Table
-
     rows = [
         (way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in largest.items()
     ]
@@ -245,8 +332,6 @@ def _answers(largest: dict[str, MaxBatch]) -> Table:
 
 
 def _tries(way: str, search: MaxBatch) -> Table:
-    from scalestudy.training.chapter.measuring import Table
-
     rows = [
         (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes)) for each in search.tries
     ]
@@ -262,8 +347,8 @@ def _notes(search: MaxBatch) -> tuple[str, ...]:
         kind = "Peak memory is what PyTorch had allocated in that step; the limit is the device's whole memory."
     else:
         kind = (
-            "The limit holds for all data of a process of its own (RLIMIT_DATA), with the interpreter's, the "
-            "libraries' and the data set. Peak memory is the process's largest resident set so far."
+            "Each batch is tried in a fresh process. The limit holds for all of its data (RLIMIT_DATA), with the "
+            "interpreter's, the libraries' and the data set. Peak memory is its largest resident set."
         )
     several = (
         "With several workers a study's batch_size may be num_gpus times as large; each worker then needs one "

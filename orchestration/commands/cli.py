@@ -454,13 +454,11 @@ def bench(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how this machine runs programs. max-batch finds the largest batch that fits a worker's memory."""
-    from scalestudy.orchestration.commands.bench import NAME, MaxBatchBench, bench_console, run_bench, show_bench
+    """Find the largest batch that fits a worker's memory, or measure how fast workers of this machine sum."""
+    from scalestudy.orchestration.commands.bench import bench_console, find_runner, run_bench, show_bench
 
-    runner = MaxBatchBench(spec, set_ or (), memory) if name == NAME else None
-    if runner is None and (spec or set_ or memory is not None):
-        raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {NAME} alone")
-    done = run_bench(name, device=device, quick=quick, tracked=track, runner=runner)
+    runner = find_runner(name, spec, set_ or (), memory)
+    done = run_bench(runner, device=device, quick=quick, tracked=track)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))
     else:

@@ -19,6 +19,8 @@ Completion = Callable[[str], list[str]]
 
 STUDY_MARK = "plan.json"
 """The file by which a study's folder is known."""
+BENCHES = (MAX_BATCH, ALLREDUCE) = ("max-batch", "allreduce")
+"""What `bench` can run."""
 LATEST = "latest"
 """Names the study that began last, in place of its folder; or, as PLACE/latest, the last one of a place."""
 
@@ -38,13 +40,6 @@ def folders(incomplete: str) -> list[str]:
     """`latest`, and studies' folders that begin so, or that lie in a folder which does."""
     latest = _begun(incomplete, [LATEST])
     return [*latest, *(str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}"))]
-
-
-def experiments(incomplete: str) -> list[str]:
-    """What `bench` can run."""
-    from scalestudy.training.chapter import EXPERIMENTS
-
-    return _begun(incomplete, [*EXPERIMENTS, "max-batch"])
 
 
 def data_sets(incomplete: str) -> list[str]:
@@ -124,8 +119,8 @@ Experiment = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="async, compile, export, parallel, overlap, allreduce or max-batch.",
-        autocompletion=experiments,
+        help=f"{' or '.join(BENCHES)}.",
+        autocompletion=words(*BENCHES),
     ),
 ]
 DataSet = Annotated[

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import gc
 import multiprocessing
 import resource
 from collections.abc import Callable
@@ -149,10 +147,7 @@ class Try:
 
     batch: int  # examples on one worker
     fits: bool
-    peak_memory_bytes: int  # CUDA: allocated in this try; CPU: the process's largest resident set
-
-
-Attempt = Callable[[Trial, Example, int], Try]  # (trial, example, batch): the batch repeats the example
+    peak_memory_bytes: int  # CUDA: allocated in the step; CPU: the largest resident set; 0: the process died
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +157,7 @@ class MaxBatch:
     batch: int  # the largest that fits, to within 1/RESOLUTION; 0: not even one example
     at_least: bool  # whether the search ended at `most`; more may fit
     device: str
-    limit_bytes: int | None  # CPU: the stated limit; CUDA: the device's memory
+    limit_bytes: int  # CPU: the stated limit; CUDA: the device's memory
     tries: tuple[Try, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,33 +170,28 @@ def find_max_batch(
 ) -> MaxBatch:
     """Find the largest batch on one worker by whole steps of the config's training: forward, backward, update.
 
-    On CUDA the device's memory is the limit. On a CPU give `limit_bytes`: a process of its own gets so much for its
-    data (RLIMIT_DATA: Linux refuses more), with interpreter, libraries' data and data set. Several workers need the
-    parameters' size once more, for the gradients' buckets. One worker's steps that measure the noise scale keep as
-    much, with half the activations. Raises ValueError for a missing or too small limit.
+    Each batch is tried in a fresh process, which no earlier try has left memory in. On CUDA the device's memory is the
+    limit. On a CPU give `limit_bytes`: the process gets so much for its data (RLIMIT_DATA: Linux refuses more), with
+    interpreter, libraries' data and data set. Several workers need the parameters' size once more, for the gradients'
+    buckets. One worker's steps that measure the noise scale keep as much, with half the activations. Raises ValueError
+    for a missing or too small limit.
     """
     if worker.device.type == "cuda":
-        total = torch.cuda.get_device_properties(worker.device).total_memory
-        return _search(config, worker, total, most, _try_here)
-    if limit_bytes is None or limit_bytes < 1:
+        limit_bytes = None
+    elif limit_bytes is None or limit_bytes < 1:
         raise InputError("memory: a CPU needs a limit", "give the bytes that a worker may use")
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_search_limited, args=(theirs, config, worker, limit_bytes, most))
-    process.start()
-    theirs.close()
-    try:
-        answer = ours.recv()
-    except EOFError:
-        raise _too_little(limit_bytes) from None
-    if isinstance(answer, MaxBatch):
-        return answer
-    raise answer
+    tries: list[Try] = []
+    limits: list[int] = []
 
+    def fits(batch: int) -> bool:
+        limit, tried = _try_in_fresh_process(config, worker, limit_bytes, batch)
+        limits.append(limit)
+        tries.append(tried)
+        return tried.fits
 
-def _too_little(limit_bytes: int) -> InputError:
-    return InputError(
-        f"memory: {limit_bytes / 2**30:.2f} GiB are too little to load the data set and the model", "give more"
+    batch = largest_that_fits(fits, most)
+    return MaxBatch(
+        batch=batch, at_least=batch == most, device=str(worker.device), limit_bytes=limits[0], tries=tuple(tries)
     )
 
 
@@ -222,61 +212,57 @@ def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
     return good
 
 
-def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int, most: int) -> None:
-    """Search in a process of its own, since the limit holds for all that it does from now on."""
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a forked child would wait for the threads of an OpenMP pool, which a fork does not copy
-    try:
-        pipe.send(_search(config, worker, limit_bytes, most, functools.partial(_try_in_child, threads)))
-    except Exception as error:
-        pipe.send(_too_little(limit_bytes) if is_out_of_memory(error) else ValueError(str(error)))
-
-
-def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int, attempt: Attempt) -> MaxBatch:
-    trial = start_trial(config.replace(batch_size=2, shards="even"), worker)
-    example = part(trial.data.fetched(next(trial.draws())), 0, 1)
-    tries: list[Try] = []
-
-    def fits(batch: int) -> bool:
-        tries.append(attempt(trial, example, batch))
-        return tries[-1].fits
-
-    batch = largest_that_fits(fits, most)
-    return MaxBatch(
-        batch=batch, at_least=batch == most, device=str(worker.device), limit_bytes=limit_bytes, tries=tuple(tries)
-    )
-
-
-def _try_here(trial: Trial, example: Example, batch: int) -> Try:
-    start_memory_count(trial.worker.device)
-    fits = _step_fits(trial, example, batch)
-    return Try(batch, fits, peak_memory_bytes(trial.worker.device))
-
-
-def _try_in_child(threads: int, trial: Trial, example: Example, batch: int) -> Try:
-    """Fork for each try, so that heap which earlier tries freed but did not return takes no room."""
-    context = multiprocessing.get_context("fork")
+def _try_in_fresh_process(config: TrainConfig, worker: Worker, limit_bytes: int | None, batch: int) -> tuple[int, Try]:
+    """Try one batch in a process that has done nothing else. Returns the limit that held there too."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])  # one import of PyTorch, by the server that forks
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send_try, args=(theirs, threads, trial, example, batch))
+    process = context.Process(target=_try, args=(theirs, config, worker, limit_bytes, batch))
     process.start()
     theirs.close()
+    said: list[Any] = []
     try:
-        answer = ours.recv()
-    except EOFError:  # the child died, for example because no thread could be started without memory
-        answer = Try(batch, fits=False, peak_memory_bytes=0)
-    process.join()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        while True:
+            said.append(ours.recv())
+    except EOFError:
+        process.join()
+    match said:
+        case [int(limit), Try() as tried]:
+            return limit, tried
+        case [int(limit)]:  # it died in the step, for example because no thread could be started without memory
+            return limit, Try(batch, fits=False, peak_memory_bytes=0)
+        case [*_, Exception() as error]:
+            raise error
+    raise _too_little(limit_bytes)
 
 
-def _send_try(pipe: Any, threads: int, trial: Trial, example: Example, batch: int) -> None:
-    torch.set_num_threads(threads)
+def _try(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int | None, batch: int) -> None:
+    """Send the limit once the training is loaded, then the Try; or the error that a user has to see."""
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    answer: Any = None
+    is_loaded = False
     try:
-        pipe.send(_try_here(trial, example, batch))
+        if limit_bytes is None:
+            limit_bytes = torch.cuda.get_device_properties(worker.device).total_memory
+        else:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+        trial = start_trial(config.replace(batch_size=2, shards="even"), worker)
+        example = part(trial.data.fetched(next(trial.draws())), 0, 1)
+        pipe.send(limit_bytes)
+        is_loaded = True
+        start_memory_count(worker.device)
+        fits = _step_fits(trial, example, batch)
+        answer = Try(batch, fits, peak_memory_bytes(worker.device))
     except Exception as error:
-        pipe.send(ValueError(str(error)))
+        lacks_memory = not is_loaded and is_out_of_memory(error)
+        answer = _too_little(limit_bytes) if lacks_memory else ValueError(str(error))
+    resource.setrlimit(resource.RLIMIT_DATA, (before, hard))  # what is sent needs memory too
+    pipe.send(answer)
+
+
+def _too_little(limit_bytes: int | None) -> InputError:
+    limit = "the GPU's memory is" if limit_bytes is None else f"{limit_bytes / 2**30:.2f} GiB are"
+    return InputError(f"memory: {limit} too little to load the data set and the model", "give more")
 
 
 def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
@@ -291,7 +277,4 @@ def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
         if not is_out_of_memory(error):
             raise
         return False
-    finally:
-        trial.optimizer.zero_grad(set_to_none=True)
-        gc.collect()
     return True

@@ -1,4 +1,4 @@
-"""`scalestudy bench`: the experiments on the command line, and their MLflow runs."""
+"""`scalestudy bench`: its two benches on the command line, and their MLflow runs."""
 
 import json
 import re
@@ -12,14 +12,23 @@ from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench
-from scalestudy.orchestration.commands.bench import Benched, MaxBatchBench, cell_text, markdown, run_bench, show_bench
-from scalestudy.training.chapter.measuring import Experiment, Table
+from scalestudy.orchestration.commands.bench import (
+    Benched,
+    Experiment,
+    MaxBatchBench,
+    Table,
+    cell_text,
+    markdown,
+    run_bench,
+    show_bench,
+    time_allreduce,
+)
 from tests.support.in_process import scalestudy
-from tests.support.studies import left_behind
+from tests.support.studies import REPOSITORY, left_behind
 from tests.support.studies import scalestudy as process
 
 FOUND = Experiment(
-    "parallel",
+    "allreduce",
     "What is gained?",
     (Table("Times", ("what", "time (ms)", "count"), (("a | b", 1234.5678, 3), ("none", None, 0))),),
     ("It holds.",),
@@ -32,7 +41,7 @@ MACHINE = {"device": "CPU", "devices": "1", "cores": "2", "threads": "2", "torch
 def benched(tmp_path_factory):
     """One experiment by the command line, with a store of its own."""
     place = tmp_path_factory.mktemp("bench")
-    return place, process("bench", "parallel", "--quick", "--device", "cpu", "--json", cwd=place)
+    return place, process("bench", "allreduce", "--quick", "--device", "cpu", "--json", cwd=place)
 
 
 @pytest.mark.slow
@@ -40,11 +49,15 @@ def test_the_output_is_json(benched):
     _, done = benched
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert found["name"] == "parallel"
+    assert found["name"] == "allreduce"
     assert found["quick"] is True
     assert found["machine"]["device"] == "CPU"
-    assert found["tables"][0]["rows"][0][-1] == "yes"
-    assert found["metrics"]["small_in_turn_seconds"] > 0
+    (table,) = found["tables"]
+    assert [row[:3] for row in table["rows"]] == [["gloo", 2, 1.0], ["gloo", 2, 64.0]]  # ranks, KiB
+    for *_, size, milliseconds, algorithm, bus in table["rows"]:
+        assert algorithm == pytest.approx(size * 1024 / (milliseconds / 1e3) / 1e6)  # MB/s
+        assert bus == algorithm  # 2(k - 1)/k = 1 of two ranks
+    assert found["metrics"]["gloo_2_bus_bytes_per_second"] == pytest.approx(1e6 * table["rows"][-1][-1])
 
 
 def test_it_is_a_run_of_the_store_that_studies_use(benched):
@@ -55,38 +68,52 @@ def test_it_is_a_run_of_the_store_that_studies_use(benched):
     client = MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("scalestudy-bench").experiment_id])
     assert run.info.run_id == said["mlflow"]["run_id"]
-    assert (run.info.run_name, run.info.status) == ("parallel", "FINISHED")
-    assert run.data.params == {"bench": "parallel", "quick": "True", **said["machine"]}
+    assert (run.info.run_name, run.info.status) == ("allreduce", "FINISHED")
+    assert run.data.params == {"bench": "allreduce", "quick": "True", **said["machine"]}
     assert run.data.metrics == pytest.approx(said["metrics"])
-    assert "| work |" in run.data.tags["mlflow.note.content"]
-    kept = Path(client.download_artifacts(run.info.run_id, "parallel.json", str(place)))
+    assert "| backend |" in run.data.tags["mlflow.note.content"]
+    kept = Path(client.download_artifacts(run.info.run_id, "allreduce.json", str(place)))
     assert json.loads(kept.read_text("utf-8"))["tables"] == said["tables"]
     assert (place / "mlartifacts").is_dir()
 
 
+def found_at_once(device, quick):
+    return FOUND
+
+
 def test_without_mlflow_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    done = run_bench("parallel", device="cpu", quick=True, tracked=False)
-    assert done.experiment.tables[0].column("same results") == ["yes"] * 3
-    assert (done.run_id, done.tracking_uri, done.untracked) == (None, None, None)
+    done = run_bench(found_at_once, device="cpu", tracked=False)
+    assert (done.experiment, done.run_id, done.tracking_uri, done.untracked) == (FOUND, None, None, None)
     assert left_behind(tmp_path) == []
 
 
 def test_bad_requests_are_one_line(tmp_path):
     done = scalestudy("bench", "fast", cwd=tmp_path)
-    choices = "async, compile, export, parallel, overlap, allreduce"
-    assert (done.returncode, done.stderr) == (2, f"bench: 'fast' is not known; choose one of {choices}\n")
+    assert (done.returncode, done.stderr) == (2, "bench: 'fast' is not known; choose one of max-batch, allreduce\n")
+    done = scalestudy("bench", "allreduce", "digits-quick", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "bench allreduce: takes no SPEC, --set or --memory; give them to bench max-batch alone\n"
     assert left_behind(tmp_path) == []
     with pytest.raises(RequestError, match="device: 'tpu' is not known; choose auto, cpu or cuda"):
-        run_bench("async", device="tpu")
+        run_bench(time_allreduce, device="tpu")
+
+
+@pytest.mark.parametrize("name", ["async", "compile", "export", "parallel", "overlap"])
+def test_a_bench_that_is_a_script_now_names_it(tmp_path, name):
+    done = scalestudy("bench", name, "--quick", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"bench {name}: is a script now; in a clone of the repository run python docs/")
+    scripts = re.findall(r"docs/chapter/\w+\.py", done.stderr)
+    assert scripts
+    assert all((REPOSITORY / script).is_file() for script in scripts)
 
 
 def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("scalestudy.training.chapter.parallelism.run", None)  # would fail if it were called
     with pytest.raises(UnreachableError, match="nobody listens there"):
-        run_bench("parallel", device="cpu", quick=True)
+        run_bench(None, device="cpu")  # would fail if it were called
 
 
 def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
@@ -98,8 +125,7 @@ def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
         (tmp_path / "mlflow.db").write_text("no database" * 100)
         return FOUND
 
-    monkeypatch.setattr("scalestudy.training.chapter.parallelism.run", lose_the_store)
-    done = run_bench("parallel", device="cpu", quick=True)
+    done = run_bench(lose_the_store, device="cpu")
     assert done.experiment is FOUND
     assert done.run_id is None
     assert re.search(r"the run could not be recorded \(\w+\); the results above are complete", str(done.untracked))
@@ -111,7 +137,7 @@ def test_what_is_printed(capsys):
     assert lines[0] == "What is gained?"
     assert lines[1] == "on CPU, 2 cores, 2 threads, torch 2.13.0, small sizes (--quick), whose figures mean little"
     assert [line.split() for line in lines[4:8:2]] == [["what", "time", "(ms)", "count"], ["a", "|", "b", "1,235", "3"]]
-    assert lines[-2:] == ["- It holds.", "MLflow: run parallel of scalestudy-bench in sqlite:///x.db"]
+    assert lines[-2:] == ["- It holds.", "MLflow: run allreduce of scalestudy-bench in sqlite:///x.db"]
 
 
 def test_a_narrow_terminal_cuts_nothing(capsys):
@@ -145,10 +171,8 @@ def test_the_note_is_markdown():
 
 
 def test_the_help_names_every_experiment(tmp_path):
-    from scalestudy.training.chapter import EXPERIMENTS
-
     shown = " ".join(scalestudy("bench", "--help", cwd=tmp_path).stdout.split())
-    assert all(name in shown for name in EXPERIMENTS)
+    assert "max-batch or allreduce." in shown
 
 
 def test_the_keys_that_the_largest_batch_does_not_depend_on_are_there():

@@ -11,9 +11,7 @@ from typer.main import get_command
 
 from scalestudy.experiments.spec.reading import catalogue
 from scalestudy.orchestration.commands import parameters as completion
-from scalestudy.orchestration.commands.bench import NAME
 from scalestudy.orchestration.commands.cli import app
-from scalestudy.training.chapter import EXPERIMENTS
 from scalestudy.training.data import SOURCES
 from tests.support.studies import environment
 
@@ -85,7 +83,7 @@ def test_bash_completes(offered):
         "scalestudy run --address ": ["auto", "local"],
         "scalestudy status runs/a": ["runs/a-1", "runs/a-2"],
         "scalestudy compare other r": ["runs/a-1", "runs/a-2"],
-        "scalestudy bench a": ["async", "allreduce"],
+        "scalestudy bench a": ["allreduce"],
         "scalestudy bench max-batch mi": ["mine.yaml"],
         "scalestudy data fetch m": ["mnist"],
         "scalestudy run nothing-like-it": [],
@@ -164,7 +162,7 @@ def test_a_path_may_be_absolute_and_may_hold_what_a_pattern_would(folder):
 
 
 def test_what_is_offered_is_what_there_is():
-    assert completion.experiments("") == [*EXPERIMENTS, NAME]
+    assert completions(parameters()["bench name"], "") == {"max-batch", "allreduce"}
     assert completion.data_sets("") == [*SOURCES]
 
 

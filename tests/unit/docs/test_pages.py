@@ -29,6 +29,8 @@ BESIDE = {
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets", "limits", "tracking")
 SPEC_KEY = re.compile(rf"(?<![\w/.:-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(/]|:\w)")
 OURS = re.compile(r"(?:infra|docs|tests|experiments|orchestration|training)/[\w./-]*")
+LOOKED_UP = {"docs/keys.md": 2_500, "docs/formulas.md": 2_500}
+"""Pages in which one thing is looked up, and that nobody reads through: the words that they may have."""
 MADE_BY_THE_READER = re.compile(r"(?:.*/)?(?:(?:test_)?my_\w+\.py|\.env)")
 
 
@@ -101,8 +103,9 @@ def check_spans(spans: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_a_page_can_be_read_at_a_sitting(page: str) -> None:
+    most = LOOKED_UP.get(page, 1_500)
     words = re.findall(r"\S*\w\S*", page_text(page))
-    assert len(words) <= 1_500, f"{page} has {len(words)} words; divide it"
+    assert len(words) <= most, f"{page} has {len(words)} words, and may have {most}; cut or divide it"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -27,14 +27,14 @@ def rows_of(page):
     return {name: " ".join(rest) for name, *rest in cells}
 
 
-@pytest.mark.parametrize("page", ["report.md", "formulas/verdicts.md"])
+@pytest.mark.parametrize("page", ["report.md", "formulas.md"])
 @pytest.mark.parametrize("verdict", FIGURES)
 def test_a_page_has_the_threshold_of_the_code(page, verdict):
     row, figure = rows_of(page)[verdict].replace(" %", "%"), FIGURES[verdict]
     assert {figure, WORDS.get(figure)} & set(re.findall(r"[a-z]+|[\d.]+%?", row)), row
 
 
-@pytest.mark.parametrize("page", ["report.md", "formulas/verdicts.md"])
+@pytest.mark.parametrize("page", ["report.md", "formulas.md"])
 def test_a_page_has_every_verdict(page):
     """A rule is called as its verdict is, but for two."""
     names = {rule.__name__.replace("_", " ") for rule in (*verdicts.DOUBTS, *verdicts.CAUSES)}

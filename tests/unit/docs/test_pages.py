@@ -29,8 +29,6 @@ BESIDE = {
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets", "limits", "tracking")
 SPEC_KEY = re.compile(rf"(?<![\w/.:-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(/]|:\w)")
 OURS = re.compile(r"(?:infra|docs|tests|experiments|orchestration|training)/[\w./-]*")
-LOOKED_UP = {"docs/keys.md": 2_500, "docs/formulas.md": 2_500}
-"""Pages in which one thing is looked up, and that nobody reads through: the words that they may have."""
 MADE_BY_THE_READER = re.compile(r"(?:.*/)?(?:(?:test_)?my_\w+\.py|\.env)")
 
 
@@ -99,13 +97,6 @@ def check_spans(spans: Sequence[str]) -> None:
                 command = command.commands[options.pop(0)]
             known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
             assert set(options) <= known, span
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_a_page_can_be_read_at_a_sitting(page: str) -> None:
-    most = LOOKED_UP.get(page, 1_500)
-    words = re.findall(r"\S*\w\S*", page_text(page))
-    assert len(words) <= most, f"{page} has {len(words)} words, and may have {most}; cut or divide it"
 
 
 @pytest.mark.parametrize("page", PAGES)

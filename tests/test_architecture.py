@@ -19,7 +19,7 @@ TORCH = {"torch", "torchvision", "numpy"}
 ANALYSIS = {"numpy", "scipy", "pandas", "pydantic", "pydantic_core", "yaml", "matplotlib", "jinja2", "markupsafe"}
 LIBRARIES = {
     "scalestudy": {"importlib"},
-    "training": {*TORCH, "pynvml"},
+    "training": {*TORCH, "pydantic", "pydantic_core", "pynvml"},
     "experiments": ANALYSIS,
     "orchestration": {*TORCH, *ANALYSIS, "ray", "mlflow", "typer", "rich", "pyarrow", "optuna", "sqlalchemy"},
 }
@@ -44,11 +44,11 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "training.__main__": {"training", *within("training", "arguments", "data", "loop", "checkpoint")},
     # experiments
     "experiments": set(),
-    "experiments.spec": within("training", "config", "contradictions", "registry"),
-    "experiments.plan": {"experiments.spec"},
+    "experiments.spec": within("training", "config", "contradictions", "redaction", "registry", "section"),
+    "experiments.plan": {"experiments.spec", "training.config"},
     "experiments.study": within("experiments", "spec", "plan"),
     "experiments.analysis.laws": set(),
-    "experiments.analysis.measures": within("experiments", "spec", "plan", "analysis.laws"),
+    "experiments.analysis.measures": {*within("experiments", "spec", "plan", "analysis.laws"), "training.config"},
     "experiments.analysis.text": within("experiments", "plan", "analysis.measures"),
     "experiments.analysis.answers": within("experiments", "spec", "plan", "analysis.laws", "analysis.measures"),
     "experiments.analysis": within("experiments.analysis", "text", "answers"),

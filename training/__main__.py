@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalestudy.training.arguments import CheckpointIntervals, become_many, has_to_become_many, make_config, make_parser
+from scalestudy.training.arguments import become_many, has_to_become_many, make_config, make_parser
 from scalestudy.training.backend import backend_of, machine, shared_gpu
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
@@ -100,11 +100,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
     try:
         checkpoints = None
         if options.checkpoints is not None:
-            intervals = CheckpointIntervals.of(options)
             checkpoints = Checkpoints(
                 LocalByteStore(options.checkpoints),
-                every_epochs=intervals.checkpoint_every,
-                every_steps=intervals.checkpoint_every_steps,
+                every_epochs=config.checkpoint_every,
+                every_steps=options.checkpoint_every_steps,
                 say=_warn,
             )
         # checkpoints come first, so that the other hooks start from the restored state

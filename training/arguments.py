@@ -8,35 +8,37 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from scalestudy.training.config import (
-    EPOCHS,
-    LARGEST,
-    UNITS,
-    CheckpointKnobs,
-    Key,
-    Knobs,
-    TrainConfig,
-    TrainKnobs,
-    keys,
-    knob,
+from pydantic.fields import FieldInfo
+
+from scalestudy.training.config import EPOCHS, UNITS, TrainConfig, Workload
+from scalestudy.training.contradictions import value_of
+from scalestudy.training.section import (
+    CALLABLE,
+    choices_of,
+    default_of,
+    kind_of,
+    leaves,
+    meaning_of,
+    names_of,
     text_of,
 )
-from scalestudy.training.contradictions import value_of
+
+OF_STUDIES = ("metric_mode",)
+"""Keys of `TrainConfig` that say nothing to a single training."""
+ALWAYS_TOLD = (("model",), ("data",))
+"""Keys that `make_arguments` tells even at their defaults: a reader asks for them first."""
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """Makes the parser of all options, with the defaults of TrainConfig."""
+    """Make the parser of all options, with the defaults of TrainConfig."""
     parser = argparse.ArgumentParser(prog="python -m scalestudy.training", description=description)
-    trained = {key.name for key in keys(TrainKnobs)}
     workload, training = parser.add_argument_group("workload"), parser.add_argument_group("training")
-    for option, path, key in _options(TrainConfig):
-        group = training if path[0] in trained else workload
-        how = _how(option, key)
-        group.add_argument(option, dest=".".join(path), **(how | {"default": None} if key.name == "epochs" else how))
+    for option, path, field in _options():
+        group = workload if path[0] in Workload.model_fields else training
+        group.add_argument(option, dest=".".join(path), **_how(option, path, field))
     add = parser.add_argument_group("place and files").add_argument
     add("--device", default="auto", help="auto, cpu, cuda")
     add(
@@ -50,27 +52,26 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add("--noise-scale", action="store_true", help="measure the gradient noise scale")
     add("--save-model", type=Path, metavar="FILE", help="file for the trained parameters")
     add("--checkpoints", type=Path, metavar="DIR", help="folder for checkpoints; training continues from the last")
-    for option, _, key in _options(CheckpointIntervals):
-        add(option, **_how(option, key))
+    add(
+        "--checkpoint-every-steps",
+        type=_whole,
+        default=0,
+        metavar="STEPS",
+        help="steps between checkpoints; 0: only after evaluations (default: 0)",
+    )
     return parser
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointIntervals(CheckpointKnobs):
-    """When checkpoints are written. Raises KnobError with field, value and remedy."""
-
-    checkpoint_every_steps: int = knob(0, "steps between checkpoints; 0: only after epochs", least=0, most=LARGEST)
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Self:
-        """Those that the parsed options say."""
-        return cls(**{key.name: getattr(options, key.name) for key in keys(cls)})
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
 
 
 def make_config(options: argparse.Namespace) -> TrainConfig:
-    """Makes the config from parsed options. Raises KnobError with all problems."""
+    """Make the config from parsed options. Raises ConfigError with all problems."""
     plain: dict[str, Any] = {}
-    for _, path, _ in _options(TrainConfig):
+    for _, path, _ in _options():
         *sections, name = path
         section = plain
         for part in sections:
@@ -82,14 +83,15 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
 
 
 def make_arguments(config: TrainConfig) -> list[str]:
-    """The arguments from which `make_parser` and `make_config` make this config: what differs from the defaults."""
+    """Return the arguments from which `make_parser` and `make_config` make this config: what is not a default."""
     words = []
-    for option, path, key in _options(TrainConfig):
+    for option, path, field in _options():
         value = value_of(config, ".".join(path))
-        if value is None or (value == key.default and not key.is_required):
+        is_default = value == default_of(field) and not field.is_required() and path not in ALWAYS_TOLD
+        if value is None or is_default:
             continue
-        if key.kind is bool:  # a flag; one that is on by default has a form that turns it off
-            words.append(option if value else f"--no-{option.removeprefix('--')}")
+        if kind_of(field) is bool:  # a flag
+            words.append(option)
             continue
         if isinstance(value, tuple):
             text = ",".join(map(text_of, value))
@@ -99,48 +101,50 @@ def make_arguments(config: TrainConfig) -> list[str]:
     return words
 
 
-def _options(config: type[Knobs], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Key]]:
-    """Yields option, path in the config, and key. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`,
+def _options() -> Iterator[tuple[str, tuple[str, ...], FieldInfo]]:
+    """Yield option, path in the config, and field. `--optimizer` sets `optimizer.name`, `--momentum` its `momentum`,
     `--optimizer-args` its `args`, `--loader-workers` the `workers` of `loader`.
     """
-    for key in keys(config):
-        path = (*above, key.name)
-        if key.is_section:
-            yield from _options(key.kind, path)
-        else:
-            name = key.name
-            if above and name in ("name", "args", "workers", "prefetch"):  # too general to stand alone
-                name = above[-1] if name == "name" else f"{above[-1]}_{name}"
-            yield f"--{name.replace('_', '-')}", path, key
+    for path, field in leaves(TrainConfig):
+        *above, name = path
+        if path[0] in OF_STUDIES:
+            continue
+        if above and name in ("name", "args", "workers", "prefetch"):  # too general to stand alone
+            name = above[-1] if name == "name" else f"{above[-1]}_{name}"
+        yield f"--{name.replace('_', '-')}", path, field
 
 
-def _how(option: str, key: Key) -> dict[str, Any]:
-    """The keyword arguments of `add_argument` for a key."""
-    choices = [text_of(choice) for choice in key.choices]
-    if key.knob.names is not None:
-        choices = [*key.knob.names, "package.module:callable"]
-    default = key.knob.unset if key.default is None else text_of(key.default)
-    meaning = f"{', '.join(choices)}: {key.knob.help}" if choices else key.knob.help
-    if key.kind is bool:
-        action = argparse.BooleanOptionalAction if key.default else "store_true"
-        return {"action": action, "default": key.default, "help": meaning}
-    if not key.is_required and default:
-        meaning += f" (default: {default})"
-    parse: Callable[[str], Any] = key.kind if key.kind in (int, float) else functools.partial(_parse, key)
-    metavar = "JSON" if key.kind is Mapping else option.strip("-").replace("-", "_").upper()
-    return {"type": parse, "required": key.is_required, "default": key.default, "metavar": metavar, "help": meaning}
+def _how(option: str, path: tuple[str, ...], field: FieldInfo) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for a key."""
+    kind, names, default = kind_of(field), names_of(field), default_of(field)
+    choices = [text_of(choice) for choice in choices_of(field)]
+    if names is not None:
+        choices = [*names, CALLABLE]
+    meaning = f"{', '.join(choices)}: {meaning_of(field)}" if choices else meaning_of(field)
+    meaning = meaning.replace("%", "%%")
+    if kind is bool:
+        assert default is False, f"{option}: a flag that is on by default needs a form that turns it off"
+        return {"action": "store_true", "help": meaning}
+    if default is not None:
+        meaning += f" (default: {text_of(default)})"
+    parse: Callable[[str], Any] = kind if kind in (int, float) else functools.partial(_parse, field)
+    metavar = "JSON" if kind is dict else option.strip("-").replace("-", "_").upper()
+    if path == ("epochs",):  # no default beside another length
+        default = None
+    return {"type": parse, "required": field.is_required(), "default": default, "metavar": metavar, "help": meaning}
 
 
-def _parse(key: Key, text: str) -> Any:
-    """The value of an option that is no number. Keeps text that is no choice: the config refuses it."""
-    by_text = {text_of(choice): choice for choice in key.choices}
-    if text in by_text or key.kind not in (tuple, Mapping):
+def _parse(field: FieldInfo, text: str) -> Any:
+    """Parse a non-numeric option; unknown text is left to the config."""
+    kind, choices = kind_of(field), choices_of(field)
+    by_text = {text_of(choice): choice for choice in choices}
+    if text in by_text or kind not in (tuple, dict):
         return by_text.get(text, text)
-    if key.kind is tuple:
+    if kind is tuple:
         try:
             return tuple(float(weight) for weight in text.split(","))
         except ValueError:
-            listed = ", ".join(map(repr, key.choices))
+            listed = ", ".join(map(repr, choices))
             either = f"neither one of {listed} nor" if listed else "not"
             message = f"{text!r} is {either} numbers separated by commas"
             raise argparse.ArgumentTypeError(message) from None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, without
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
 from scalestudy.experiments.plan.timing_runs import DISTURBED, TIMED_SECONDS, TIMING_RUNS, timed_steps, timing_kinds
-from scalestudy.experiments.spec.sections import OUTSIDE_STEP, Train, length_of, result_keys, step_workload_keys
+from scalestudy.experiments.spec.sections import length_of, step_keys
+from scalestudy.training.config import Train, Workload
 
 SLOWED = 1.5
 """How many times longer a step may take with more workers, all else equal: on small networks summing outweighs."""
@@ -387,4 +388,4 @@ def _extremes(found: Sequence[Between | None], count: int) -> Between | None:
 
 def way_of(workload: Mapping[str, Any], train: Mapping[str, Any]) -> str:
     """What trials with comparable steps have in common: workload and way of training."""
-    return json.dumps([step_workload_keys(workload), without(result_keys(train), OUTSIDE_STEP)], sort_keys=True)
+    return json.dumps([step_keys(Workload, workload), step_keys(Train, train)], sort_keys=True)

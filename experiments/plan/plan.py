@@ -9,29 +9,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
-from scalestudy.experiments.spec.sections import (
-    OUTSIDE_RESULT,
-    OUTSIDE_STEP,
-    Resources,
-    is_argument,
-    length_of,
-    result_keys,
-    workload_keys,
-)
+from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.training.config import Train, Workload
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
-NO_TIME = OUTSIDE_STEP - OUTSIDE_RESULT
-"""Keys of `train` that can change a result, but not the time of an epoch."""
-NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in OUTSIDE_STEP)})
+ID_FORMAT = 2
+"""Of the parameters that a trial's id hashes, and of how they are written."""
+NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_STEP)})
 """Swept parameters that can't change the time of a step."""
-RESULT_RESOURCES = tuple(
-    key for key in Resources.model_fields if key not in ("exclusive", "placement", "oversubscribe")
-)
-"""Resources that change rounding, and so the result: device and threads. The others say what may run when and where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,15 +242,19 @@ def _with(section: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[s
 def trial_id(
     params: Mapping[str, Any], workload: Mapping[str, Any], train: Mapping[str, Any], resources: Mapping[str, Any]
 ) -> str:
-    """12 hex digits of SHA-256 over canonical JSON of every resolved parameter that can change the result."""
+    """Return 12 hex digits of SHA-256 over canonical JSON of what can change the result.
+
+    Of a section only the values that are not the defaults count, so a key that a later version adds changes no id.
+    """
     parameters = {
+        "format": ID_FORMAT,
         "num_gpus": params["num_gpus"],
         "batch_size": params["batch_size"],
         "learning_rate": params["learning_rate"],
         "seed": params["seed"],
-        "workload": workload_keys(workload),
-        "train": result_keys(train),
-        "resources": {key: resources[key] for key in RESULT_RESOURCES},
+        "workload": result_keys(Workload, workload),
+        "train": result_keys(Train, train),
+        "resources": result_keys(Resources, resources),
     }
     canonical = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scalestudy.experiments.plan.plan import NO_TIME, TrialPlan, step_params, trial_id
+from scalestudy.experiments.plan.plan import TrialPlan, step_params, trial_id
 from scalestudy.experiments.spec.search_space import Factorised
-from scalestudy.experiments.spec.sections import length_of
+from scalestudy.experiments.spec.sections import NO_STEP, length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 TIMING_RUNS = 2
@@ -56,7 +56,7 @@ def timing_trials(
             alike.setdefault(step_key(trial.params), []).append((trial, record))
 
     resources = spec.to_dict()["resources"]
-    rounds: list[list[TrialPlan]] = [[] for _ in range(runs_each(spec))]
+    rounds: list[list[TrialPlan]] = [[] for _ in range(TIMING_RUNS)]
     for pairs in alike.values():
         if not factorised and not any(DISTURBED in record.get("flags", ()) for _, record in pairs):
             continue
@@ -68,9 +68,9 @@ def timing_trials(
             "max_steps": most,
             **_longer(first.train, most, record),
             "checkpoint_every": 0,
+            "min_seconds": TIMED_SECONDS,
         }
-        hashed = {key: value for key, value in train.items() if key not in NO_TIME}
-        train["min_seconds"] = TIMED_SECONDS  # not hashed: the runs of earlier versions had no such key
+        hashed = {key: value for key, value in train.items() if key not in NO_STEP}
         for size in factorised.sizes if factorised else (first.num_gpus,):
             params = {**first.params, "num_gpus": size}
             for number, timings in enumerate(rounds):
@@ -99,11 +99,6 @@ def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, An
         return {"steps": max(length.steps or 0, most), "eval_every": {"steps": most}, "tokens": None}
     periods = math.ceil(most / record["epochs"][0]["steps"])
     return {"epochs": max(length.length, periods * length.period)}
-
-
-def runs_each(spec: StudySpec) -> int:
-    """How many timing runs a kind of step gets."""
-    return TIMING_RUNS if spec.version > 1 else 1
 
 
 def timed_steps(like: TrialPlan) -> int:

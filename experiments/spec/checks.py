@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from scalestudy.experiments.spec.addresses import redacted
-from scalestudy.experiments.spec.errors import ABSENT, Problem
 from scalestudy.experiments.spec.search_space import Space
-from scalestudy.experiments.spec.sections import Workload
 from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
-from scalestudy.training.config import TrainKnobs, did_you_mean, keys, metric_problem, text_of
+from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
+from scalestudy.training.redaction import redacted
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
+from scalestudy.training.section import ABSENT, Problem, strategy_of, text_of
 
 MAX_TRIALS = 10_000
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it anyway"
@@ -27,22 +26,12 @@ LineOf = Callable[[tuple[int | str, ...]], int | Literal["--set"] | None]
 Values = Callable[[str], Sequence[Any]]
 
 
-def relation_problems(
-    spec: StudySpec | None,
-    models: Collection[str],
-    datasets: Collection[str],
-    line_of: LineOf,
-    known: Collection[str],
-) -> list[Problem]:
-    """Finds values that are valid alone, but not together.
+def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) -> list[Problem]:
+    """Find values that are valid alone, but not together.
 
     line_of: the line of a path. known: fields that have a problem already; they get no second one here.
     """
-    if spec is None:
-        return []
     findings = itertools.chain(
-        _unknown_name("workload.model", spec.workload.model, models),
-        _unknown_name("workload.data", spec.workload.data, datasets),
         _credentials(spec),
         _too_many_trials(spec),
         _batch_too_small(spec),
@@ -94,13 +83,6 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
     if model == "mlp" and (share := next(filter(None, values(dropout)), None)):
         message = "has dropout, whose random numbers differ with num_gpus"
         yield field_of(spec, dropout), share, message, f"set it to 0; or {INSTEAD}"
-
-
-def _unknown_name(field: str, value: str, names: Collection[str]) -> Iterator[Finding]:
-    if value not in names and ":" not in value:
-        choices = ", ".join(sorted(names))
-        remedy = f"{did_you_mean(value, names)}choose {choices}, or write package.module:callable"
-        yield field, value, "is not built in", remedy
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
@@ -173,8 +155,10 @@ def _dotted(key: str) -> str:
 
 
 def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
-    for option in (key for key in keys(TrainKnobs) if key.knob.strategy):
-        key, strategy = f"train.{option.name}", option.knob.strategy
+    for name, field in Train.model_fields.items():
+        if not (strategy := strategy_of(field)):
+            continue
+        key = f"train.{name}"
         pairs = list(combinations(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
         if value is not None and not any(used == strategy or ":" in used for _, used in pairs):
@@ -184,15 +168,11 @@ def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
 
 def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     metric, mode = spec.workload.metric, spec.workload.metric_mode
-    if problem := metric_problem(metric, spec.workload.task):
-        yield "workload.metric", metric, problem.what, problem.remedy
     better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
     if mode != better:
         best, meant = ("largest", "smallest") if mode == "max" else ("smallest", "largest")
         message = f"would choose the {best} {metric}; the {meant} is best"
         yield "workload.metric_mode", mode, message, f"write metric_mode: {better}"
-    if metric.endswith(":loss"):
-        yield "workload.metric", metric, "would be reported as test_loss, the name of the loss", "rename the function"
     for target in spec.targets.accuracy:
         if metric in ("accuracy", "mse") and target <= 0:
             yield "targets.accuracy", target, "is too small", "it must be greater than 0"

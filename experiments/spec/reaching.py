@@ -11,15 +11,18 @@ def meets(value: float, target: float, mode: Mode) -> bool:
     return value >= target if mode == "max" else value <= target
 
 
-def arrival(values: Sequence[float], target: float, mode: Mode, in_a_row: int = 2) -> int | None:
+IN_A_ROW = 2
+"""Consecutive evaluations that have to meet a target. A single one that meets it may be chance."""
+
+
+def arrival(values: Sequence[float], target: float, mode: Mode) -> int | None:
     """Position of the first of two consecutive values that meet a target, or None.
 
-    values: one for each evaluation, in order. A single one that meets it may be chance. in_a_row: how many have to;
-    1 in the searches of studies of version 1 (`StudySpec.evaluations_in_a_row`).
+    values: one for each evaluation, in order.
     """
     met = 0
     for place, value in enumerate(values):
         met = met + 1 if meets(value, target, mode) else 0
-        if met == in_a_row:
-            return place - in_a_row + 1
+        if met == IN_A_ROW:
+            return place - IN_A_ROW + 1
     return None

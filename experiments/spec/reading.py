@@ -6,20 +6,27 @@ All problems are told at once, before anything is started or written.
 import copy
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, NamedTuple
-
-from pydantic import ValidationError
+from typing import Any, Literal, NamedTuple, cast
 
 from scalestudy.experiments.spec.checks import relation_problems
-from scalestudy.experiments.spec.errors import ABSENT, Problem, SpecError, explain, field_name, one_problem
-from scalestudy.experiments.spec.sections import Train, fields_of
+from scalestudy.experiments.spec.errors import SpecError, one_problem
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
-from scalestudy.training.config import Knobs, did_you_mean, keys, text_of
-from scalestudy.training.registry import DATASETS, MODELS
+from scalestudy.training.section import (
+    Problem,
+    Section,
+    default_of,
+    did_you_mean,
+    is_section,
+    meaning_of,
+    others_of,
+    read,
+    text_of,
+)
 
 __all__ = [
     "Problem",
@@ -63,22 +70,11 @@ def find_study(name_or_path: str) -> Path:
     raise one_problem(name_or_path or '""', "there is no such file or study", remedy)
 
 
-def load_study(
-    source: Path,
-    overrides: Sequence[str] = (),
-    *,
-    models: Collection[str],
-    datasets: Collection[str],
-    resolved: bool = False,
-) -> StudySpec:
-    """Reads and validates a spec file.
+def load_study(source: Path, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read and validate a spec file.
 
-    overrides: `key.path=value` with a YAML value; each replaces what the file says. models, datasets: the built-in
-    names. Any text of the form `package.module:callable` is accepted too. resolved: it is the one in a study's folder,
-    and a key that it lacks has the value by which the study began: version 1, resources.placement emptiest,
-    limits.failures continue.
-
-    Raises SpecError with every problem found.
+    overrides: `key.path=value` with a YAML value; each replaces what the file says. Raises SpecError with every problem
+    found.
     """
     path = Path(source)
     name = str(path)
@@ -95,19 +91,11 @@ def load_study(
         raise one_problem(name, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
     except OSError as error:
         raise one_problem(name, f"can't be read ({error.strerror})", "check the path and its permissions") from None
-    return parse_study(text, str(source), overrides, models=models, datasets=datasets, resolved=resolved)
+    return parse_study(text, str(source), overrides)
 
 
-def parse_study(
-    text: str,
-    source: str,
-    overrides: Sequence[str] = (),
-    *,
-    models: Collection[str],
-    datasets: Collection[str],
-    resolved: bool = False,
-) -> StudySpec:
-    """Validates the text of a spec, as `load_study` does. `source` names it in errors."""
+def parse_study(text: str, source: str, overrides: Sequence[str] = ()) -> StudySpec:
+    """Validate the text of a spec, as `load_study` does. `source` names it in errors."""
     try:
         document = read_yaml(text)
     except NotReadableError as error:
@@ -119,38 +107,23 @@ def parse_study(
             raise SpecError(document.problems, source)
         remedy = "write keys and values, beginning with `name: my-study`"
         raise one_problem(source, "is not a mapping of keys to values", remedy, 1, document.data)
-
-    if resolved:
-        document.data.setdefault("version", 1)
-        if isinstance(resources := document.data.setdefault("resources", {}), dict):
-            resources.setdefault("placement", "emptiest")
-        if isinstance(limits := document.data.setdefault("limits", {}), dict):
-            limits.setdefault("failures", "continue")
-    return _study_of(document, source, overrides, models, datasets)
+    return _study_of(document, source, overrides)
 
 
-def study_from(
-    data: Mapping[str, Any],
-    source: str,
-    overrides: Sequence[str] = (),
-    *,
-    models: Collection[str],
-    datasets: Collection[str],
-) -> StudySpec:
-    """Validates a spec that is plain data already, as `load_study` does. `source` names it in errors."""
-    return _study_of(Document(copy.deepcopy(dict(data))), source, overrides, models, datasets)
+def study_from(data: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> StudySpec:
+    """Validate a spec that is plain data already, as `load_study` does. `source` names it in errors."""
+    return _study_of(Document(copy.deepcopy(dict(data))), source, overrides)
 
 
-def _study_of(
-    document: Document, source: str, overrides: Sequence[str], models: Collection[str], datasets: Collection[str]
-) -> StudySpec:
+def _study_of(document: Document, source: str, overrides: Sequence[str]) -> StudySpec:
     origin = Origin(document, [])
     problems = list(document.problems)
     for override in overrides:
         problems += _apply(override, origin)
-    spec, found = _validate(document.data, origin)
+    spec, found = read(StudySpec, document.data, origin.line_of, {"name": "unnamed"})
     problems += found
-    problems += relation_problems(spec, models, datasets, origin.line_of, {problem.field for problem in problems})
+    if spec is not None:
+        problems += relation_problems(spec, origin.line_of, {problem.field for problem in problems})
     if problems or spec is None:
         problems.sort(key=lambda problem: problem.line if isinstance(problem.line, int) else math.inf)
         raise SpecError(problems, source)
@@ -202,69 +175,26 @@ def _apply(override: str, origin: Origin) -> list[Problem]:
     return []
 
 
-def _validate(data: dict[str, Any], origin: Origin) -> tuple[StudySpec | None, list[Problem]]:
-    """The spec and its problems.
-
-    If there are problems, the spec is made without the faulty values, so that the others can still be checked against
-    one another. It is None if nothing valid is left.
-    """
-    try:
-        return StudySpec.model_validate(data), []
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-    problems = []
-    for details in errors:
-        location = details["loc"]
-        section: Any = StudySpec
-        for part in location[:-1]:
-            section = fields_of(section).get(str(part))
-        message, remedy = explain(details, list(fields_of(section)))
-        value = ABSENT if details["type"] == "missing" else details["input"]
-        line = origin.line_of(location)
-        field = field_name(location)
-        problems.append(Problem(field=field, value=value, line=line, message=message, remedy=remedy))
-    faulty = [details["loc"] for details in errors]
-    try:
-        return StudySpec.model_validate({"name": "unnamed", **_without(data, faulty)}), problems
-    except ValidationError:
-        return None, problems
-
-
-def _without(data: Any, locations: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
-    """A copy of the data without the values at these locations."""
-    if isinstance(data, dict):
-        kept = {key: value for key, value in data.items() if (*here, key) not in locations}
-        return {key: _without(value, locations, (*here, key)) for key, value in kept.items()}
-    if isinstance(data, list):
-        return [
-            _without(value, locations, (*here, index))
-            for index, value in enumerate(data)
-            if (*here, index) not in locations
-        ]
-    return data
-
-
 TEMPLATE = Path(__file__).parents[1] / "template.yaml"
 PLACEHOLDER = "NAME"
-TRAIN_PLACEHOLDER = "train: KEYS\n"
-BUILT_IN: dict[str, Any] = {"models": ["lenet"], "datasets": ["digits"]}
-"""The names that the template uses."""
+SECTION = re.compile(r"^(\w+): KEYS$", re.MULTILINE)
+"""The line of the template at which the keys of a section stand."""
 
 
 def new_spec(name: str, file: str | None = None) -> str:
-    """A commented spec with this name. file: as commands should name it; default: `name`.yaml.
+    """Return a commented spec with this name. file: as commands should name it; default: `name`.yaml.
 
     Raises SpecError if the name can't name a folder.
     """
     file = file or f"{name}.yaml"
     text = template()
     text = text.replace(f"name: {PLACEHOLDER}", f"name: {json.dumps(name)}", 1)  # in quotes: 123 is a name, too
-    parse_study(text, file, **BUILT_IN)
+    parse_study(text, file)
     return text.replace(f"{PLACEHOLDER}.yaml", quote(file)).replace(PLACEHOLDER, name)
 
 
 def new_spec_from(study: str, name: str, file: str | None = None) -> str:
-    """A study of the catalogue with another name: its text, comments included. file: as for `new_spec`.
+    """Return a study of the catalogue with another name: its text, comments included. file: as for `new_spec`.
 
     Raises SpecError if the catalogue has no such study, or if the name can't name a folder.
     """
@@ -274,27 +204,27 @@ def new_spec_from(study: str, name: str, file: str | None = None) -> str:
         raise one_problem("--from", "is not a study of the catalogue", remedy, value=study)
     text = (STUDIES / f"{study}.yaml").read_text(encoding="utf-8")
     text = text.replace(f"\nname: {study}\n", f"\nname: {json.dumps(name)}\n", 1)  # in quotes: 123 is a name, too
-    parse_study(text, file or f"{name}.yaml", models=MODELS, datasets=DATASETS)
+    parse_study(text, file or f"{name}.yaml")
     return f"# Begun from the study {study} of the catalogue.\n{text}"
 
 
 def template() -> str:
-    """The spec without a name. Its `train` section comes from the keys of `scalestudy.training.config`."""
-    text = TEMPLATE.read_text(encoding="utf-8")
-    return text.replace(TRAIN_PLACEHOLDER, "\n".join(["train:", *_template_lines(Train(), "  ")]) + "\n", 1)
+    """Return the spec without a name. Its sections come from the fields of their models."""
+
+    def section(match: re.Match[str]) -> str:
+        model = StudySpec.model_fields[match[1]].annotation
+        return "\n".join([f"{match[1]}:", *_template_lines(cast(type[Section], model), "  ")])
+
+    return SECTION.sub(section, TEMPLATE.read_text(encoding="utf-8"))
 
 
-def _template_lines(section: Knobs, indent: str) -> Iterator[str]:
-    """A line for each key: its default, and as a comment its other choices, its meaning and what null stands for."""
-    for key in keys(type(section)):
-        value = getattr(section, key.name)
-        if isinstance(value, Knobs):
-            yield f"{indent}{key.name}:"
-            yield from _template_lines(value, indent + "  ")
+def _template_lines(section: type[Section], indent: str) -> Iterator[str]:
+    """Yield a line for each key: its default, and as a comment its other choices and its meaning."""
+    for name, field in section.model_fields.items():
+        if is_section(field.annotation):
+            yield f"{indent}{name}:".ljust(27) + f" # {meaning_of(field)}"
+            yield from _template_lines(cast(type[Section], field.annotation), indent + "  ")
             continue
-        others = [text_of(choice) for choice in key.choices if choice != key.default]
-        if key.knob.names is not None:
-            others = [*(name for name in key.knob.names if name != key.default), "package.module:callable"]
+        others = others_of(field)
         choices = f"or {', '.join(others)}: " if others else ""
-        unset = f"; null: {key.knob.unset}" if key.is_optional else ""
-        yield f"{indent}{key.name}: {text_of(value)}".ljust(27) + f" # {choices}{key.knob.help}{unset}"
+        yield f"{indent}{name}: {text_of(default_of(field))}".ljust(27) + f" # {choices}{meaning_of(field)}"

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalestudy.experiments.spec.errors import alternatives
 from scalestudy.experiments.spec.sections import Range
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS, Sweep
+from scalestudy.training.section import alternatives
 
 TRIES = 100
 """Draws for one new point. A space of short ranges of whole numbers may have no new one left."""

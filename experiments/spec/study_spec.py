@@ -2,52 +2,54 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.experiments.spec.sections import (
     FolderName,
     Limits,
     Resources,
     Search,
-    Section,
     StorageFolder,
     Targets,
     Tracking,
-    Train,
-    TrainSection,
-    Workload,
     is_argument,
-    one_of,
 )
 from scalestudy.experiments.spec.sweep import Sweep
+from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import value_of
+from scalestudy.training.redaction import redacted
+from scalestudy.training.section import Section, wrong
+
+VERSION = 2
+
+
+def _version(value: int) -> int:
+    if value != VERSION:
+        raise wrong("is not the form of this version's specs", f"write version: {VERSION}, or remove the key")
+    return value
 
 
 class StudySpec(Section):
     """One study with every default filled in: what is trained, which parameters vary, on which resources, and why."""
 
-    version: Annotated[int, one_of(1, 2)] = 2
-    """Of the rules by which a study decides. A study that an earlier scalestudy began has 1, and keeps its rules:
-    ASHA compares all batch sizes, TPE looks for the first target, no training stops at one, a step is timed once, and
-    to a search a single evaluation reaches a target."""
+    version: Annotated[int, AfterValidator(_version), WithJsonSchema({"enum": [VERSION]})] = VERSION
+    """version of the form of a spec"""
     name: FolderName
-    """Names the study's folder and its MLflow experiment."""
+    """names the study's folder and its MLflow experiment"""
     description: str = ""
-    """The question that the study answers, for people."""
+    """the question that the study answers, in one line, for the report"""
     workload: Workload = Workload()
-    train: TrainSection = Train()
+    train: Train = Train()
     sweep: Sweep = Field(default_factory=lambda: Sweep.model_validate({}))
     search: Search = Search()
     resources: Resources = Resources()
     targets: Targets = Targets()
     limits: Limits = Limits()
     storage: StorageFolder = "runs"
-    """The folder, or the URI such as s3://bucket/runs, that holds the studies' folders."""
+    """the folder, or the URI such as s3://bucket/runs, that holds the studies' folders"""
     tracking: Tracking = Tracking()
 
     @model_validator(mode="before")
@@ -70,7 +72,7 @@ class StudySpec(Section):
         if self.targets.stop != "auto":
             return bool(self.targets.stop)
         timed = self.search.method == "factorised" or self.search.objective != "metric"
-        return self.version > 1 and timed and bool(self.targets.accuracy)
+        return timed and bool(self.targets.accuracy)
 
     @property
     def hardest_target(self) -> float | None:
@@ -101,12 +103,7 @@ class StudySpec(Section):
         lengths = values_of(f"train.{unit}") or [self.train.length]
         periods = values_of("train.eval_every") or [self.train.eval_every]
         pairs = itertools.product(lengths, periods)
-        return max(replace(self.train, **{unit: length}, eval_every=every).evaluations for length, every in pairs)
-
-    @property
-    def evaluations_in_a_row(self) -> int:
-        """How many consecutive evaluations have to meet a target before a search takes it as reached."""
-        return 1 if self.version == 1 else 2
+        return max(self.train.replace(**{unit: length}, eval_every=every).evaluations for length, every in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.

@@ -8,24 +8,22 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from scalestudy.experiments.spec.errors import explain, not_a_list, wrong
-from scalestudy.experiments.spec.sections import (
-    ARGUMENTS,
-    KINDS,
+from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, Range, is_argument, leaf_keys, number_type
+from scalestudy.training.config import Train
+from scalestudy.training.contradictions import value_of
+from scalestudy.training.section import (
+    ConfigError,
     Count,
     Positive,
-    Range,
     Section,
-    Train,
     Whole,
-    is_argument,
-    leaf_keys,
-    number_type,
+    did_you_mean,
+    explain,
+    not_a_list,
+    wrong,
 )
-from scalestudy.training.config import KnobError, did_you_mean
-from scalestudy.training.contradictions import value_of
 
-STRICT = ConfigDict(strict=True)
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 ITEMS: Mapping[str, TypeAdapter[Any]] = {
     "num_gpus": TypeAdapter(Count, config=STRICT),
     "batch_size": TypeAdapter(Count, config=STRICT),
@@ -52,15 +50,15 @@ class Sweep(Section):
     model_config = ConfigDict(extra="allow")
 
     num_gpus: tuple[int, ...] | Range | None = None
-    """Workers that train one trial together; null: given by the points."""
+    """workers that train one trial together; without GPUs, CPU processes"""
     batch_size: tuple[int, ...] | Range | None = None
-    """Examples a step, all workers together; null: given by the points."""
+    """examples in a step, over all workers"""
     learning_rate: tuple[float, ...] | Range | None = None
-    """Nominal learning rate; null: given by the points."""
+    """the rate before train.lr_rule changes it"""
     seed: tuple[int, ...] | None = None
-    """Of initialisation and order of the examples, 0 to 2^31 - 1; null: given by the points."""
+    """of initialisation and order of the examples; with fewer than five, recommendations are marked provisional"""
     points: tuple[dict[str, Any], ...] | None = None
-    """Chosen cells, all with the same keys; null: none."""
+    """chosen cells, all with the same keys"""
 
     @model_validator(mode="before")
     @classmethod
@@ -186,8 +184,8 @@ class _Reader:
             return value_of(Train.from_dict(section), path)
         except ValidationError as error:
             message, remedy = explain(error.errors()[0])
-        except KnobError as error:
-            message, remedy = error.problems[0].what, error.problems[0].remedy
+        except ConfigError as error:
+            message, remedy = error.problems[0].message, error.problems[0].remedy
         except (TypeError, ValueError):
             message, remedy = "is not plain data", "write numbers, text, true, false, null, or lists and mappings"
         self._add(location, item, message, remedy)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from scalestudy.experiments.spec.errors import ABSENT, Problem, shown
+from scalestudy.training.section import ABSENT, Problem, shown
 
 MAX_VALUES = 50_000
 """Values in one document, aliases written out. A spec that lists 10,000 trials as points has fewer."""

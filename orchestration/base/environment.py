@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from scalestudy.experiments.spec.addresses import redacted, secrets_in
+from scalestudy.training.redaction import redacted, secrets_in
 
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",

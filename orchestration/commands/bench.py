@@ -22,7 +22,8 @@ from scalestudy.orchestration.study.ready import check_callables, check_configs,
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
-from scalestudy.training.config import TrainKnobs, keys
+from scalestudy.training.config import Train
+from scalestudy.training.section import strategy_of
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +174,7 @@ def markdown(done: Benched) -> str:
 
 NAME = "max-batch"
 GIB = 2**30
-OF_STRATEGIES = frozenset(f"train.{key.name}" for key in keys(TrainKnobs) if key.knob.strategy)
+OF_STRATEGIES = frozenset(f"train.{name}" for name, field in Train.model_fields.items() if strategy_of(field))
 IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_rule"}
 """Swept keys that change no step's memory on one worker."""
 

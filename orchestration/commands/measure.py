@@ -114,7 +114,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     """Times a cell in a process of its own; returns records as of trials.jsonl."""
     name = label(cell.cell)
-    config = dataclasses.replace(train_config(cell, data_root), **NOT_TIMED)
+    config = train_config(cell, data_root).replace(**NOT_TIMED)
     order = {"config": config.to_dict(), "device": device, "threads": threads, "seconds": TRAIN_SHARE * limit_seconds}
     done = run_child(("-m", __name__), order, limit_seconds)
     if done.status is None:
@@ -150,7 +150,7 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     from scalestudy.training.loop.train import train
     from scalestudy.training.trees import count
 
-    config = dataclasses.replace(config, warm_up_steps=WARM_UP_STEPS)
+    config = config.replace(warm_up_steps=WARM_UP_STEPS)
     splits = load_splits(config, worker.device)
     sets: Any = (
         (splits.train_targets, splits.test_targets) if isinstance(splits, Splits) else (splits.train, splits.test)
@@ -161,7 +161,7 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     steps = steps_per_epoch(examples, config.batch_size)
 
     def timed(count: int) -> tuple[list[dict[str, Any]], float]:
-        result = train(dataclasses.replace(config, max_steps=WARM_UP_STEPS + count), worker)
+        result = train(config.replace(max_steps=WARM_UP_STEPS + count), worker)
         epochs = [record.to_dict() for record in result.records]
         rated = [epoch for epoch in epochs if epoch["samples_per_second"]]
         if not rated:
@@ -171,7 +171,7 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     epochs, step = timed(FIRST_STEPS)
     whole = step * steps * (1 + tests / examples)
     if (epoch_count := min(MOST_EPOCHS, int(seconds / whole))) > 0:
-        result = train(dataclasses.replace(config, epochs=epoch_count), worker)
+        result = train(config.replace(epochs=epoch_count), worker)
         if result.records:
             return [{"kind": "training", "epochs": [record.to_dict() for record in result.records]}]
     if (more := min(MOST_STEPS, int(seconds / step) - WARM_UP_STEPS)) > FIRST_STEPS:

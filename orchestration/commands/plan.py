@@ -6,19 +6,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.estimate import Between, Estimate, estimate, trial_spans
 from scalestudy.experiments.plan.plan import Plan, make_plan
-from scalestudy.experiments.plan.timing_runs import runs_each
+from scalestudy.experiments.plan.timing_runs import TIMING_RUNS
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device, slots
 from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
-from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
@@ -150,7 +149,7 @@ def plan_study(
         measured = measure_cells(trials, root, device=device, threads=threads)
         timed += measured.trials
         rests_on.append(measured.words)
-    cost = estimate(plan, timed, runs_each(spec), corners=trials)
+    cost = estimate(plan, timed, TIMING_RUNS, corners=trials)
     return PlannedStudy(
         spec=spec,
         plan=plan,
@@ -227,7 +226,7 @@ def room_of(spec: StudySpec, nodes: Sequence[ClusterNode]) -> Room:
         nodes=tuple(room),
         exclusive=exclusive,
         trials_per_group=spec.limits.trials_per_group,
-        placement=cast(Placement, wanted.placement),
+        placement=wanted.placement,
     )
 
 

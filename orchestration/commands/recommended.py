@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,11 @@ import yaml
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import Plan, make_plan, with_swept
 from scalestudy.experiments.spec.reading import parse_study
-from scalestudy.experiments.spec.sections import Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import Advice, write_spec_file
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.arguments import make_arguments
-from scalestudy.training.registry import DATASETS, MODELS
 
 LONGEST_NAME = 64 - len("-best")
 ALWAYS = ("workload.model", "workload.data", "train.epochs", "sweep", "targets.accuracy")
@@ -55,8 +53,6 @@ class RecommendedCell:
             },
             "targets": {**plain["targets"], "stop": False},
         }
-        if spec.resources.placement == "emptiest":  # the rule of an earlier version
-            plain["resources"] = {**plain["resources"], "placement": Resources.model_fields["placement"].default}
         return cls(spec=StudySpec.model_validate(plain), device=choice["device"] or "")
 
     def to_yaml(self) -> str:
@@ -66,18 +62,15 @@ class RecommendedCell:
         return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
     def write(self, file: Path) -> Path:
-        """Writes the study. Raises RequestError if the file exists or can't be written, SpecError if it is not valid.
-
-        A study of an earlier version may have been valid then and not be now.
-        """
+        """Write the study. Raises RequestError if the file exists or can't be written, SpecError if it is not valid."""
         text = self.to_yaml()
-        parse_study(text, str(file), models=MODELS, datasets=DATASETS)
+        parse_study(text, str(file))
         return write_spec_file(file, text, "--spec")
 
     def torchrun(self) -> str:
         """The command that trains the cell on one machine with its first seed, quoted for a shell."""
         trial, resources = make_plan(self.spec).trials[0], self.spec.resources
-        config = replace(train_config(trial, "."), data_root=None)  # where data lie is asked on the machine that trains
+        config = train_config(trial, ".").replace(data_root=None)  # where data lie is asked on the machine that trains
         words = ["torchrun", "--standalone", "--nproc-per-node", str(trial.num_gpus), "-m", "scalestudy.training"]
         words += make_arguments(config)
         if "cuda" in self.device and resources.gpus_per_worker < 1:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.spec.addresses import SHORTEST_SECRET, credentials_in, redacted
 from scalestudy.experiments.spec.reading import catalogue
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError, first_line
@@ -20,6 +19,7 @@ from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sent
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.origin import job_metadata
 from scalestudy.orchestration.study.ready import check_callables
+from scalestudy.training.redaction import SHORTEST_SECRET, credentials_in, redacted
 
 
 @dataclass(frozen=True, kw_only=True)

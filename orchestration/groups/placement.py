@@ -4,26 +4,24 @@ A *slot* is room for one worker. Requests are served in the order in which they 
 a large one: a request that must wait holds back all that came after it. All groups are on GPUs of one type
 (`of_one_type`; CPU workers have one type).
 
-Three rules say where a trial's workers go:
+Two rules say where a trial's workers go:
 
 * `pack`, the default: on the fewest nodes that can hold them. A trial that one node can hold never spans two: it waits
   for room on one node, and idle groups end to free one. Of the nodes with room it gets the fullest, so that large
   trials find whole nodes.
 * `spread`: over all nodes with room, as evenly as it allows.
-* `emptiest`: on the emptiest node if it has the room, else on several. So it was before there was a choice, and studies
-  that began then keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from scalestudy.orchestration.cluster.nodes import Node, of_one_type
 
 GroupState = Literal["starting", "idle", "busy", "stopping"]
-Placement = Literal["pack", "spread", "emptiest"]
+Placement = Literal["pack", "spread"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +210,7 @@ class _Room:
         With `pack` the one on the fewest nodes, and of these where others train already, so that other nodes can be
         freed; with `spread` the one on the most.
         """
-        if self.placement == "emptiest" or len(idle) == 1:
+        if len(idle) == 1:
             return idle[0]
         if self.placement == "spread":
             return max(idle, key=lambda group: len(group.slots))
@@ -224,13 +222,8 @@ class _Room:
         free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
         if sum(free.values()) < size:
             return None
-        match self.placement:
-            case "pack":
-                slots = _packed(size, free, self._once_idle_have_ended())
-            case "spread":
-                slots = _dealt(size, free)
-            case "emptiest":
-                slots = _on_the_emptiest(size, free, {node_id for node_id in free if self.disturbs([node_id])})
+        is_packed = self.placement == "pack"
+        slots = _packed(size, free, self._once_idle_have_ended()) if is_packed else _dealt(size, free)
         return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
@@ -253,8 +246,8 @@ class _Room:
         return min(ways, key=lambda way: way[:2])[-1] if ways else ()
 
     def _considered(self) -> list[str]:
-        """The nodes on which a start would disturb nobody. `emptiest` takes all, and waits where it would."""
-        return [node_id for node_id in self.free if self.placement == "emptiest" or not self.disturbs([node_id])]
+        """Return the nodes on which a start would disturb nobody."""
+        return [node_id for node_id in self.free if not self.disturbs([node_id])]
 
     def _evictable(self) -> list[GroupView]:
         return [group for group in self.unused("idle") if not self.disturbs(group.slots)]
@@ -306,18 +299,6 @@ def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
         having_room = [node_id for node_id in free if free[node_id] > slots.get(node_id, 0)]
         least = min(having_room, key=lambda node_id: (slots.get(node_id, 0), -free[node_id], node_id))
         slots[least] = slots.get(least, 0) + 1
-    return slots
-
-
-def _on_the_emptiest(size: int, free: Mapping[str, int], disturbed: Collection[str]) -> dict[str, int]:
-    """The emptiest node that holds so many; else the emptiest ones together. Disturbed nodes come last."""
-    emptiest = sorted(free, key=lambda node_id: (node_id in disturbed, -free[node_id], node_id))
-    if (whole := next((node_id for node_id in emptiest if free[node_id] >= size), None)) is not None:
-        return {whole: size}
-    slots: dict[str, int] = {}
-    for node_id in emptiest:
-        if count := min(free[node_id], size - sum(slots.values())):
-            slots[node_id] = count
     return slots
 
 

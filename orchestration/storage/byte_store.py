@@ -11,9 +11,9 @@ from uuid import uuid4
 from pyarrow import ArrowInvalid
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 
-from scalestudy.experiments.spec.addresses import redacted
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore, checked_name, sorted_names
+from scalestudy.training.redaction import redacted
 from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix
 
 ONE_REQUEST = "allow_delayed_open=true"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
@@ -20,7 +20,6 @@ from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room_beside_others
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
-from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.sweep.search import Search
@@ -84,7 +83,7 @@ class Engine:
         )
         self.times_apart = placed.rule == "packed, then timed"
         per_group, exclusive = spec.limits.trials_per_group, placed.rule == "exclusive"
-        placement = cast(Placement, wanted.placement)
+        placement = wanted.placement
         self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
         self._sizes, self._logs, self._started = sizes, folder.logs, False
         cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker

@@ -22,20 +22,15 @@ Source = str | Path | Mapping[str, Any] | StudySpec
 """A spec file, the name of a study of the catalogue, a dict of what a file would have, or the spec itself."""
 
 
-def read_spec(source: Source, overrides: Sequence[str] = (), *, resolved: bool = False) -> StudySpec:
-    """The spec of a path, a catalogue name, a dict or a spec. Raises SpecError with every problem.
-
-    resolved: see `load_study`.
-    """
-    from scalestudy.training.registry import DATASETS, MODELS
-
+def read_spec(source: Source, overrides: Sequence[str] = ()) -> StudySpec:
+    """Return the spec of a path, a catalogue name, a dict or a spec. Raises SpecError with every problem."""
     if isinstance(source, StudySpec):
         source = {**source.to_dict(), "tracking": source.tracking.model_dump(mode="json")}  # with its password
     if isinstance(source, Mapping):
         from scalestudy.orchestration.study.callables import SOURCE, plain_spec
 
-        return study_from(plain_spec(source), SOURCE, overrides, models=MODELS, datasets=DATASETS)
-    return load_study(find_study(str(source)), overrides, models=MODELS, datasets=DATASETS, resolved=resolved)
+        return study_from(plain_spec(source), SOURCE, overrides)
+    return load_study(find_study(str(source)), overrides)
 
 
 def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
@@ -61,7 +56,7 @@ def lock_study(path: str | Path) -> StudyLock:
 
 def spec_of(folder: StudyFolder) -> StudySpec:
     """The resolved spec that a study ran with."""
-    return read_spec(folder.spec_file, resolved=True)
+    return read_spec(folder.spec_file)
 
 
 @contextmanager

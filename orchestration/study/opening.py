@@ -139,8 +139,6 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
     """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
-    resources = spec.resources.model_copy(update={"placement": _placement(before, spec)})
-    spec = spec.model_copy(update={"version": before.spec.version, "resources": resources})
     plan = make_plan(spec)
     _refuse_change(before, spec, plan)
     return PreparedStudy(
@@ -148,19 +146,14 @@ def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
     )
 
 
-def _placement(before: PreparedStudy, spec: StudySpec) -> str:
-    """How the study places workers: one way for all its trials. No spec asks for the way of earlier versions."""
-    began, asked = before.spec.resources.placement, spec.resources.placement
-    if asked not in (began, "emptiest") and began != "emptiest":
-        problem = f"--extend: {before.folder.address}: resources.placement: the study's trials are placed by {began}"
-        raise RequestError(f"{problem}, not {asked}", f"set resources.placement: {began}, or begin another study")
-    return began
-
-
 def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     where = f"--extend: {before.folder.address}"
     if spec.name != before.spec.name:
         raise RequestError(f"{where}: is the study {before.spec.name}, not {spec.name}", "give the spec that name")
+    began, asked = before.spec.resources.placement, spec.resources.placement
+    if asked != began:  # one way for all trials of a study
+        problem = f"{where}: resources.placement: the study's trials are placed by {began}, not {asked}"
+        raise RequestError(problem, f"set resources.placement: {began}, or begin another study")
     if before.plan.factorised and plan.factorised and before.plan.factorised.train_on != plan.factorised.train_on:
         trained_on = before.plan.factorised.train_on
         problem = f"{where}: search.train_on: the trainings so far had num_gpus {trained_on}"

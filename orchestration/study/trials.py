@@ -9,18 +9,14 @@ from scalestudy.experiments.spec.addresses import child
 from scalestudy.experiments.study.folder import MODEL_FILE
 from scalestudy.orchestration.groups.model import CheckpointPlace, TrialOrder
 from scalestudy.orchestration.groups.trial_record import TrialRecord
-from scalestudy.training.config import TrainConfig, TrainKnobs, keys
-
-WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric", "task", "loader")
+from scalestudy.training.config import TrainConfig
 
 
 def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
-    """A trial's training configuration. Raises ValueError for a training that can't be."""
+    """Return a trial's training configuration. Raises ConfigError for a training that can't be."""
     plain = {
-        **{key: trial.workload[key] for key in WORKLOAD_KEYS if key in trial.workload},  # 0.2 lacked the last two
-        **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
-        "max_steps": trial.train.get("max_steps"),  # of a timing run
-        "min_seconds": trial.train.get("min_seconds", 0.0),  # likewise
+        **trial.workload,
+        **trial.train,  # of a timing run, max_steps and min_seconds too
         "data_root": str(data_root),
         "batch_size": trial.batch_size,
         "learning_rate": trial.learning_rate,

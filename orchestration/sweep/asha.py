@@ -28,11 +28,11 @@ class Asha:
     """
 
     def __init__(self, spec: StudySpec) -> None:
-        """The ASHA that a spec asks for. In a study of version 1 all trials are compared with one another."""
+        """The ASHA that a spec asks for."""
         search = spec.search
         self.stopped: dict[str, int] = {}
         self._metric = StudyMetric.of(spec.workload)
-        self._like_with_like = spec.version > 1 and spec.hardest_target is not None
+        self._like_with_like = spec.hardest_target is not None
         self._stop_target = spec.stop_target
         self._last = spec.evaluations
         self._reduction = search.reduction

@@ -17,10 +17,11 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
-from scalestudy.experiments.spec.addresses import HIDDEN, bare_uri, redacted, same_place
+from scalestudy.experiments.spec.addresses import bare_uri, same_place
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
+from scalestudy.training.redaction import HIDDEN, redacted
 
 SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"

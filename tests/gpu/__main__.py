@@ -1,4 +1,4 @@
-"""`make gpu`: proofs and figures for a machine with one GPU. Needs Python, PyTorch and NumPy; installs nothing.
+"""`make gpu`: proofs and figures for a machine with one GPU. Needs Python, PyTorch, NumPy and pydantic; installs nothing.
 
 Parts run one after another, each in a process of its own with its own time limit. Each writes its result to
 OUT/<part>.json before the next begins; what it prints is in OUT/<part>.log, and the page with all of it in OUT/gpu.md.
@@ -93,6 +93,10 @@ def check_installed() -> None:
     for name in ("torch", "numpy"):
         if importlib.util.find_spec(name) is None:
             raise InputError(f"PYTHON: {sys.executable} has no {name}", "give a Python that has it, as PYTHON=…")
+    if importlib.util.find_spec("pydantic") is None:
+        same = ".".join(map(str, sys.version_info[:2]))
+        remedy = f"put a folder on PYTHONPATH that `pip install --target DIR pydantic` made with Python {same}"
+        raise InputError(f"PYTHON: {sys.executable} has no pydantic", remedy)
     version = importlib.metadata.version("torch")
     if tuple(map(int, version.split("+")[0].split(".")[:2])) < OLDEST_TORCH:
         oldest_torch = ".".join(map(str, OLDEST_TORCH))

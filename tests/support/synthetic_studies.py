@@ -29,7 +29,7 @@ targets: {accuracy: [0.8]}
 
 def spec_of(text: str, *overrides: str) -> StudySpec:
     """The spec of a YAML text, indented as the test likes it."""
-    return parse_study(textwrap.dedent(text), "study.yaml", overrides, models=MODELS, datasets=DATASETS)
+    return parse_study(textwrap.dedent(text), "study.yaml", overrides)
 
 
 def problems_of(text: str, *overrides: str) -> list[Problem]:

@@ -25,7 +25,7 @@ from scalestudy.training.checkpoint.files import (
     write_part,
 )
 from scalestudy.training.checkpoint.trial_state import choices_of, own_state, restore, shared_state
-from scalestudy.training.config import TrainConfig, identity
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker, broadcast_from_first, gather_texts, synchronise_device
 from scalestudy.training.exceptions import InputError, StoreError
 from scalestudy.training.loop.hooks import Hook
@@ -36,7 +36,7 @@ from scalestudy.training.records import EpochRecord
 from scalestudy.training.state import pack
 
 LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
-FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader")
+FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader", "checkpoint_every")
 """Fields of a config that change results only by rounding; the length too, if the rate does not look ahead."""
 
 
@@ -197,7 +197,7 @@ def identity_of(config: TrainConfig) -> str:
     free = set(FREE_TO_CHANGE)
     if config.schedule == "constant" and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
         free.add(config.unit)  # evaluations stay where they are; those of a length in tokens move with it
-    held = {name: value for name, value in identity(TrainConfig, config.to_dict()).items() if name not in free}
+    held = {name: value for name, value in config.to_dict().items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)
 
 

@@ -107,7 +107,7 @@ class HostReader(_TensorReader):
     """Tensors in the host's memory, too large for the device: a thread gathers and pins batches ahead."""
 
     device: torch.device
-    prefetch: int = LoaderConfig.prefetch  # batches
+    prefetch: int = LoaderConfig.model_fields["prefetch"].default  # batches
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
         positions = torch.arange(len(self)) if order is None else order

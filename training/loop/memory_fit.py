@@ -234,7 +234,7 @@ def _search_limited(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes:
 
 
 def _search(config: TrainConfig, worker: Worker, limit_bytes: int, most: int, attempt: Attempt) -> MaxBatch:
-    trial = start_trial(dataclasses.replace(config, batch_size=2, shards="even"), worker)
+    trial = start_trial(config.replace(batch_size=2, shards="even"), worker)
     example = part(trial.data.fetched(next(trial.draws())), 0, 1)
     tries: list[Try] = []
 

@@ -62,9 +62,9 @@ def rehearse(config: TrainConfig, worker: Worker, largest_batch: int, *, in_grou
     Exceptions of a user's code pass; `fault_of` tells whose they are.
     """
     began = time.perf_counter()
-    config = dataclasses.replace(config, max_steps=1, **HERE)
+    config = config.replace(max_steps=1, **HERE)
     if in_group:  # AdaScale measures several workers in another way than one
-        config = dataclasses.replace(config, lr_rule="none")
+        config = config.replace(lr_rule="none")
     if in_group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -276,7 +276,7 @@ def _reached(spec: StudySpec, record: Trial) -> int:
     metric = StudyMetric.of(spec.workload)
     values = test_values(record, metric)
     targets = spec.targets.accuracy
-    return sum(metric.arrival(values, target, spec.evaluations_in_a_row) is not None for target in targets)
+    return sum(metric.arrival(values, target) is not None for target in targets)
 
 
 def _step(cell: CellKey) -> tuple[int, int]:

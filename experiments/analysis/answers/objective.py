@@ -37,25 +37,19 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a search looks for.
-
-    target: of the time and the cost; None: for the metric. in_a_row: evaluations that have to meet it.
-    """
+    """What a search looks for."""
 
     name: str
     metric: StudyMetric
-    target: float | None
-    in_a_row: int
+    target: float | None  # of the time and the cost; None: for the metric
 
     @classmethod
     def of(cls, spec: StudySpec) -> "Objective":
-        """The objective of a spec; its target is the hardest one, in a study of version 1 the first."""
-        target = spec.targets.accuracy[0] if spec.version == 1 and spec.targets.accuracy else spec.hardest_target
+        """Return the objective of a spec. Its target is the hardest one."""
         return cls(
             name=spec.search.objective,
             metric=StudyMetric.of(spec.workload),
-            target=None if spec.search.objective == "metric" else target,
-            in_a_row=spec.evaluations_in_a_row,
+            target=None if spec.search.objective == "metric" else spec.hardest_target,
         )
 
     @property
@@ -83,7 +77,7 @@ class Objective:
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
-        seconds = time_to_target(curve(trial, self.metric, usual), self.target, self.metric, self.in_a_row)
+        seconds = time_to_target(curve(trial, self.metric, usual), self.target, self.metric)
         return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from scalestudy.experiments.spec.reaching import arrival
-from scalestudy.experiments.spec.sections import Workload
+from scalestudy.training.config import Workload
 
 MANY = 1_000_000.0
 """Numbers from here on are written with an exponent."""
@@ -76,9 +76,9 @@ class StudyMetric:
         """Whether a value beats another. An equal one does not."""
         return self.order(value) < self.order(other)
 
-    def arrival(self, values: Sequence[float], target: float, in_a_row: int = 2) -> int | None:
+    def arrival(self, values: Sequence[float], target: float) -> int | None:
         """Position of the first of two consecutive values that meet a target, or None: see `reaching.arrival`."""
-        return arrival(values, target, self.mode, in_a_row)
+        return arrival(values, target, self.mode)
 
     def best(self, values: Iterable[float]) -> float | None:
         """The best of the values, or None if there are none."""

@@ -196,15 +196,13 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
     return points
 
 
-def time_to_target(
-    points: Sequence[tuple[float, float]], target: float, metric: StudyMetric, in_a_row: int = 2
-) -> float:
+def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:
     """Training seconds until the target is reached (`StudyMetric.arrival`); infinity if it never is.
 
     points: from `curve`. The time is interpolated between the evaluation that reaches it and the one before. The first
     evaluation's time is an upper bound and stands for the time (docs/formulas.md §6).
     """
-    place = metric.arrival([value for _, value in points], target, in_a_row)
+    place = metric.arrival([value for _, value in points], target)
     if place is None:
         return math.inf
     seconds, value = points[place]

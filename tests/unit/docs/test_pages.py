@@ -15,7 +15,6 @@ from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import sweep_keys
 from scalestudy.orchestration.commands.cli import app
-from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.pages import blocks, inline_code, page_names, page_text, shell_commands
 from tests.support.project_files import REPOSITORY, project_files
 
@@ -83,7 +82,7 @@ def is_spec_key(key: str) -> bool:
 def check_spec(text: str, place: str) -> None:
     """A whole spec, or a part of one. Raises SpecError with every problem."""
     beside = [f"{key}: {value}\n" for key, value in BESIDE.items() if not re.search(f"^{key}:", text, re.MULTILINE)]
-    parse_study(text + "".join(beside), place, models=MODELS, datasets=DATASETS)
+    parse_study(text + "".join(beside), place)
 
 
 def check_spans(spans: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def test_a_mistake_is_told_as_the_page_shows():
     (spec,) = [block.text for block in blocks(page_text("docs/write-a-study.md")) if block.title == "study.yaml"]
     (line,) = shown("docs/write-a-study.md", "study.yaml:")
     with pytest.raises(SpecError) as told:
-        parse_study(spec.replace("epochs:", "epoch:"), "study.yaml", models=["lenet"], datasets=["digits"])
+        parse_study(spec.replace("epochs:", "epoch:"), "study.yaml")
     assert str(told.value).splitlines()[0].startswith(line.removesuffix("…"))
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.training.budget import Budget, budget_of
-from scalestudy.training.config import KnobError, TrainConfig
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.records import EpochRecord
+from scalestudy.training.section import ConfigError
 from tests.support.epochs import epoch_of
 from tests.support.training.helpers import make_config
 
@@ -133,11 +134,11 @@ def test_periods_are_the_whole_training(steps: int, every: int) -> None:
         ({"steps": 0}, "steps: 0 is too small"),
         ({"steps": 5, "tokens": 5}, "tokens: 5 does not go with steps 5: both say how long a training is"),
         ({"tokens": 5}, "tokens: 5 does not go with task null: only a task counts tokens"),
-        ({}, "epochs: None is no length, and steps and tokens give none"),
+        ({}, "epochs: null is no length; set one of epochs, steps, tokens"),
     ],
 )
 def test_a_wrong_budget_is_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(KnobError, match=said):
+    with pytest.raises(ConfigError, match=said):
         make_config(**({"epochs": None} | keys))
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from scalestudy.training.config import KnobError, TrainConfig
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.contradictions import CONTRADICTIONS, Contradiction
+from scalestudy.training.section import ConfigError
 from tests.support.training.helpers import make_config
 
 
@@ -49,7 +50,7 @@ def test_every_contradiction_is_refused(pair: Contradiction) -> None:
     for key, applies in sides:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain)[name] = next(value for value in values[key] if applies(value))
-    with pytest.raises(KnobError) as caught:
+    with pytest.raises(ConfigError) as caught:
         TrainConfig.from_dict(plain)
     told = [(problem.field, problem.remedy) for problem in caught.value.problems]
     both = pair.key == "optimizer.nesterov" and pair.other_key == "optimizer.name"  # no optimizer without momentum

@@ -140,11 +140,6 @@ def test_an_id_does_not_depend_on_how_the_value_came_in():
     assert ids("name: x\nsweep: {learning_rate: [1]}") == ids("name: x\nsweep: {learning_rate: [1.0]}")
 
 
-def test_an_id_once_given_stays():
-    """Guards `--extend` and resume over releases: a change of this value orphans every recorded trial."""
-    assert ids("name: x") == ["83584a54b4a4"]
-
-
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=3, unique=True),
     st.lists(st.integers(8, 64), min_size=1, max_size=3, unique=True),

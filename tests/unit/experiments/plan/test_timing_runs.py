@@ -54,16 +54,6 @@ def test_each_kind_of_step_is_timed_twice_with_others_between_the_most_workers_f
     assert all((trial.learning_rate, trial.seed) == (0.1, 0) for trial in timings), "those of the first trial"
 
 
-KNOWN_IDS = ["9edd50ee2c1c", "90ee5a8ebe69", "b7b00fec1333", "4b303e8bc29f"]
-"""Of version 0.1."""
-
-
-def test_a_study_of_version_1_times_each_kind_once_by_the_run_that_now_comes_first():
-    once = timings_of(f"version: 1\n{TEXT}")
-    assert [trial.trial_id for trial in once] == [trial.trial_id for trial in timings_of()[:4]]
-    assert [trial.trial_id for trial in once] == KNOWN_IDS
-
-
 def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
     for trial in timings_of():
         like = next(each for each in make_plan(spec_of(TEXT)).trials if each.params == trial.params)

@@ -4,7 +4,6 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import SpecError, parse_study
-from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.factorised import METHOD
 from tests.support.synthetic_studies import problems_of, spec_of
 
@@ -74,7 +73,7 @@ BAD = [
     ),
     ("search: {objective: time_to_target}\ntargets: {accuracy: [0.9]}", "search.objective", "only tpe uses it"),
     ("targets: {stop: true}", "targets.stop", "has no target to stop at; give one"),
-    ("targets: {stop: maybe}", "targets.stop", "choose auto, true or false"),
+    ("targets: {stop: maybe}", "targets.stop", "choose false, true or auto"),
     (
         TPE + "sweep: {num_gpus: [1, 2]}\ntargets: {accuracy: [0.9], stop: true}",
         "targets.stop",
@@ -167,7 +166,7 @@ NOT_FACTORISED = [
 
 
 def of_all_models(text):
-    return parse_study(f"name: x\n{text}\n", "study.yaml", models=MODELS, datasets=DATASETS)
+    return parse_study(f"name: x\n{text}\n", "study.yaml")
 
 
 @pytest.mark.parametrize(

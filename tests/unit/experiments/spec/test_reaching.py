@@ -24,11 +24,6 @@ def test_the_first_of_two_in_a_row_reaches_it(values, place):
     assert arrival([-value for value in values], -0.5, "min") == place
 
 
-@pytest.mark.parametrize(("values", "place"), [([], None), ([0.4], None), ([0.9], 0), ([0.4, 0.9, 0.4], 1)])
-def test_where_one_is_enough_the_first_reaches_it(values, place):
-    assert arrival(values, 0.5, "max", in_a_row=1) == place
-
-
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0, 1), st.floats(0, 1))
 def test_a_training_that_ends_there_has_reached_every_easier_target_no_later(values, first, second):
     easy, hard = sorted((first, second))

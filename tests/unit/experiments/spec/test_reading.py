@@ -9,7 +9,6 @@ import yaml
 from scalestudy.experiments.plan.estimate import estimate
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import (
-    BUILT_IN,
     SpecError,
     catalogue,
     find_study,
@@ -20,7 +19,7 @@ from scalestudy.experiments.spec.reading import (
 from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
 from tests.support.project_files import REPOSITORY
-from tests.support.synthetic_studies import DATASETS, MODELS, problems_of, spec_of
+from tests.support.synthetic_studies import problems_of, spec_of
 
 
 def test_the_catalogue():
@@ -53,14 +52,14 @@ def test_the_page_of_the_catalogue_names_every_study():
 @pytest.mark.parametrize("name", catalogue())
 def test_every_study_loads_and_says_what_it_is_for(name):
     path = find_study(name)
-    spec = load_study(path, models=MODELS, datasets=DATASETS)
+    spec = load_study(path)
     assert spec.name == name
     assert spec.description
     assert [line for line in ("# Question:", "# Costs:", "# Look at:") if line not in path.read_text("utf-8")] == []
 
 
 def test_digits_quick_is_the_grid_of_the_issue():
-    plan = make_plan(load_study(find_study("digits-quick"), models=MODELS, datasets=DATASETS))
+    plan = make_plan(load_study(find_study("digits-quick")))
     assert len(plan.trials) == 16
     assert {trial.num_gpus for trial in plan.trials} == {1, 2}
 
@@ -71,7 +70,7 @@ def points_of(plan):
 
 
 def test_d2l_lenet_has_the_books_points():
-    plan = make_plan(load_study(find_study("d2l-lenet"), models=MODELS, datasets=DATASETS))
+    plan = make_plan(load_study(find_study("d2l-lenet")))
     assert points_of(plan) == {(1, 256, 0.2), (2, 256, 0.2), (2, 512, 0.3)}
     assert {trial.seed for trial in plan.trials} == set(range(5))
     assert {trial.train["epochs"] for trial in plan.trials} == {10}
@@ -79,7 +78,7 @@ def test_d2l_lenet_has_the_books_points():
 
 
 def test_d2l_resnet18_has_the_books_points():
-    plan = make_plan(load_study(find_study("d2l-resnet18"), models=MODELS, datasets=DATASETS))
+    plan = make_plan(load_study(find_study("d2l-resnet18")))
     assert points_of(plan) == {(1, 256, 0.1), (2, 512, 0.2)}
     assert {trial.seed for trial in plan.trials} == set(range(5))
     assert plan.trials[0].workload["model_args"] == {"init": "normal"}
@@ -99,9 +98,7 @@ def test_neither_file_nor_study_lists_the_catalogue(name, tmp_path, monkeypatch)
 
 
 def test_the_factorised_study_is_the_grid_but_for_the_search():
-    grid, factorised = (
-        load_study(find_study(f"fashion-{name}"), models=MODELS, datasets=DATASETS) for name in ("grid", "factorised")
-    )
+    grid, factorised = (load_study(find_study(f"fashion-{name}")) for name in ("grid", "factorised"))
     sections = ("workload", "train", "sweep", "targets", "resources")
     assert all(getattr(grid, section) == getattr(factorised, section) for section in sections)
     assert make_plan(factorised).cells == make_plan(grid).cells
@@ -117,14 +114,14 @@ def test_a_study_has_as_many_trials_as_it_says(name):
         found = re.search(rf"\b(\d+) {what}\b", text)
         return int(found[1]) if found else 0
 
-    plan = make_plan(load_study(path, models=MODELS, datasets=DATASETS))
+    plan = make_plan(load_study(path))
     assert said("(?:trials|trainings)") == len(plan.trials)
     assert said("held-out trials") == plan.held_out_trials
     assert said("timing runs") == estimate(plan, []).timings
 
 
 def test_weak_scaling_keeps_the_examples_per_worker():
-    plan = make_plan(load_study(find_study("weak-scaling"), models=MODELS, datasets=DATASETS))
+    plan = make_plan(load_study(find_study("weak-scaling")))
     cells = {(trial.num_gpus, trial.batch_size) for trial in plan.trials}
     assert cells == {(1, 64), (2, 128)}
 
@@ -133,7 +130,7 @@ def test_weak_scaling_keeps_the_examples_per_worker():
 
 
 def load(path, *overrides):
-    return load_study(path, overrides, models=MODELS, datasets=DATASETS)
+    return load_study(path, overrides)
 
 
 def test_overrides_replace_values_and_make_sections():
@@ -204,11 +201,11 @@ OWN = ("name", "description", "sweep")
 
 
 def read_new(name):
-    return parse_study(new_spec(name), f"{name}.yaml", **BUILT_IN)
+    return parse_study(new_spec(name), f"{name}.yaml")
 
 
 def test_what_it_says_are_the_defaults():
-    spec, default = read_new("mine").to_dict(), parse_study("name: mine", "x", **BUILT_IN).to_dict()
+    spec, default = read_new("mine").to_dict(), parse_study("name: mine", "x").to_dict()
     assert spec["name"] == "mine"
     for key in OWN:
         del spec[key], default[key]

@@ -15,7 +15,7 @@ from scalestudy.training.arguments import make_config, make_parser
 from tests.support.in_process import scalestudy
 from tests.support.old_studies import unpack
 from tests.support.studies import left_behind
-from tests.support.synthetic_studies import DATASETS, MODELS, folder_of
+from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
 
 LAW = Law(noise=0.02, learning=100)
@@ -50,7 +50,7 @@ def test_it_is_a_study_of_that_cell_alone(folder):
     """Its trials are those of the study: the same ids mean the same training to the bit."""
     advice = advise(folder.path)
     cell = RecommendedCell.of(advice)
-    read = parse_study(cell.to_yaml(), "best.yaml", models=MODELS, datasets=DATASETS)
+    read = parse_study(cell.to_yaml(), "best.yaml")
     assert read == cell.spec
     assert "search" not in cell.to_yaml()
     assert (read.search.scheduler, read.search.method, read.targets.stop) == ("none", "grid", False)

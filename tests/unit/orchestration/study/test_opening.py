@@ -13,7 +13,6 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.sweep.search import search_for
-from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.factorised import TINY
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import make_trials
@@ -27,7 +26,7 @@ sweep: {num_gpus: [1], batch_size: [32], learning_rate: [0.1, 0.2]}
 
 
 def spec_of(text=SPEC):
-    return parse_study(text, "study.yaml", models=MODELS, datasets=DATASETS)
+    return parse_study(text, "study.yaml")
 
 
 @pytest.fixture

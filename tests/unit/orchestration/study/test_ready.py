@@ -15,7 +15,6 @@ from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.ready import check_exact, get_ready, to_rehearse
 from scalestudy.orchestration.study.rehearsal import Rehearsal
 from scalestudy.orchestration.tracking.recorder import History
-from scalestudy.training.registry import DATASETS, MODELS
 from tests.support.factorised import TINY
 from tests.support.studies import write_spec
 
@@ -28,7 +27,7 @@ def check(model, **changes):
     text = TINY.replace("model: lenet", f"model: '{model}'")
     for before, after in changes.values():
         text = text.replace(before, after)
-    spec = parse_study(text, "study.yaml", models=MODELS, datasets=DATASETS)
+    spec = parse_study(text, "study.yaml")
     check_exact(spec, make_plan(spec), "data")
 
 

@@ -110,10 +110,8 @@ def test_a_stream_that_is_read_ahead_goes_on_where_it_was_trained(tmp_path: Path
     """Not where its loader processes were; and with other ones."""
     config = stream_config(kind, **MOMENTUM)
     whole = never_killed(ALONE, config)
-    killed(ALONE, dataclasses.replace(config, loader=LoaderConfig(workers=workers)), str(tmp_path), 7, 1)
-    resumed = checkpointed(
-        ALONE, dataclasses.replace(config, loader=LoaderConfig(workers=2 - workers)), str(tmp_path), 1
-    )
+    killed(ALONE, config.replace(loader=LoaderConfig(workers=workers)), str(tmp_path), 7, 1)
+    resumed = checkpointed(ALONE, config.replace(loader=LoaderConfig(workers=2 - workers)), str(tmp_path), 1)
     check_same(whole, resumed)
     assert resumed["resumed"]
 
@@ -546,9 +544,9 @@ def test_more_epochs_may_be_asked_for_and_other_shards(ranks: GlooPool, tmp_path
     """What changes no result, or only makes it longer; the shards are those that are asked for now."""
     config = config_of(model="tests.support.training.workloads:DoubleLeNet", model_args={"init": "xavier"})
     ranks.run(2, killed, config, str(tmp_path), 2 * STEPS + 1, 0)
-    longer = dataclasses.replace(config, epochs=EPOCHS + 1, shards=(3.0, 1.0))
+    longer = config.replace(epochs=EPOCHS + 1, shards=(3.0, 1.0))
     resumed = ranks.run(2, checkpointed, longer, str(tmp_path), 0)
-    (whole,) = ranks.run(1, never_killed, dataclasses.replace(config, epochs=EPOCHS + 1))
+    (whole,) = ranks.run(1, never_killed, config.replace(epochs=EPOCHS + 1))
     assert resumed[0]["resumed"]
     assert largest_difference(whole["state"], resumed[0]["state"]) < 1e-10
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -219,7 +218,7 @@ def test_a_torch_dataset_trains_as_its_tensors_do(augment: str) -> None:
 def test_an_augmented_training_is_the_same_at_any_world_size(ranks: GlooPool, world_size: int) -> None:
     config = make_config(augment="crop_flip", batch_size=30, epochs=2, model_args={"init": "xavier", "hidden": [16]})
     alone = run_training(ALONE, config)
-    plain = run_training(ALONE, dataclasses.replace(config, augment="none"))
+    plain = run_training(ALONE, config.replace(augment="none"))
     together = ranks.run(world_size, run_training, config)[0]
     assert largest_difference(together["state"], alone["state"]) < 1e-5
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import re
@@ -313,9 +312,9 @@ def test_pictures_of_bytes_are_scaled_and_augmented_alike_on_every_number_of_wor
     }
     config = counted_config(**changes, augment="crop_flip", steps=5)
     alone = run_training(ALONE, config)
-    for each in ranks.run(2, run_training, dataclasses.replace(config, shards=(2.0, 1.0))):
+    for each in ranks.run(2, run_training, config.replace(shards=(2.0, 1.0))):
         assert largest_difference(each["state"], alone["state"]) < 1e-5
-    plain = run_training(ALONE, dataclasses.replace(config, augment="none"))
+    plain = run_training(ALONE, config.replace(augment="none"))
     assert largest_difference(plain["state"], alone["state"]) > 1e-3
 
 

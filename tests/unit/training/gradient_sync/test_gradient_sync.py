@@ -128,7 +128,7 @@ def test_float32_too(ranks: GlooPool, strategy: str) -> None:
     different sides of it, and training amplifies that beyond 1e-5. The tests in float64 above need no such choice.
     """
     one_worker = make_config(model="lenet", model_args={}, batch_size=64, data_args={"train_samples": 20 * 64})
-    config = dataclasses.replace(one_worker, gradient_sync=strategy)
+    config = one_worker.replace(gradient_sync=strategy)
     check_equals_one_worker(ranks, 4, config, one_worker, SINGLE_TOLERANCE)
 
 
@@ -147,7 +147,7 @@ def test_channels_last_trains_the_same(ranks: GlooPool, strategy: str) -> None:
         max_steps=2 if strategy == "powersgd" else None,
     )
     contiguous = ranks.run(2, run_training, config)[0]
-    replicas = ranks.run(2, run_training, dataclasses.replace(config, channels_last=True))
+    replicas = ranks.run(2, run_training, config.replace(channels_last=True))
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
     assert smallest_movement(contiguous["first_state"], contiguous["state"]) >= MOVEMENT
     assert largest_difference(contiguous["state"], replicas[0]["state"]) < DOUBLE_TOLERANCE

@@ -1,0 +1,521 @@
+"""The base of every configuration: which values a section takes, and how it says what is wrong.
+
+A section is a frozen pydantic model. Nothing is coerced: "2" is not 2, 1 is not true, 2.0 is no whole number and NaN is
+no number. Two forms of plain data are read: a list where a tuple is meant, and a whole number where a float is meant.
+Every problem names field, value and remedy, and all problems of a section are told together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema, to_jsonable_python
+
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.redaction import redacted
+from scalestudy.training.registry import has_path_form
+
+LARGEST = 2**31 - 1
+"""The largest whole number that a key takes, unless its field says otherwise."""
+SHOWN_CHARACTERS = 60
+CALLABLE = "package.module:callable"
+
+Location = tuple[int | str, ...]
+
+
+class Section(BaseModel):
+    """A part of a configuration. Unknown keys are errors; the text below a field is its meaning."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Read plain data, or values that are checked already. Raises ConfigError with every problem."""
+        section, problems = read(cls, plain)
+        if section is None or problems:
+            raise ConfigError(problems)
+        return section
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, safe for JSON. `from_dict` gives an equal section."""
+        return self.model_dump(mode="json")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with these fields changed. Raises ConfigError with every problem."""
+        return self.from_dict({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+@dataclass(frozen=True)
+class Affects:
+    """What a key can change. A field without this mark can change both."""
+
+    step: bool = True  # the time or the memory of a step
+    result: bool = True  # what a training learns; if not, no trial's id depends on the key
+
+
+@dataclass(frozen=True)
+class Only:
+    """Marks a key that only one gradient strategy uses."""
+
+    strategy: str
+
+
+class _Absent:
+    """A class, so that it stays the same when it is pickled."""
+
+
+ABSENT: Any = _Absent
+"""The value of a field that is missing. No value is shown then."""
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with a configuration."""
+
+    field: str  # dotted path; "" for the whole
+    value: Any = ABSENT  # as the user wrote it
+    message: str  # what is wrong, a phrase that follows the value
+    remedy: str  # what to do
+    line: int | Literal["--set"] | None = None  # 1-based, in the file; "--set": on the command line; None: no file
+
+    @property
+    def what(self) -> str:
+        """Everything except the remedy: `optimizer.momentum: 2 is too large`."""
+        value = "" if self.value is ABSENT else f"{shown(self.value)} "
+        return f"{self.field}: {value}{self.message}" if self.field else f"{value}{self.message}"
+
+    def text(self, source: str = "") -> str:
+        """Return one line: `study.yaml:12: sweep.num_gpus: 0 is too small; use at least 1`. source: the file's name."""
+        place = self.line if self.line == "--set" else ":".join(str(part) for part in (source, self.line) if part)
+        return f"{place}: {self.what}; {self.remedy}" if place else f"{self.what}; {self.remedy}"
+
+
+class ConfigError(InputError):
+    """A configuration that can't be used. Carries every problem; its text has a line for each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        *others, last = problems
+        super().__init__("\n".join([*(problem.text() for problem in others), last.what]), last.remedy)
+        self.problems = tuple(problems)
+        self.args = (self.problems,)  # what pickle hands back to __init__
+
+
+EXPLAINED, RELATION = "explained", "relation"
+"""Types of errors with words of ours: of a value by itself, and of values that don't go together."""
+
+
+def wrong(message: str, remedy: str) -> PydanticCustomError:
+    """Return an error for a validator to raise. `explain` keeps its words."""
+    return PydanticCustomError(EXPLAINED, "{message}; {remedy}", {"message": message, "remedy": remedy})
+
+
+def wrong_keys(problems: Iterable[Problem]) -> ValidationError:
+    """Return an error for a validator to raise that compares the values of a section, each at its own key."""
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError(
+                RELATION, "{message}; {remedy}", {"message": problem.message, "remedy": problem.remedy}
+            ),
+            loc=tuple(problem.field.split(".")),
+            input=problem.value,
+        )
+        for problem in problems
+    ]
+    return ValidationError.from_exception_data("section", details)
+
+
+def read(
+    section: type[AnySection],
+    plain: Any,
+    line_of: Callable[[Location], int | Literal["--set"] | None] = lambda location: None,
+    stand_ins: Mapping[str, Any] | None = None,
+) -> tuple[AnySection | None, list[Problem]]:
+    """Return the section that plain data describe, and every problem with them.
+
+    Faulty values are left out and the rest is read again, so that the values of other sections are compared too. What
+    may come from the gap is not told. The section is None if nothing valid is left.
+
+    Args:
+        section: its class.
+        plain: a mapping.
+        line_of: the line of the value at a path.
+        stand_ins: values of required keys, used where the given ones are missing or faulty.
+    """
+    problems: list[Problem] = []
+    data = plain
+    while True:
+        try:
+            return section.model_validate(data), problems
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+        told = [problem.field for problem in problems]
+        problems += [_problem(section, each, line_of) for each in found if not _comes_from_a_gap(each, told)]
+        before, data = data, _without(data, [details["loc"] for details in found])
+        if isinstance(data, dict):
+            data = {**(stand_ins or {}), **data}
+        if data == before:  # a required key without a stand-in, or no mapping at all
+            return None, problems
+
+
+def _comes_from_a_gap(error: Any, told: Collection[str]) -> bool:
+    """Whether one of pydantic's errors may be there because a faulty value was left out. told: the faulty fields."""
+    field = field_name(error["loc"])
+    place = field.rpartition(".")[0] if error["type"] == RELATION else field  # it compares the values of the section
+    return any(each == field or not place or each.startswith(f"{place}.") for each in told)
+
+
+def _problem(section: type[Section], details: Any, line_of: Callable[[Location], Any]) -> Problem:
+    """Put one of pydantic's errors into words."""
+    location = details["loc"]
+    holder: Any = section
+    for part in location[:-1]:
+        field = getattr(holder, "model_fields", {}).get(part)
+        holder = field.annotation if field else None
+    message, remedy = explain(details, getattr(holder, "model_fields", {}))
+    value = ABSENT if details["type"] == "missing" else details["input"]
+    return Problem(field=field_name(location), value=value, message=message, remedy=remedy, line=line_of(location))
+
+
+def _without(data: Any, locations: list[Location], here: Location = ()) -> Any:
+    """Return a copy of the data without the values at these locations, or at one within a tuple or a value."""
+    if isinstance(data, Mapping):
+        kept = {key: value for key, value in data.items() if (*here, key) not in locations}
+        return {key: _without(value, locations, (*here, key)) for key, value in kept.items()}
+    if isinstance(data, list):
+        return [
+            _without(value, locations, (*here, index))
+            for index, value in enumerate(data)
+            if (*here, index) not in locations
+        ]
+    return data
+
+
+def field_name(location: Location) -> str:
+    """Return the dotted path of a value, without positions in lists: the value itself tells which item it is."""
+    return ".".join(part for part in location if isinstance(part, str))
+
+
+def explain(error: Any, known_keys: Collection[str] = ()) -> tuple[str, str]:
+    """Put one entry of pydantic's `ValidationError.errors()` into words: what is wrong, and the remedy.
+
+    known_keys: the valid keys of the section, to help with an unknown one.
+    """
+    context = error.get("ctx", {})
+    key = error["loc"][-1] if error["loc"] else ""
+    match error["type"]:
+        case "explained" | "relation":
+            return context["message"], context["remedy"]
+        case "extra_forbidden":
+            known = f"the keys here are {', '.join(sorted(known_keys))}" if known_keys else "remove it"
+            return "stands under an unknown key", did_you_mean(key, known_keys) + known
+        case "missing":
+            return "is missing", f"add `{key}: …`"
+        case "int_type" | "int_from_float" | "int_parsing_size":
+            return "is not a whole number", "write a whole number without quotes or a point, such as 2"
+        case "finite_number":
+            return "is not a finite number", "write a finite number, such as 0.1"
+        case "float_type" if type(error["input"]) is int:  # one that no float holds
+            return "is not a finite number", "write a finite number, such as 0.1"
+        case "float_type":
+            return "is not a number", "write a number without quotes, such as 0.1"
+        case "bool_type":
+            return "is not true or false", "write true or false without quotes"
+        case "string_type":
+            return "is not text", "write text; put quotes around what looks like a number"
+        case "tuple_type" | "list_type":
+            return not_a_list(error["input"])
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "is not a mapping", "write keys and values, `key: value`"
+        case "greater_than":
+            return "is too small", f"it must be greater than {context['gt']:g}"
+        case "greater_than_equal":
+            return "is too small", f"use at least {context['ge']:.10g}"
+        case "less_than":
+            return "is too large", f"it must be less than {context['lt']:g}"
+        case "less_than_equal":
+            return "is too large", f"use at most {context['le']:.10g}"
+        case _:
+            return f"is not valid ({error['msg']})", "correct it"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a user would write it, without passwords, cut to `SHOWN_CHARACTERS`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        text = ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
+    else:
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
+    text = "".join(character if character.isprintable() else "?" for character in redacted(text))
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, Section) else str(value)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as YAML and the command line write it: `false`, `null`, `sgd`."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def either(words: Iterable[str]) -> str:
+    """Join words as `a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def alternatives(values: Iterable[object]) -> str:
+    """List values as `a, b or c`."""
+    return either(value if isinstance(value, str) else shown(value) for value in values)
+
+
+SYNONYMS: Mapping[str, str] = {
+    "workers": "num_gpus",
+    "num_workers": "num_gpus",
+    "gpus": "num_gpus",
+    "batch": "batch_size",
+    "lr": "learning_rate",
+    "rate": "learning_rate",
+}
+"""What others call a key."""
+
+
+def did_you_mean(wrong_one: object, names: Collection[str]) -> str:
+    """Return `did you mean "x"? ` if a known name is close to the wrong one or means the same. Otherwise empty."""
+    close = difflib.get_close_matches(str(wrong_one)[:100], list(names), n=1, cutoff=0.6)
+    if (same := SYNONYMS.get(str(wrong_one))) in names:
+        close = [str(same)]
+    return f'did you mean "{close[0]}"? ' if close else ""
+
+
+def as_list(value: Any) -> str | None:
+    """Return the list to write in place of a value that is none: `[64, 128]` for "64, 128", `[0.9]` for "90%".
+
+    None for a mapping, null and empty or long text, of which no list can be told.
+    """
+    if isinstance(value, str):
+        items = [_item(part) for part in re.split(r"[,\s]+", value) if part]
+    else:
+        items = [] if value is None or isinstance(value, Mapping) else [shown(value)]
+    text = f"[{', '.join(items)}]"
+    return text if items and len(text) <= SHOWN_CHARACTERS else None
+
+
+def _item(text: str) -> str:
+    """Return a word of a text as an item of a list: 0.75 for "75%", a number and a name as they are."""
+    if re.fullmatch(r"\d+(\.\d+)?%", text):
+        return f"{float(text[:-1]) / 100:g}"
+    return text if re.fullmatch(r"[+-]?[\w.][\w.:+-]*", text) and not text.endswith(":") else shown(text)
+
+
+def not_a_list(value: Any) -> tuple[str, str]:
+    """Return what is wrong with a value where a list is meant, and the remedy: the text to write."""
+    text = as_list(value)
+    return "is not a list", f"write a list: {text}" if text else "list at least one value, or remove the key"
+
+
+# --- types of values --------------------------------------------------------------------------------------------------
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "write a value, or remove the key")
+    return value
+
+
+def _named(value: Any) -> Any:
+    is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    if not is_mapping:
+        raise wrong("is not a mapping of names to values", "write keys and values, `key: value`")
+    return dict(value)
+
+
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Text = Annotated[str, AfterValidator(_not_blank)]
+Arguments = Annotated[dict[str, Any], BeforeValidator(_named)]
+"""Keyword arguments of something that the user names. Their values are the user's own."""
+
+
+class _Exact:
+    """Goes with a Literal: it takes these values only, and only with their types, so that 1 is not true."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = typing.get_args(source)
+
+        def check(value: Any) -> Any:
+            if any(type(value) is type(choice) and value == choice for choice in choices):
+                return value
+            guess = did_you_mean(value, [choice for choice in choices if isinstance(choice, str)])
+            raise wrong(f"is not {alternatives(choices)}", f"{guess}choose {alternatives(choices)}")
+
+        return core_schema.no_info_before_validator_function(check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(core)
+
+
+EXACT = _Exact()
+
+
+@dataclass(frozen=True, eq=False)  # a union of types asks for its hash
+class BuiltIn:
+    """Goes with Text: it takes these names, and any text of the form `package.module:callable`."""
+
+    names: Collection[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.names)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}
+
+    def _check(self, value: str) -> str:
+        if value not in self.names and not has_path_form(value):
+            choose = f"choose {', '.join(self.names)}, or write" if self.names else "write"
+            raise wrong("is not built in", f"{did_you_mean(value, self.names)}{choose} {CALLABLE}")
+        return value
+
+
+# --- the fields of a section ------------------------------------------------------------------------------------------
+
+
+def is_section(kind: Any) -> bool:
+    """Whether a field's type is a section with keys of its own."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Yield the path and the field of each plain key of a section and of the sections in it."""
+    for name, field in section.model_fields.items():
+        if is_section(field.annotation):
+            yield from leaves(typing.cast(type[Section], field.annotation), (*path, name))
+        else:
+            yield (*path, name), field
+
+
+def _options(field: FieldInfo) -> list[Any]:
+    """Return the types of which a value may be one, without null."""
+    kind = field.annotation
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    bare = [typing.get_args(each)[0] if typing.get_origin(each) is Annotated else each for each in kinds]
+    return [each for each in bare if each is not type(None)]
+
+
+def kind_of(field: FieldInfo) -> Any:
+    """Return the type of the values that are not listed one by one: int, float, bool, str, tuple or dict; else None."""
+    kinds = [typing.get_origin(each) or each for each in _options(field)]
+    return next((kind for kind in kinds if kind is not Literal), None)
+
+
+def choices_of(field: FieldInfo) -> tuple[Any, ...]:
+    """Return the values that a key's type lists one by one. Empty if it lists none."""
+    literals = [each for each in _options(field) if typing.get_origin(each) is Literal]
+    return tuple(choice for literal in literals for choice in typing.get_args(literal))
+
+
+def names_of(field: FieldInfo) -> Collection[str] | None:
+    """Return the built-in names of a key that also takes a callable of the user's. None: it takes none."""
+    return next((mark.names for mark in _marks(field) if isinstance(mark, BuiltIn)), None)
+
+
+def affects(field: FieldInfo) -> Affects:
+    """Return what a key can change."""
+    return next((mark for mark in field.metadata if isinstance(mark, Affects)), Affects())
+
+
+def strategy_of(field: FieldInfo) -> str:
+    """Return the only gradient strategy that uses a key. "": all do."""
+    return next((mark.strategy for mark in field.metadata if isinstance(mark, Only)), "")
+
+
+def _marks(field: FieldInfo) -> Iterator[Any]:
+    """Yield the marks of a field and of its types: `Annotated[X, mark] | None` has its own within."""
+    yield from field.metadata
+    kind = field.annotation
+    for each in typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ():
+        yield from getattr(each, "__metadata__", ())
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return a field's default as plain data. None if the key is required."""
+    return None if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
+
+
+@functools.cache
+def _defaults(section: type[Section]) -> Mapping[str, Any]:
+    """Return the defaults of the keys that have one."""
+    return {name: default_of(field) for name, field in section.model_fields.items() if not field.is_required()}
+
+
+def meaning_of(field: FieldInfo) -> str:
+    """Return the text below a field, in one line, without the details that follow an empty line."""
+    return " ".join((field.description or "").partition("\n\n")[0].split())
+
+
+def details_of(field: FieldInfo) -> str:
+    """Return the details below a field, after its meaning, in one line. "": there are none."""
+    return " ".join((field.description or "").partition("\n\n")[2].split())
+
+
+def others_of(field: FieldInfo) -> list[str]:
+    """Return the values that a key lists beside its default, as text; the built-in names end with the path's form."""
+    names = names_of(field)
+    listed = choices_of(field) if names is None else (*names, CALLABLE)
+    return [
+        text_of(choice)
+        for choice in listed
+        if choice != default_of(field) or type(choice) is not type(default_of(field))
+    ]
+
+
+def changed(
+    section: type[Section], plain: Mapping[str, Any], matters: Callable[[Affects], bool] = lambda affects: True
+) -> dict[str, Any]:
+    """Return the values of plain data that are not the defaults, of keys that matter; of the sections in it likewise.
+
+    So a key that a later version adds leaves no trace until somebody sets it. Keys that the section lacks are kept.
+    """
+    kept: dict[str, Any] = {}
+    defaults = _defaults(section)
+    for name, value in plain.items():
+        field = section.model_fields.get(name)
+        if field is not None and not matters(affects(field)):
+            continue
+        if field is not None and is_section(field.annotation):
+            value = changed(typing.cast(type[Section], field.annotation), value, matters)
+            if not value:
+                continue
+        elif name in defaults and value == defaults[name]:
+            continue
+        kept[name] = value
+    return kept

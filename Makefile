@@ -1,7 +1,7 @@
 # Everything runs from a virtual environment in .venv, made and filled on first use.
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
-#   make install       makes and fills .venv, and nothing else
+#   make install       makes .venv with what studies need, and nothing else; the targets below add the developers' tools
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
 #   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
 #   make test-long     tests with clusters of their own, signals and faults, and those marked slow; half an hour and more
@@ -29,6 +29,7 @@ BIN := $(VENV)/bin
 UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
@@ -42,41 +43,41 @@ check: lint test-unit
 
 test: test-unit test-ray
 
-test-unit: $(VENV)/installed
+test-unit: $(VENV)/tools
 	$(PYTEST) -m "not slow" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
-test-ray: $(VENV)/installed
+test-ray: $(VENV)/tools
 	$(PYTEST) -m "not slow" tests/ray
 
-test-long: $(VENV)/installed
+test-long: $(VENV)/tools
 	$(PYTEST) -m "not chaos" tests/long
 	$(PYTEST) -m slow tests/unit
 	$(PYTEST) -m slow tests/ray
 
-test-system: $(VENV)/installed
+test-system: $(VENV)/tools
 	$(PYTEST) tests/system
 
-lint: $(VENV)/installed
+lint: $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-dist: $(VENV)/installed
+dist: $(VENV)/tools
 	rm -rf build dist
 	$(BIN)/python -m build
 
-docs: $(VENV)/installed
+docs: $(VENV)/tools
 	$(BIN)/python infra/docs/spec_keys.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html; with a search: $(BIN)/python -m http.server -d site, then http://127.0.0.1:8000"
 
-bench: $(VENV)/installed
+bench: $(VENV)/tools
 	$(BIN)/python -m tests.bench $(BENCH)
 
-bench-peers: $(VENV)/installed
+bench-peers: $(VENV)/tools
 	$(BIN)/python -m tests.bench.compare_peers $(BENCH_PEERS)
 
-chaos: $(VENV)/installed
+chaos: $(VENV)/tools
 	$(PYTEST) -m chaos tests/long
 	$(BIN)/python -m tests.bench.chaos $(CHAOS)
 
@@ -85,7 +86,11 @@ gpu:  # without .venv: the clone itself is the package
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt -e ".[dev]"
+	$(PIP_INSTALL) -e .
+	touch $@
+
+$(VENV)/tools: $(VENV)/installed
+	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
 clean:

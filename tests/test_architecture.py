@@ -58,12 +58,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     # orchestration
     "orchestration": set(),
-    "orchestration.base": {"experiments.spec.addresses", "training.exceptions"},
+    "orchestration.base": within("training", "exceptions", "redaction"),
     "orchestration.cluster": {"orchestration.base", "experiments.spec"},
     "orchestration.storage": {
         *within("orchestration", "base", "cluster"),
         *within("experiments", "spec", "study"),
-        *within("training", "checkpoint", "whole_file"),
+        *within("training", "checkpoint", "redaction", "whole_file"),
     },
     "orchestration.groups": {
         *within("orchestration", "base", "cluster", "storage"),

@@ -1,4 +1,4 @@
-"""`make gpu`: proofs and figures for a machine with one GPU. Needs Python, PyTorch, NumPy and pydantic; installs nothing.
+"""`make gpu`: proofs and figures for a machine with one GPU. It needs PyTorch, NumPy and pydantic; it installs nothing.
 
 Parts run one after another, each in a process of its own with its own time limit. Each writes its result to
 OUT/<part>.json before the next begins; what it prints is in OUT/<part>.log, and the page with all of it in OUT/gpu.md.

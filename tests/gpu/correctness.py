@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ def training(settings: Settings, report: Report) -> None:
         counts = {"train_samples": 2000, "test_samples": 500} if settings.small else {}
         data = {"data": "fashion_mnist", "data_root": settings.data_root, "data_args": counts}
         lenet = config_of(settings, **data, optimizer=momentum, learning_rate=0.05, epochs=3 if settings.small else 6)
-        lenet, least = (lenet, 0.55) if settings.small else (replace(lenet, batch_size=256), 0.86)
+        lenet, least = (lenet, 0.55) if settings.small else (lenet.replace(batch_size=256), 0.86)
     _learns(settings, report, "LeNet", lenet, least)
     deep = config_of(
         settings,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -118,7 +117,7 @@ def _dropout(settings: Settings, report: Report) -> None:
     report.at_most(f"{name}: relative difference of two trainings of one seed", apart, 1e-6)
     fallen = first.records[-1].train_loss / first.records[0].train_loss
     report.at_most(f"{name}: loss of the last epoch, of the first's", fallen, 0.8)
-    eager = run(settings, replace(config, cuda_graph=False))
+    eager = run(settings, config.replace(cuda_graph=False))
     apart = relative(state_of(first.model), state_of(eager.model))
     report.details[f"{name}: relative difference from eager steps"] = apart
     losses = Losses()
@@ -140,7 +139,7 @@ def failed_capture(settings: Settings, report: Report) -> None:
     be_deterministic()
     reason = says(settings, "the step can't be captured: ")
     config = some_steps(settings, STEPS, model="tests.gpu.models:Deciding")
-    result = run(settings, replace(config, cuda_graph="auto"))
+    result = run(settings, config.replace(cuda_graph="auto"))
     report.details["cuda_graph"] = dict(result.details)
     report.equal("its details", said(result, reason), reason)
     apart = relative(parameters_of(result.model), parameters_of(run(settings, config).model))

@@ -162,7 +162,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "lenat"], "model: 'lenat' is not built in; did you mean \"lenet\"? choose lenet, mlp"),
+        (["--model", "lenat"], 'model: "lenat" is not built in; did you mean "lenet"? choose lenet, mlp'),
         (["--data", "mnist", "--data-root", "/nowhere"], "run `scalestudy data fetch mnist`"),
         (["--batch-size", "2000"], "batch_size: 2000 is more than the 1437"),
         (["--device", "tpu"], "device: 'tpu' is not known"),
@@ -178,7 +178,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         ),
         (
             ["--lr-rule", "adascale", "--optimizer", "adam"],
-            "lr_rule: 'adascale' does not go with optimizer.name adam",
+            'lr_rule: "adascale" does not go with optimizer.name adam',
         ),
         (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
         (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu are both given"),

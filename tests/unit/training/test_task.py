@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -267,7 +266,7 @@ def test_unused_parameters_that_are_allowed_have_zero_gradients_at_any_world_siz
         optimizer=OptimizerConfig(momentum=0.9, weight_decay=0.01),
     )
     for strategy in ("ddp", "flat"):
-        first, second = ranks.run(2, run_training, replace(config, gradient_sync=strategy))
+        first, second = ranks.run(2, run_training, config.replace(gradient_sync=strategy))
         assert first["curve"] == second["curve"]
         assert first["replica_max_diff"] == [0.0, 0.0]
     assert run_training(ALONE, config)["status"] == "finished"

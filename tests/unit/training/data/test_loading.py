@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds
-from scalestudy.training.config import TrainConfig, keys
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import DataError, Splits
 from scalestudy.training.data.loading import (
     AUGMENTATIONS,
@@ -27,6 +27,7 @@ from scalestudy.training.data.loading import (
 from scalestudy.training.data.reading import HostReader, ResidentReader
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS
+from scalestudy.training.section import choices_of
 from scalestudy.training.seeding import augmentation_key, epoch_order
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
@@ -275,7 +276,7 @@ PLACES = 2 * PADDING + 1
 
 
 def test_every_name_of_the_config_is_there() -> None:
-    assert [set(AUGMENTATIONS)] == [set(key.choices) for key in keys(TrainConfig) if key.name == "augment"]
+    assert [set(AUGMENTATIONS)] == [set(choices_of(TrainConfig.model_fields["augment"]))]
 
 
 def splitmix64(key: int, number: int) -> int:

@@ -311,7 +311,7 @@ def test_further_steps_have_a_warm_up_of_their_own() -> None:
 
 def test_its_first_steps_are_those_without_more_seconds() -> None:
     config = make_config(**EIGHT_STEPS, max_steps=16)
-    once, longer = (train(replace(config, min_seconds=seconds), ALONE) for seconds in (0.0, 0.2))
+    once, longer = (train(config.replace(min_seconds=seconds), ALONE) for seconds in (0.0, 0.2))
     assert len(longer.records) > len(once.records)
     assert [record.train_loss for record in longer.records[:2]] == [record.train_loss for record in once.records]
 

@@ -324,27 +324,6 @@ def test_cells_that_reached_their_targets_come_first():
     assert chosen(text, endings={"*": "failed"}) == []
 
 
-def test_cells_of_a_study_of_version_1_are_held_out_by_single_evaluations():
-    """Only the cell of batch 128 meets 0.5, and with its last evaluation alone."""
-    text = SMALL.replace("[0.2]}", "[0.5]}").replace("0.1, 0.2]", "0.1]")
-
-    def held_out(version):
-        spec = spec_of(f"version: {version}\n{text}", "search.held_out=1")
-        plan = make_plan(spec)
-        records = records_of(plan)
-        for trial in plan.trials:
-            for epoch in records[trial.trial_id]["epochs"]:
-                late = trial.batch_size == 128 and epoch["epoch"] == spec.train.epochs
-                epoch["test_accuracy"] = 0.6 if late else 0.4
-        return [cells_of(held_out_trials(each, plan, (), records)) for each in seeds_of(spec)]
-
-    def seeds_of(spec):
-        return [spec.model_copy(update={"search": spec.search.model_copy(update={"seed": n})}) for n in range(6)]
-
-    assert held_out(1) == [[(128, 0.1)]] * 6
-    assert [(32, 0.1)] in held_out(2), "neither has reached it: chance decides"
-
-
 def test_without_targets_the_longest_trainings_come_first():
     text = SMALL.replace("targets: {accuracy: [0.2]}\n", "")
     spec = spec_of(text, "search.held_out=1")

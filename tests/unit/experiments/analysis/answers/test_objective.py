@@ -13,9 +13,9 @@ def record(values, status="finished", gpus=1, seconds=1.0):
     return {"status": status, "params": {"num_gpus": gpus}, "epochs": epochs}
 
 
-def objective(name="metric", *, version=2, **workload):
+def objective(name="metric", **workload):
     sections = "".join(f"\n  {key}: {value}" for key, value in workload.items())
-    text = f"version: {version}\nname: x\nworkload:\n  model: lenet{sections}\nsweep: {{num_gpus: [1, 2]}}"
+    text = f"name: x\nworkload:\n  model: lenet{sections}\nsweep: {{num_gpus: [1, 2]}}"
     text = f"{text}\ntargets: {{accuracy: [0.5, 0.9]}}"
     return Objective.of(spec_of(f"{text}\nsearch: {{method: tpe, objective: {name}}}"))
 
@@ -68,21 +68,6 @@ def test_time_and_cost_are_to_the_hardest_target_and_less_is_better():
     falls = objective("time_to_target", metric="mse", metric_mode="min")
     assert falls.target == 0.5, "of an error the smaller is the harder"
     assert {objective("time_to_target").mode, objective("cost_to_target").mode} == {"min"}
-
-
-def test_a_study_of_version_1_goes_on_to_its_first_target():
-    trials = [record([0.3, 0.7, 0.6], seconds=4.0)]
-    # 0.5 lies half way between the epochs' 0.3 and 0.7
-    assert objective("time_to_target", version=1).score(trials) == Score(value=6.0)
-    assert objective("time_to_target").score(trials) == Score(progress=-0.7)
-
-
-def test_in_a_study_of_version_1_a_single_evaluation_reaches_the_target():
-    trials = [record([0.3, 0.7, 0.4, 0.9, 0.95], seconds=4.0), record([0.3, 0.7], seconds=4.0)]
-    # as that version scored them: half way between 0.3 and 0.7, whatever comes after
-    assert objective("time_to_target", version=1).score(trials) == Score(value=6.0)
-    assert objective("time_to_target", version=1).score([record([0.6], seconds=4.0)]) == Score(value=4.0)
-    assert objective("time_to_target").score([record([0.3, 0.95], seconds=4.0)]) == Score(progress=-0.95)
 
 
 def test_a_missed_target_is_the_worst_and_the_nearer_the_better():

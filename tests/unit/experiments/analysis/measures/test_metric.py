@@ -9,7 +9,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetri
 from scalestudy.experiments.analysis.measures.units import setting_text
 from scalestudy.experiments.analysis.text.answer import headline
 from scalestudy.experiments.spec.reaching import meets
-from scalestudy.experiments.spec.sections import Workload
+from scalestudy.training.config import Workload
 from tests.support.synthetic_studies import summary_of, words_of
 from tests.support.trials import Law
 

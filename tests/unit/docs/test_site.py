@@ -129,7 +129,7 @@ def test_links_are_turned_to_where_the_site_has_their_targets(page, link, turned
 
 @pytest.mark.slow
 def test_a_number_that_begins_a_line_begins_no_item(site):
-    page = (site / "factorised.html").read_text("utf-8")
+    page = (site / "search.html").read_text("utf-8")
     assert "here 36 in place of\n   108. They are trials of the grid" in page
 
 

@@ -89,7 +89,7 @@ def test_what_is_installed_here_is_what_the_project_says():
     assert metadata.version("scalestudy") == PROJECT["project"]["version"]
 
 
-@pytest.mark.parametrize("page", ["docker", "ray", "kuberay"])
+@pytest.mark.parametrize("page", ["", "ray", "kuberay"])
 def test_pages_name_the_version_that_they_are_about(page):
     text = (INFRA / page / "README.md").read_text("utf-8")
     tags = set(re.findall(r"scalestudy:(\d\S*?)-(?:cpu|cuda)", text))

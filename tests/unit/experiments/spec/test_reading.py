@@ -43,7 +43,7 @@ def test_the_catalogue():
 
 
 def test_the_page_of_the_catalogue_names_every_study():
-    lines = (REPOSITORY / "docs" / "catalogue.md").read_text("utf-8").splitlines()
+    lines = (REPOSITORY / "docs" / "keys.md").read_text("utf-8").splitlines()
     table = itertools.takewhile(lambda line: line.startswith("|"), lines[lines.index("| catalogue | its question |") :])
     named = [name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])]
     assert sorted(named) == catalogue()

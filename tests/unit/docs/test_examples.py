@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from typing import Any
@@ -254,7 +253,7 @@ def test_it_trains_alike_on_one_worker_and_two(ranks: GlooPool, strategy: str) -
     replicas = ranks.run(
         2,
         run_training,
-        dataclasses.replace(CUSTOM_MODEL, gradient_sync=strategy),
+        CUSTOM_MODEL.replace(gradient_sync=strategy),
     )
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3

@@ -13,7 +13,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.study.origin import git_commit
 from tests.support.groups import wait_until
-from tests.support.studies import REPOSITORY, command, complaint, environment, scalestudy
+from tests.support.studies import REPOSITORY, command, complaint, environment, ran, scalestudy
 
 PORT, DASHBOARD_PORT, AGENT_PORT = 26379, 28265, 28365
 CLUSTER = REPOSITORY / "infra" / "local" / "cluster.sh"
@@ -45,22 +45,12 @@ def cluster(variables):
 
 
 def cluster_sh(*arguments, variables):
-    return subprocess.run(
-        [CLUSTER, *arguments], env=environment(**variables), capture_output=True, text=True, timeout=180, check=False
-    )
+    return ran([CLUSTER, *arguments], seconds=180, **variables)
 
 
 def ray(*arguments, variables, seconds=240):
     tool = Path(sys.executable).parent / "ray"
-    return subprocess.run(
-        [tool, *arguments],
-        cwd=REPOSITORY,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    return ran([tool, *arguments], cwd=REPOSITORY, seconds=seconds, **variables)
 
 
 def submit(*overrides, variables, study="digits-quick"):

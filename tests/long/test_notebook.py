@@ -1,13 +1,12 @@
 """docs/examples/notebook.ipynb, run as a reader would in an empty folder."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.notebooks import WRITE_FILE, code_cells
-from tests.support.studies import REPOSITORY, environment
+from tests.support.studies import REPOSITORY, ran
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "notebook.ipynb"
 
@@ -17,14 +16,12 @@ def test_the_notebook_runs_and_shows_what_its_cells_promise(tmp_path):
     home = tmp_path / "home"
     folder = tmp_path / "folder"
     folder.mkdir()
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "tests.support.notebooks", str(NOTEBOOK)],
         cwd=folder,
-        env=environment(HOME=str(home), SCALESTUDY_HOME=str(home)),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        seconds=300,
+        HOME=str(home),
+        SCALESTUDY_HOME=str(home),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     values = dict(zip(code_cells(NOTEBOOK), json.loads(done.stdout.splitlines()[-1]), strict=True))

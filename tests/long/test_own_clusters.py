@@ -9,7 +9,7 @@ import time
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.cluster.ports import QUIET_PORTS
 from tests.support.groups import wait_until
-from tests.support.studies import command, environment, scalestudy, write_spec
+from tests.support.studies import command, environment, ran, scalestudy, write_spec
 
 SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.05}}
 
@@ -34,15 +34,7 @@ def test_two_workers_on_two_cpus_do_not_deadlock(tmp_path):
         "print(done.exit_code, done.summary['trials']['finished'])\n"
     )
     (tmp_path / "two.py").write_text(script)
-    done = subprocess.run(
-        [command()[0], "two.py"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = ran([command()[0], "two.py"], cwd=tmp_path, seconds=120)
     assert done.stdout.split()[-2:] == ["0", "1"], done.stderr
 
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.studies import REPOSITORY, environment
+from tests.support.studies import REPOSITORY, ran
 
 
 def told_by(program: str, *arguments: str | Path, seconds: float) -> Any:
     """Runs a module of `tests.support`; what the line of JSON at its end says."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.support.{program}", *map(str, arguments)],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+    done = ran(
+        [sys.executable, "-m", f"tests.support.{program}", *map(str, arguments)], cwd=REPOSITORY, seconds=seconds
     )
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,15 @@ def scalestudy(
     *arguments: str | Path, cwd: Path, seconds: float = 240.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command line in a folder; variables are added to its environment."""
+    return ran(command(*arguments), cwd=cwd, seconds=seconds, **variables)
+
+
+def ran(
+    words: Sequence[str | Path], *, cwd: Path = REPOSITORY, seconds: float = 240.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end; variables are added to its environment."""
     return subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+        words, cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=seconds, check=False
     )
 
 

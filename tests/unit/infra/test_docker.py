@@ -13,7 +13,6 @@ from tests.support.manifests import INFRA
 from tests.support.studies import REPOSITORY
 
 FILE = INFRA / "docker" / "Dockerfile"
-INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENV", "FROM", "LABEL", "RUN", "USER", "WORKDIR"}
 
 
 @dataclass
@@ -51,22 +50,6 @@ def stages(text):
 @pytest.fixture(scope="module")
 def parsed():
     return stages(FILE.read_text("utf-8"))
-
-
-def test_it_holds_instructions_that_docker_knows():
-    names = [name for name, _ in instructions(FILE.read_text("utf-8"))]
-    assert set(names) == INSTRUCTIONS
-    assert names[0] == "ARG"
-
-
-def test_stages_come_from_stages_above_them(parsed):
-    names = list(parsed)
-    for stage in parsed.values():
-        above = names[: names.index(stage.name)]
-        assert stage.base in {*above, "scratch", "python:${PYTHON_VERSION}-slim-bookworm"}
-        for copied in stage.all("COPY"):
-            if source := re.match(r"--from=(\S+)", copied):
-                assert source[1] in above
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

@@ -8,7 +8,7 @@ import pytest
 
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.base.places import check_not_hidden
-from tests.support.studies import REPOSITORY, environment, left_behind, scalestudy
+from tests.support.studies import REPOSITORY, left_behind, ran, scalestudy
 
 MODEL = """
 import torch
@@ -77,12 +77,5 @@ print(Path.cwd() == job)
     folder = tmp_path / "job"
     folder.mkdir()
     inside = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "SCALESTUDY_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env=environment(**inside, PYTHONPATH=str(REPOSITORY)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([sys.executable, "-c", program], cwd=folder, **inside, PYTHONPATH=str(REPOSITORY))
     assert (done.returncode, done.stdout.split()) == (0, [str(tmp_path), "7", "True"]), done.stderr

@@ -18,7 +18,7 @@ class Centre(nn.Module):
 class Dense(nn.Module):
     """A layer with parameters: (N, d) -> (N, units), ReLU of weighted sums.
 
-    What is wrapped in nn.Parameter is trained, summed over the workers, saved and shown by `scalestudy inspect`.
+    What is wrapped in nn.Parameter is trained, summed over the workers, saved and shown by `plan --rehearse`.
     """
 
     def __init__(self, inputs: int, units: int) -> None:

@@ -4,9 +4,12 @@ import json
 import os
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from scalestudy.orchestration.commands import cli
+from tests.support.approved import approved
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
@@ -23,12 +26,44 @@ def test_validate_prints_the_whole_spec(tmp_path):
     assert scalestudy("validate", "d2l-lenet", cwd=tmp_path).returncode == 0
 
 
-def test_schema_prints_what_an_editor_reads(tmp_path):
+def test_the_schema_is_what_an_editor_reads(tmp_path):
     from scalestudy.experiments.spec.schema import json_schema
 
-    done = process("schema", cwd=tmp_path)
+    done = scalestudy("validate", "--schema", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == json_schema()
+
+
+def test_the_help_fits_one_screen(tmp_path):
+    done = process("--help", cwd=tmp_path, COLUMNS="100")
+    assert len(done.stdout.splitlines()) <= 30
+    approved(done.stdout, Path(__file__).parent / "help.txt")
+
+
+def test_every_command_is_listed():
+    """A name may lead an unlisted life otherwise."""
+    from typer.main import get_command
+
+    group = get_command(cli.app)
+    assert sorted(group.commands) == sorted(group.list_commands(None))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("inspect", "digits-quick"), "inspect: is not a command any more; type scalestudy plan SPEC --rehearse\n"),
+        (("schema",), "schema: is not a command any more; type scalestudy validate --schema\n"),
+        (("sync", "latest", "--json"), "sync: is not a command any more; type scalestudy ui DIR --sync\n"),
+        (("validate",), "SPEC: is missing; name a spec file, or a study of the catalogue\n"),
+        (("validate", "x.yaml", "--schema"), "--schema: is the same for every spec; leave out SPEC and --set\n"),
+        (("ui", "x", "--sync", "--uri", "y"), "--uri: --sync sends to the study's own store; leave out --uri\n"),
+        (("run", "x", "--out", "a", "--extend", "b"), "--out, --extend: name two folders; give one of the two\n"),
+        (("resume", "x", "--only", "no_room"), "--only: goes with --retry-failed alone; add --retry-failed\n"),
+    ],
+)
+def test_a_command_line_that_can_not_be_is_refused_in_one_line(tmp_path, typed, said):
+    done = scalestudy(*typed, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_plan_shows_every_trial_and_runs_nothing(tmp_path):
@@ -297,7 +332,7 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     assert written == ["mine.py", "study.yaml"]
 
 
-@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("sync",)])
+@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("ui", "--sync")])
 def test_a_folder_that_is_no_study(tmp_path, arguments):
     assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
     assert left_behind(tmp_path) == []

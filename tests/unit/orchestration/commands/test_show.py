@@ -9,7 +9,6 @@ from rich.console import Console
 from scalestudy.experiments.analysis.text.answer import study_took
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.doctor import Finding
 from scalestudy.orchestration.study.study import StudyResult
 from tests.support.synthetic_studies import TINY, summary_of
 
@@ -101,11 +100,3 @@ def test_a_result_as_data():
     data = show.result_data(done(ExitCode.SOME_FAILED, unsent=2))
     assert (data["exit_code"], data["unsent"], data["folder"]) == (1, 2, str(FOLDER))
     assert data["cold_start_seconds"] == {"group-1-of-1": 7.5}
-
-
-def test_findings():
-    found = [Finding("torch", "ok", "2.13"), Finding("data", "broken", "is not [there]", "fetch it")]
-    text = printed(show.findings, found)
-    assert "BROKEN" in text
-    assert "is not [there]" in text
-    assert "→ fetch it" in text

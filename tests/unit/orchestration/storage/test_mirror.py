@@ -12,8 +12,7 @@ import pytest
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.commands import cli
-from scalestudy.orchestration.commands.doctor import _safely, _storage
+from scalestudy.orchestration.commands import cli, doctor
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.folder import rebuild_report, status_of
 from scalestudy.orchestration.commands.studies import named_study
@@ -300,9 +299,9 @@ def test_a_bucket_that_is_not_there(bucket, refused, tmp_path):
 
 def test_doctor_asks_the_bucket_too(bucket, tmp_path):
     spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs")))
-    assert [finding.state for finding in _storage(spec)] == ["ok"]
+    assert [finding.state for finding in doctor.storage(spec)] == ["ok"]
     spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs", bucket="missing")))
-    (finding,) = _safely("storage", lambda: _storage(spec))
+    (finding,) = doctor.safely("storage", lambda: doctor.storage(spec))
     assert finding.broken
     assert "no such bucket" in finding.text
 

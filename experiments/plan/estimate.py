@@ -50,8 +50,9 @@ class Timing:
 
         A timing run counts by its rate after the warm-up, a training by all of its steps.
         """
-        epochs, length = record.get("epochs") or (), length_of(record["train"])
-        examples = sum(epoch["samples"] for epoch in epochs)
+        epochs: Sequence[Mapping[str, Any]] = record.get("epochs") or ()
+        length, examples = length_of(record["train"]), sum(epoch["samples"] for epoch in epochs)
+        tokens = sum(epoch.get("tokens") or 0 for epoch in epochs)
         whole = record.get("kind") != "timing"
         if whole and examples:
             example_seconds = sum(epoch["train_seconds"] for epoch in epochs) / examples
@@ -70,7 +71,7 @@ class Timing:
             example_seconds=example_seconds,
             evaluation_seconds=statistics.fmean(evaluations) if evaluations else None,
             epoch_examples=epochs[0]["samples"] / length.period if in_epochs else None,
-            example_tokens=sum(epoch.get("tokens") or 0 for epoch in epochs) / examples or None if examples else None,
+            example_tokens=tokens / examples if tokens else None,
         )
 
 

@@ -124,8 +124,9 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> dict[s
     if any(isinstance(each, Passes) for each in sets):
         raise InputError(f"data: {config.data!r} is an iterable data set, and the length of its epochs is not known")
     examples, tests = (count(each) if isinstance(splits, TensorSplits) else len(each) for each in sets)
-    steps = {"warm_up_steps": WARM_UP_STEPS, "max_steps": WARM_UP_STEPS + FIRST_STEPS, "min_seconds": seconds}
-    result = train(dataclasses.replace(config, **steps), worker)
+    steps = WARM_UP_STEPS + FIRST_STEPS
+    timed = dataclasses.replace(config, warm_up_steps=WARM_UP_STEPS, max_steps=steps, min_seconds=seconds)
+    result = train(timed, worker)
     rated = [record for record in result.records if record.samples_per_second]
     if not rated:
         raise ValueError(result.message or "no step was timed")

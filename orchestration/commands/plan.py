@@ -112,14 +112,15 @@ def plan_study(
         raise RequestError(problem, "measure on a machine that has, or set resources.device: cpu")
     accelerator = gpu_type_here() if device == "cuda" and gpus_here() else ""
     timings = earlier_timings(spec, trials, device, storage, accelerator)
-    rehearsal, models = None, ()
+    rehearsal: Rehearsal | None = None
+    models: Sequence[Variant] = ()
     if rehearse or measure:
         root = check_data(spec)
         check_configs(trials, root)
     if rehearse:
         rehearsal = rehearse_study(trials, root)
         unbuilt = [kind.trial.workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
-        models = tuple(inspect_models([trial for trial in trials if trial.workload not in unbuilt], root))
+        models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
     room = room_of(spec, device, cluster)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.orchestration.base.environment import redacting
@@ -38,6 +39,7 @@ from scalestudy.orchestration.commands.parameters import (
     Rehearsal,
     ShownStudy,
     Spec,
+    ValidatedSpec,
     Version,
 )
 
@@ -45,8 +47,33 @@ if TYPE_CHECKING:
     from scalestudy.orchestration.study.result import StudyResult
 
 
+class Commands(TyperGroup):
+    """The commands in the order in which `--help` lists them. A removed name is refused with its successor."""
+
+    ORDER = (
+        *("run", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report", "recommend"),
+        *("compare", "register", "ui", "doctor", "data", "bench"),
+    )
+    REMOVED: ClassVar = {
+        "inspect": "scalestudy plan SPEC --rehearse",
+        "schema": "scalestudy validate --schema",
+        "sync": "scalestudy ui DIR --sync",
+    }
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return every command's name, in order."""
+        return [*self.ORDER]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that is typed. Raise RequestError for one that earlier versions had."""
+        if args and (successor := self.REMOVED.get(args[0])):
+            raise RequestError(f"{args[0]}: is not a command any more", f"type {successor}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="scalestudy",
+    cls=Commands,
     help="How many GPUs, what batch size and what learning rate reach your accuracy soonest and cheapest.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -62,8 +89,24 @@ def _before_any_command(version: Version = False) -> None:
 
 
 @app.command()
-def validate(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
+def validate(
+    spec: ValidatedSpec = None,
+    set_: Overrides = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of every spec instead, for editors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Check a spec, and print it with every default filled in. Imports no code of yours."""
+    if schema and (spec or set_):
+        raise RequestError("--schema: is the same for every spec", "leave out SPEC and --set")
+    if schema:
+        from scalestudy.experiments.spec.schema import json_schema
+
+        print(json.dumps(json_schema(), indent=1))
+        return
+    if spec is None:
+        raise RequestError("SPEC: is missing", "name a spec file, or a study of the catalogue")
     from scalestudy.orchestration.study.folders import read_spec
 
     study = read_spec(spec, set_ or ())
@@ -90,14 +133,6 @@ def new(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a spec, for editors."""
-    from scalestudy.experiments.spec.schema import json_schema
-
-    print(json.dumps(json_schema(), indent=1))
-
-
-@app.command()
 def plan(
     spec: Spec,
     set_: Overrides = None,
@@ -110,12 +145,13 @@ def plan(
         bool, typer.Option("--measure", help="Train one cheap cell for some steps here, at most a minute.")
     ] = False,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Make one step of each kind of training on the CPU here, as `run` does.")
+        bool,
+        typer.Option("--rehearse", help="Make one step of each kind of training on the CPU, and show its model."),
     ] = False,
     extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials, their order and their cost. Runs no study."""
+    """Show the trials, and how long they take by the last timings. Runs no study."""
     from scalestudy.orchestration.commands.plan import plan_study
 
     if extend is not None:
@@ -133,23 +169,7 @@ def plan(
     if as_json:
         print(json.dumps(planned.to_dict(), indent=1))
     else:
-        show.plan(
-            Console(), planned.spec, planned.plan, planned.cost, planned.expected, planned.rests_on, planned.extends
-        )
-        if planned.rehearsal:
-            print(planned.rehearsal.words())
-
-
-@app.command("inspect")
-def inspect_(spec: Spec, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Show a model's parameters and their memory. Trains nothing."""
-    from scalestudy.orchestration.commands.inspect import inspect_study
-
-    variants = inspect_study(spec, set_ or ())
-    if as_json:
-        print(json.dumps([variant.to_dict() for variant in variants], indent=1))
-    else:
-        show.variants(Console(), variants)
+        show.plan(Console(), planned)
 
 
 @app.command()
@@ -216,20 +236,15 @@ def _waits(first: str, as_json: bool) -> Iterator[Say]:
 
 
 def _study(folder: str, *, acts: bool = False) -> str:
-    """The study's folder that a DIR names. Of `latest` standard error says which one that is.
-
-    acts: the command goes on with the study or sends of it, so that it has to be clear which one is meant.
-    """
-    if not folder.partition("?")[0].rstrip("/").endswith(LATEST):
+    """Return the study's folder that a DIR names. Say on standard error which one `latest` is."""
+    if LATEST not in folder:  # spares the import
         return folder
-    from scalestudy.orchestration.commands.studies import chosen_to_act_on, find_latest
+    from scalestudy.orchestration.commands.studies import named_study
 
-    latest = find_latest(folder)
-    if latest is None:
-        return folder
-    chosen = chosen_to_act_on(folder, latest) if acts else latest.folder
-    print(latest.words(), file=sys.stderr)
-    return chosen
+    named, words = named_study(folder, acts=acts)
+    if words:
+        print(words, file=sys.stderr)
+    return named
 
 
 def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
@@ -382,21 +397,21 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def sync(folder: Folder, as_json: AsJson = False) -> None:
-    """Send MLflow the records that it missed."""
-    from scalestudy.orchestration.commands.folder import sync_tracking
-
-    sent, uri = sync_tracking(_study(folder, acts=True))
-    print(json.dumps({"sent": sent, "tracking_uri": uri}) if as_json else f"{sent} events sent to {uri}")
-
-
-@app.command()
 def ui(
     folder: ShownStudy = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = UI_PORT,
     uri: Annotated[str | None, typer.Option(help="Tracking URI; default: the one that `run` uses.")] = None,
+    sync: Annotated[bool, typer.Option("--sync", help="Send MLflow what it missed of the study, and end.")] = False,
 ) -> None:
-    """Serve MLflow's pages on 127.0.0.1 over the store that `run` uses, and open a study's page."""
+    """Serve MLflow's pages on 127.0.0.1, and open a study's. They show the store that `run` uses."""
+    if sync:
+        if uri is not None:
+            raise RequestError("--uri: --sync sends to the study's own store", "leave out --uri")
+        from scalestudy.orchestration.commands.folder import sync_tracking
+
+        sent, store = sync_tracking(_study(folder or LATEST, acts=True))
+        print(f"{sent} events sent to {store}")
+        return
     from scalestudy.orchestration.commands.ui import serve_ui
 
     raise typer.Exit(serve_ui(uri, port, None if folder is None else _study(folder)))
@@ -408,7 +423,7 @@ def register(
     name: Annotated[str, typer.Option(help="Of the model in MLflow's registry; it gets the next version.")],
     as_json: AsJson = False,
 ) -> None:
-    """Register the recommended model in MLflow; where its weights were not kept, print the commands that train it."""
+    """Register the recommended model in MLflow. Where its weights were not kept, print the commands that train it."""
     from scalestudy.orchestration.commands.register import register_recommended
 
     done = register_recommended(_study(folder, acts=True), name)

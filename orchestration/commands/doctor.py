@@ -1,57 +1,117 @@
 """`scalestudy doctor`: finds what would stop a study on this machine, and says what to do about it.
 
-A check yields findings. `checks_of` lists the checks in the order in which their findings are shown. Those that ask
-what a study asks are here; those of the machine and its network are in `doctor_checks`.
+A check yields findings. One that decides by facts of the machine takes them as arguments, so that a test can give it
+others; `checks_of` reads them.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Callable, Iterator
+import re
+import resource
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import StudyError
-from scalestudy.orchestration.commands import doctor_checks as machine
-from scalestudy.orchestration.commands.doctor_checks import Finding, check_network
+from scalestudy.orchestration.base.errors import StudyError, first_line
+from scalestudy.orchestration.base.places import base_folder, nearest
+from scalestudy.orchestration.cluster.connection import token_file
 
-__all__ = ["Finding", "examine"]
+if TYPE_CHECKING:
+    from scalestudy.training.distributed import Worker
 
-Check = Callable[[], Iterator[Finding]]
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: how it is, and what to do if it is not well."""
+
+    name: str
+    state: Literal["ok", "note", "broken"]  # a note stops nothing; broken would stop a study
+    text: str
+    remedy: str = ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether a study can't run like this."""
+        return self.state == "broken"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for --json."""
+        return asdict(self)
+
+
+Check = Callable[[], Iterable[Finding]]
+PACKAGES = ("ray", "torch", "torchvision", "mlflow")
+LEAST_FREE_BYTES, NO_ROOM_BYTES = 1_000_000_000, 50_000_000
+"""Below the second not even Ray's logs of a short study have room."""
+FULLEST = 0.95
+"""Share of a disk beyond which Ray stores no objects on it (its local_fs_capacity_threshold)."""
+SHM = Path("/dev/shm")
+LEAST_SHARED_MEMORY_BYTES = 200_000_000
+FEW_FILES, TOO_FEW_FILES = 4_096, 1_024
+"""Ray raises a soft limit below the first to the hard one, and warns where that is not enough."""
+INTERFACE = "GLOO_SOCKET_IFNAME"
+MEETING_SECONDS = 120.0
+"""Most of it is two imports of PyTorch."""
+MEETING = """
+import sys
+from scalestudy.orchestration.commands.doctor import sum_of_ranks
+from scalestudy.training.distributed import on_ranks
+print(on_ranks(2, sum_of_ranks, backend=sys.argv[1]))
+"""
 
 
 def examine(source: str, address: str | None) -> list[Finding]:
-    """Every finding. Raises SpecError for a spec that is wrong, as every command does."""
+    """Return every finding. Raise SpecError for a spec that is wrong, as every command does."""
     from scalestudy.orchestration.study.folders import read_spec
 
     prepare_environment()
-    checks = checks_of(read_spec(source), address)
-    return [finding for name, check in checks for finding in _safely(name, check)]
+    return [finding for name, check in checks_of(read_spec(source), address) for finding in safely(name, check)]
 
 
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
-    """The checks in the order of their findings, each with the name of its finding where it finds a study refused."""
+    """List the checks in the order of their findings, each with its name where it finds a study refused.
+
+    address: of the cluster to check; None: this machine.
+    """
+    from scalestudy.orchestration.study.opening import storage_of
+
+    environment, file, host = os.environ, token_file(), socket.gethostname()
+    elsewhere = (address or environment.get("RAY_ADDRESS") or "local") != "local"
+    ray_disk = Path(environment.get("RAY_TMPDIR") or tempfile.gettempdir())
+    mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
     return [
-        ("packages", machine.check_packages),
-        ("torchvision", machine.check_torch),
-        ("disk", lambda: machine.check_disks(_folder_of(spec))),
-        ("/dev/shm", machine.check_shared_memory),
-        ("open files", machine.check_files),
-        ("Ray token", lambda: machine.check_token(address)),
-        ("network", lambda: check_network(address)),
-        ("data", lambda: _data(spec)),
-        ("storage", lambda: _storage(spec)),
-        ("tracking", lambda: _tracking(spec)),
-        ("threads", lambda: _threads(spec, address)),
-        ("workers", lambda: _workers(spec, address)),
+        ("packages", packages),
+        ("torchvision", torch_and_torchvision),
+        ("disk", lambda: [disk("disk", base_folder() if is_uri(spec.storage) else Path(storage_of(spec)))]),
+        ("Ray's disk", lambda: [disk("Ray's disk", ray_disk)]),
+        ("/dev/shm", lambda: [shared_memory(shutil.disk_usage(SHM).total)] if SHM.exists() else []),
+        ("open files", lambda: [files(*resource.getrlimit(resource.RLIMIT_NOFILE))]),
+        ("Ray token", lambda: [token(environment, mode, str(file), elsewhere)]),
+        ("network", lambda: [host_name(host, _address_of(host), bool(environment.get(INTERFACE)), elsewhere)]),
+        ("network", meetings),
+        ("data", lambda: data(spec)),
+        ("storage", lambda: storage(spec)),
+        ("tracking", lambda: tracking(spec)),
+        ("workers", lambda: workers(spec, address)),
     ]
 
 
-def _safely(name: str, check: Check) -> list[Finding]:
-    """The findings of one check; what a study would be refused for is a finding too, after those before it."""
+def safely(name: str, check: Check) -> list[Finding]:
+    """Return the findings of one check; what a study would be refused for is one too, after those before it."""
     findings: list[Finding] = []
     try:
         for finding in check():
@@ -63,42 +123,199 @@ def _safely(name: str, check: Check) -> list[Finding]:
     return findings
 
 
-def _folder_of(spec: StudySpec) -> Path | None:
-    """Where the study's files would lie; None: not on a disk of this machine."""
-    from scalestudy.orchestration.study.opening import storage_of
-
-    return None if is_uri(spec.storage) else Path(storage_of(spec))
+# --- the machine ------------------------------------------------------------------------------------------------------
 
 
-def _threads(spec: StudySpec, address: str | None) -> Iterator[Finding]:
-    """On this machine alone: other machines have other cores."""
-    resources = spec.resources
-    if (address or os.environ.get("RAY_ADDRESS") or "local") == "local" and resources.device != "cuda":
-        largest, cores = max(make_plan(spec).sizes), os.cpu_count() or 1
-        exclusive = resources.exclusive is not False
-        yield machine.threads(os.environ, cores, largest, resources.cpus_per_worker, exclusive)
+def packages() -> Iterator[Finding]:
+    """Say what is installed."""
+    yield Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
+    for name in PACKAGES:
+        if version := _version(name):
+            yield Finding(name, "ok", version)
+        else:
+            yield Finding(name, "broken", "is not installed", "pip install -c constraints.txt -e .")
 
 
-def _data(spec: StudySpec) -> Iterator[Finding]:
+def torch_and_torchvision() -> Iterator[Finding]:
+    """Tell whether torchvision is the one made for this torch and can be imported beside it; then the devices."""
+    try:
+        import torch
+
+        from scalestudy.training.torchvision_compat import import_torchvision
+
+        import_torchvision()
+        problem = ""
+    except (ImportError, RuntimeError, OSError) as error:
+        problem = first_line(error)
+    yield from pair(_version("torch"), _version("torchvision"), _wanted_torch(), problem)
+    if not problem and torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        yield Finding("devices", "ok", f"{len(names)} GPUs: {', '.join(sorted(set(names)))}")
+    elif not problem:
+        yield Finding("devices", "note", f"no GPU: a worker is a CPU process; {os.cpu_count()} cores")
+
+
+def pair(torch: str, torchvision: str, wanted: str, problem: str) -> Iterator[Finding]:
+    """Tell whether torchvision goes with torch.
+
+    torch, torchvision: their versions, "": not installed. wanted: the version of torch that torchvision says it is made
+    for, "": any. problem: why torchvision can't be imported, or "".
+    """
+    remedy = "install the pair that constraints.txt names: pip install -c constraints.txt torch torchvision"
+    if torch and wanted and torch.partition("+")[0] != wanted.partition("+")[0]:  # 2.13.0 of 2.13.0+cpu
+        text = f"{torchvision} is made for torch {wanted}, and torch is {torch}"
+        yield Finding("torchvision", "broken", f"{text} ({problem})" if problem else text, remedy)
+    elif problem:
+        yield Finding("torchvision", "broken", f"can't be imported beside torch {torch or '(none)'}: {problem}", remedy)
+
+
+def disk(name: str, place: Path) -> Finding:
+    """Tell whether a disk has room: the study's, or the one of Ray's own files."""
+    folder = nearest(place)
+    usage = shutil.disk_usage(folder)
+    text = f"{usage.free / 1e9:.1f} GB free at {folder}"
+    remedy = "free at least 1 GB" if name == "disk" else "free some space, or name another disk by RAY_TMPDIR"
+    if usage.free < LEAST_FREE_BYTES:
+        return Finding(name, "broken" if usage.free < NO_ROOM_BYTES else "note", text, remedy)
+    if name != "disk" and usage.free < (1 - FULLEST) * usage.total:
+        return Finding(name, "note", f"{text}: more than {FULLEST:.0%} full, where Ray stores no objects", remedy)
+    return Finding(name, "ok", text)
+
+
+def shared_memory(size: int) -> Finding:
+    """Tell whether Ray can keep its objects in /dev/shm, of so many bytes; a container often has 64 MB."""
+    if size >= LEAST_SHARED_MEMORY_BYTES:
+        return Finding("/dev/shm", "ok", f"{size / 1e6:.0f} MB")
+    text = f"{size / 1e6:.0f} MB: too small, so Ray keeps its objects on the disk, which is slow"
+    return Finding("/dev/shm", "note", text, "give the container more, such as docker run --shm-size=2g")
+
+
+def files(soft: int, hard: int) -> Finding:
+    """Tell whether a process may open enough files, by the limits; -1 (RLIM_INFINITY): none."""
+    count = hard if 0 <= soft < FEW_FILES else soft
+    if count < 0 or count >= FEW_FILES:
+        return Finding("open files", "ok", "no limit" if count < 0 else f"up to {count}")
+    remedy = "raise the limit: ulimit -n 65536, LimitNOFILE of a service, or docker run --ulimit nofile=65536"
+    text = f"up to {count}: few for Ray's processes and their connections"
+    return Finding("open files", "broken" if count < TOO_FEW_FILES else "note", text, remedy)
+
+
+def token(environment: Mapping[str, str], mode: int | None, file: str, elsewhere: bool) -> Finding:
+    """Tell whether there is a token for Ray, and whether others can read it.
+
+    environment: its RAY_AUTH_* variables. mode: of the token's file; None: there is none. elsewhere: a cluster that
+    runs already is to be used, which has a token of its own.
+    """
+    name, authentication = "Ray token", environment.get("RAY_AUTH_MODE")
+    if authentication == "disabled":
+        text = "authentication is off (RAY_AUTH_MODE=disabled): whoever reaches Ray's ports can run code"
+        return Finding(name, "note", text, "unset RAY_AUTH_MODE")
+    if environment.get("RAY_AUTH_TOKEN"):
+        return Finding(name, "ok", "there is one, in RAY_AUTH_TOKEN")
+    if mode is not None and mode & 0o077:
+        return Finding(name, "note", f"others on this machine can read {file}", f"chmod 600 {file}")
+    if mode is not None:
+        return Finding(name, "ok", f"there is one, in {file}")
+    if elsewhere or authentication == "token":
+        remedy = f"put the cluster's token into {file} (chmod 600) or RAY_AUTH_TOKEN"
+        return Finding(name, "broken", f"there is none, neither in RAY_AUTH_TOKEN nor in {file}", remedy)
+    remedy = "before `ray start` or `ray job submit`: ray get-auth-token --generate"
+    return Finding(name, "note", "none yet; `run` makes one for its own cluster", remedy)
+
+
+def host_name(name: str, address: str | None, interface_named: bool, elsewhere: bool) -> Finding:
+    """Tell whether other machines would find this one by what gloo tells them.
+
+    address: that the machine's name stands for; None: nothing. interface_named: GLOO_SOCKET_IFNAME is set, and the name
+    does not matter. elsewhere: a cluster is to be used that may have other machines.
+    """
+    if interface_named:
+        return Finding("host name", "ok", f"{name}; workers use the interface of {INTERFACE}")
+    remedy = f"set {INTERFACE} on every node to the interface that joins them, or correct /etc/hosts"
+    if address is None:
+        text = f"{name} resolves to no address: workers on other machines can't join those here"
+        return Finding("host name", "broken" if elsewhere else "note", text, remedy)
+    if elsewhere and (address.startswith("127.") or address == "::1"):
+        return Finding("host name", "note", f"{name} is {address}: workers on other machines can't join", remedy)
+    return Finding("host name", "ok", f"{name} is {address}")
+
+
+def meetings() -> Iterator[Finding]:
+    """Let processes meet by each backend that a study here would use. Without PyTorch there is none."""
+    with suppress(ImportError, OSError):
+        import torch
+
+        for backend in ("gloo", "nccl") if torch.cuda.device_count() > 1 else ("gloo",):
+            yield meeting(backend)
+
+
+def meeting(backend: str, seconds: float = MEETING_SECONDS) -> Finding:
+    """Let two processes of this machine meet and sum a number, as a trial's workers do at every step."""
+    done = run_child(("-c", MEETING, backend), None, seconds)
+    if done.answers[-1:] == ["[3.0, 3.0]"]:
+        return Finding(backend, "ok", "two processes on this machine sum a number")
+    why = f"no result after {seconds:.0f} s" if done.status is None else done.said
+    variable = f"{backend.upper()}_SOCKET_IFNAME"
+    remedy = f"set {variable} to an interface that is up (lo on one machine), and look for a firewall"
+    return Finding(backend, "broken", f"two processes on this machine can't sum a number: {why}", remedy)
+
+
+def sum_of_ranks(worker: Worker) -> float:
+    """Sum 1 from rank 0 and 2 from rank 1, in both processes."""
+    import torch
+    import torch.distributed
+
+    number = torch.tensor(worker.rank + 1.0, device=worker.device)
+    torch.distributed.all_reduce(number)
+    return number.item()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _wanted_torch() -> str:
+    """Return the version of torch that torchvision's metadata asks for, "": none."""
+    wants = importlib.metadata.requires("torchvision") or () if _version("torchvision") else ()
+    matches = (re.match(r"torch\s*\(?==\s*([\w.+]+)", each) for each in wants)
+    return next((match[1] for match in matches if match), "")
+
+
+def _address_of(name: str) -> str | None:
+    try:
+        return str(socket.getaddrinfo(name, None)[0][4][0])
+    except OSError:
+        return None
+
+
+# --- the study --------------------------------------------------------------------------------------------------------
+
+
+def data(spec: StudySpec) -> Iterator[Finding]:
+    """Tell whether the study's data set is here."""
     from scalestudy.orchestration.study.ready import check_data
     from scalestudy.training.registry import DATASETS
 
-    root = check_data(spec)
-    name = spec.workload.data
+    root, name = check_data(spec), spec.workload.data
     if name in DATASETS:
         yield Finding("data", "ok", f"{name} (data folder {root})")
     else:
-        yield Finding("data", "note", f"{name} is not called here", "call it with scalestudy inspect SPEC")
+        yield Finding("data", "note", f"{name} is not called here", "call it with scalestudy plan SPEC --rehearse")
 
 
-def _storage(spec: StudySpec) -> Iterator[Finding]:
+def storage(spec: StudySpec) -> Iterator[Finding]:
+    """Tell whether the study's folder could be made."""
     from scalestudy.orchestration.study.opening import new_folder, new_study_id, storage_of
 
     new_folder(spec, new_study_id(spec))
     yield Finding("storage", "ok", f"{storage_of(spec)} can be written")
 
 
-def _tracking(spec: StudySpec) -> Iterator[Finding]:
+def tracking(spec: StudySpec) -> Iterator[Finding]:
+    """Tell whether MLflow's store answers."""
     from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 
     address = resolve_address(spec.tracking.uri)
@@ -106,8 +323,8 @@ def _tracking(spec: StudySpec) -> Iterator[Finding]:
     yield Finding("tracking", "ok", address.shown)
 
 
-def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
-    """The cluster, whether its nodes have our packages, and the cores or GPUs that the largest trial asks for."""
+def workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
+    """Look at the cluster, whether its nodes have our packages, and the room that the largest trial asks for."""
     from scalestudy.orchestration.base.environment import Output
     from scalestudy.orchestration.cluster import connection, nodes
     from scalestudy.orchestration.cluster.checks import check_versions
@@ -124,8 +341,7 @@ def _workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
             differing = error
         finally:
             cluster.disconnect()
-    cores = sum(node.cpus for node in cluster.nodes)
-    gpus = sum(node.gpus for node in cluster.nodes)
+    cores, gpus = (sum(getattr(node, kind) for node in cluster.nodes) for kind in ("cpus", "gpus"))
     where = "started here for this check" if cluster.started_here else cluster.address
     yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
     if differing:

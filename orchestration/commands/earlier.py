@@ -2,95 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.records import accelerators_of
-from scalestudy.experiments.analysis.measures.units import plural
-from scalestudy.experiments.plan.estimate import way_of
+from scalestudy.experiments.plan.estimate import Timing, way_of
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import UnreachableError
-from scalestudy.orchestration.commands.studies import checked_place, folders_in, places
+from scalestudy.orchestration.commands.studies import began, checked_place, folders_in, places
 from scalestudy.orchestration.study.opening import storage_of
-
-NAMED_STUDIES = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class EarlierTimings:
-    """Trials that say how long others will take.
-
-    trials: as `plan.estimate` takes them. studies: they come from. accelerator: the type of their GPUs, where there was
-    a choice, or where it is not the planned one. lacking: the planned type, if nothing was timed on it.
-    """
-
-    trials: Sequence[Mapping[str, Any]] = ()
-    studies: Sequence[str] = ()
-    accelerator: str = ""
-    lacking: str = ""
-
-    def words(self) -> str | None:
-        """What a plan's figures rest on; None: on nothing."""
-        if not self.studies:
-            return None
-        more = len(self.studies) - NAMED_STUDIES
-        named = ", ".join(self.studies[:NAMED_STUDIES]) + (f" and {more} more" if more > 0 else "")
-        studies = "1 earlier study" if len(self.studies) == 1 else f"{len(self.studies)} earlier studies"
-        on = f", those on {self.accelerator}" if self.accelerator else ""
-        on += f" as none was on {self.lacking}" if self.lacking else ""
-        return f"{plural(len(self.trials), 'trial')} of {studies} ({named}){on}"
 
 
 def earlier_timings(
     spec: StudySpec, trials: Iterable[TrialPlan], device: str, storage: str | None = None, accelerator: str = ""
-) -> EarlierTimings:
-    """The timed trials of earlier studies that count for these: same workload, way of training, device and threads.
+) -> list[list[Timing]]:
+    """Find the timings of earlier studies that count for these trials, those of the last study first.
 
-    Of one type of GPUs, as a study's own are: of `accelerator`, the planned one ("": it is not known), else of the one
-    with the most trials. They are looked for in the spec's storage, in `places()` and in `storage`, a folder or URI.
-    Broken folders are skipped, and so is the spec's own bucket if it is out of reach: `run` will tell. Raises what
-    `list` raises for `storage`.
+    Workload, way of training, device and threads must be the same, and the type of GPUs where both are known.
+
+    Args:
+        spec: of the study. Its storage and `places()` are searched; broken folders are skipped, and so is the spec's
+            own bucket if it is out of reach: `run` will tell.
+        trials: of its plan.
+        device: that the workers will get, cpu or cuda.
+        storage: one more place, a folder or URI. Raises what `list` raises for it.
+        accelerator: the type of the GPUs here; "": not known.
     """
     ways = {way_of(trial.workload, trial.train) for trial in trials}
     given = [] if storage is None else folders_in(checked_place(storage))
     found: dict[str, StudyFolder] = {}
     for folder in [*given, *_folders_of(storage_of(spec)), *(each for place in places() for each in folders_in(place))]:
         found.setdefault(folder.address if folder.mirror else str(folder.path.resolve()), folder)
-    kept: dict[str, list[Mapping[str, Any]]] = {}
-    for folder in found.values():
+    timings = []
+    for folder in sorted(found.values(), key=began, reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            timed: list[Mapping[str, Any]] = [
-                trial
-                for trial in folder.measured_trials()
-                if trial.get("epochs")
-                and way_of(trial["workload"], trial["train"]) in ways
-                and ran_on(trial, device, spec.resources.cpus_per_worker)
+            records = [
+                record
+                for record in folder.measured_trials()
+                if way_of(record["workload"], record["train"]) in ways
+                and ran_on(record, device, spec.resources.cpus_per_worker, accelerator)
             ]
-            if timed:
-                kept[_shown(folder)] = timed
-    counts = accelerators_of(trial for timed in kept.values() for trial in timed)
-    chosen = accelerator if accelerator in counts else max(counts, key=counts.__getitem__, default="")
-    lacking = accelerator if chosen != accelerator and chosen else ""
-    if len(counts) > 1:
-        kept = {name: [trial for trial in timed if chosen in accelerators_of([trial])] for name, timed in kept.items()}
-    return EarlierTimings(
-        trials=[trial for timed in kept.values() for trial in timed],
-        studies=[name for name, timed in kept.items() if timed],
-        accelerator=chosen if len(counts) > 1 or lacking else "",
-        lacking=lacking,
-    )
+            timings.append([each for record in records if (each := Timing.of(record, _shown(folder)))])
+    return timings
 
 
-def ran_on(trial: Mapping[str, Any], device: str, threads: int) -> bool:
-    """Whether a trial's workers had such devices and, on a CPU, so many threads; true if it does not say."""
-    world = trial.get("world") or {}
+def ran_on(record: Mapping[str, Any], device: str, threads: int, accelerator: str = "") -> bool:
+    """Tell whether a trial's workers had such devices and, on a CPU, so many threads; true if it does not say."""
+    world = record.get("world") or {}
     if (known := world.get("device")) is not None and known != device:
+        return False
+    if accelerator and (types := accelerators_of([record])) and accelerator not in types:
         return False
     told = {worker.get("threads") for worker in world.get("workers") or ()} - {None}
     return device != "cpu" or not told or told == {threads}

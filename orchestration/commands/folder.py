@@ -135,7 +135,7 @@ def status_lines(current: Status) -> list[str]:
     if not current.holder and current.state != "finished":
         lines.append(f"to go on: scalestudy resume {quote(current.folder)}")
     if not current.holder and current.unsent:
-        lines.append(f"MLflow lacks {current.unsent} journal entries: scalestudy sync {quote(current.folder)}")
+        lines.append(f"MLflow lacks {current.unsent} journal entries: scalestudy ui {quote(current.folder)} --sync")
     return lines
 
 

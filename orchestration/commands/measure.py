@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalestudy.experiments.plan.estimate import step_ratios, way_of
+from scalestudy.experiments.plan.estimate import Timing, way_of
 from scalestudy.experiments.plan.plan import TrialPlan, label
 from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError
@@ -30,12 +28,12 @@ if TYPE_CHECKING:
 LIMIT_SECONDS = 60.0
 LEAST_SECONDS = 15.0
 """Of the limit: where less is left, no other way of training is begun."""
-TRAIN_SHARE = 0.4
-"""Of the limit: what the steps that are timed may take; the rest is for imports, data and the model."""
+TIMED_SECONDS = 5.0
+"""Of steps. The rest of the limit is for imports, data and the model."""
 WARM_UP_STEPS = 5
 FIRST_STEPS = 5
-MOST_STEPS = 120
-MOST_EPOCHS = 3
+FORWARD_SHARE = 1 / 3
+"""Of a step's time, what an evaluation takes for as many examples: it has no backward pass, which takes two thirds."""
 NOT_TIMED: Mapping[str, Any] = {
     "learning_rate": 1e-4,
     "schedule": "constant",
@@ -44,40 +42,26 @@ NOT_TIMED: Mapping[str, Any] = {
     "steps": None,
     "tokens": None,
     "eval_every": None,
-    "epochs": 1_000,  # more than are trained: `max_steps` ends a training that is timed
+    "epochs": 1_000,  # more than are trained: `max_steps` and `min_seconds` end it
 }
 """What does not change the time of a step, set so that the few steps train well."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredCells:
-    """What was timed just now. trials: as `plan.estimate` takes them. words: what they are."""
-
-    trials: Sequence[Mapping[str, Any]]
-    words: str
-
-
-def cell_to_time(trials: Iterable[TrialPlan]) -> TrialPlan:
-    """The trial that is timed for others of its way: of the fewest workers, the batch that tells most of all others.
+def cell_to_time(trials: Sequence[TrialPlan]) -> TrialPlan:
+    """Return the trial that is timed for others of its way: of the fewest workers, the one with the median batch.
 
     It is one worker's share, with one worker: a process that needs no other.
     """
-    trials = list(trials)
     fewest = min(trial.num_gpus for trial in trials)
-
-    def uncertainty(of: TrialPlan) -> float:
-        bounds = [step_ratios(of.num_gpus, of.batch_size, each.num_gpus, each.batch_size) for each in trials]
-        return sum(math.log(high / low) for low, high in bounds)
-
-    chosen = min((trial for trial in trials if trial.num_gpus == fewest), key=uncertainty)
-    share = {"num_gpus": 1, "batch_size": max(1, chosen.batch_size // fewest)}
-    return dataclasses.replace(chosen, trial_id="", kind="timing", params={**chosen.params, **share})
+    batches = sorted({trial.batch_size for trial in trials if trial.num_gpus == fewest})
+    share = {"num_gpus": 1, "batch_size": max(1, batches[(len(batches) - 1) // 2] // fewest)}
+    return dataclasses.replace(trials[0], trial_id="", kind="timing", params={**trials[0].params, **share})
 
 
 def measure_cells(
     trials: Sequence[TrialPlan], data_root: Path, *, device: str, threads: int, limit_seconds: float = LIMIT_SECONDS
-) -> MeasuredCells:
-    """Times one cheap cell of each way of training, as far as the time reaches; the first is timed in any case.
+) -> list[Timing]:
+    """Time one cheap cell of each way of training, as far as the time reaches; the first is timed in any case.
 
     device: cpu or cuda. Raises RequestError for a training that fails, or takes too long.
     """
@@ -85,64 +69,47 @@ def measure_cells(
     for trial in trials:
         ways.setdefault(way_of(trial.workload, trial.train), []).append(trial)
     began = time.monotonic()
-    found: list[dict[str, Any]] = []
-    steps = 0
-    named: list[str] = []
+    found: list[Timing] = []
     for alike in ways.values():
         left = limit_seconds - (time.monotonic() - began)
         if found and left < LEAST_SECONDS:
             break
-        cell = cell_to_time(alike)
         try:
-            records = _measured(cell, data_root, device=device, threads=threads, limit_seconds=left)
+            found.append(_measured(cell_to_time(alike), data_root, device=device, threads=threads, limit_seconds=left))
         except RequestError:
             if not found:
                 raise
             break  # what was timed before is of use
-        found += records
-        steps += sum(epoch["steps"] for record in records for epoch in record["epochs"])
-        shown = {key: value for key, value in cell.cell.items() if key != "learning_rate"}
-        named.append(label(shown))
-    seconds = time.monotonic() - began
-    return MeasuredCells(
-        trials=found, words=f"{steps} steps of {', '.join(named)}, trained here now in {seconds:.0f} s"
-    )
+    return found
 
 
-def _measured(
-    cell: TrialPlan, data_root: Path, *, device: str, threads: int, limit_seconds: float
-) -> list[dict[str, Any]]:
-    """Times a cell in a process of its own; returns records as of trials.jsonl."""
-    name = label(cell.cell)
+def _measured(cell: TrialPlan, data_root: Path, *, device: str, threads: int, limit_seconds: float) -> Timing:
+    """Time a cell in a process of its own."""
+    name = label({key: value for key, value in cell.cell.items() if key != "learning_rate"})
     config = train_config(cell, data_root).replace(**NOT_TIMED)
-    order = {"config": config.to_dict(), "device": device, "threads": threads, "seconds": TRAIN_SHARE * limit_seconds}
-    done = run_child(("-m", __name__), order, limit_seconds)
+    done = run_child(
+        ("-m", __name__), {"config": config.to_dict(), "device": device, "threads": threads}, limit_seconds
+    )
     if done.status is None:
         problem = f"--measure: {name}: {FIRST_STEPS + WARM_UP_STEPS} steps and their start took more than"
         remedy = "plan on the machine that is to train, or plan without --measure"
         raise RequestError(f"{problem} {limit_seconds:.0f} s", remedy)
     if done.status:
         raise RequestError(f"--measure: {name}: {done.said}", "correct the spec, or plan without --measure")
-    records: list[dict[str, Any]] = json.loads(done.answers[-1])
-    return [
-        {
-            **record,
-            "params": cell.params,
-            "workload": cell.workload,
-            "train": {**cell.train, "epochs": MOST_EPOCHS, "steps": None, "tokens": None, "eval_every": None},
-            "flags": [],
-        }
-        for record in records
-    ]
+    return Timing(
+        source=f"{name} trained here now",
+        way=way_of(cell.workload, cell.train),
+        num_gpus=cell.num_gpus,
+        batch_size=cell.batch_size,
+        **json.loads(done.answers[-1]),
+    )
 
 
-def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[dict[str, Any]]:
-    """Times a config on one worker: whole epochs with their evaluation if they fit the time, else steps alone.
+def time_training(config: TrainConfig, worker: Worker, seconds: float) -> dict[str, float | None]:
+    """Time the steps of a config on one worker, for so many seconds; return the figures of a `Timing`.
 
-    seconds: that the steps may take. Returns records with `kind` and `epochs`; of steps alone also `epoch_steps`, and
-    `evaluations`, between nothing and as long as the steps of as many examples would take.
+    Raises InputError for an iterable data set: nobody knows how long its epochs are.
     """
-    from scalestudy.training.batches import steps_per_epoch
     from scalestudy.training.data.loading import load_splits
     from scalestudy.training.data.splits import Splits, TensorSplits
     from scalestudy.training.data.streams import Passes
@@ -150,7 +117,6 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     from scalestudy.training.loop.train import train
     from scalestudy.training.trees import count
 
-    config = config.replace(warm_up_steps=WARM_UP_STEPS)
     splits = load_splits(config, worker.device)
     sets: Any = (
         (splits.train_targets, splits.test_targets) if isinstance(splits, Splits) else (splits.train, splits.test)
@@ -158,36 +124,24 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> list[d
     if any(isinstance(each, Passes) for each in sets):
         raise InputError(f"data: {config.data!r} is an iterable data set, and the length of its epochs is not known")
     examples, tests = (count(each) if isinstance(splits, TensorSplits) else len(each) for each in sets)
-    steps = steps_per_epoch(examples, config.batch_size)
-
-    def timed(count: int) -> tuple[list[dict[str, Any]], float]:
-        result = train(config.replace(max_steps=WARM_UP_STEPS + count), worker)
-        epochs = [record.to_dict() for record in result.records]
-        rated = [epoch for epoch in epochs if epoch["samples_per_second"]]
-        if not rated:
-            raise ValueError(result.message or "no step was timed")
-        return epochs, rated[-1]["samples"] / rated[-1]["steps"] / rated[-1]["samples_per_second"]
-
-    epochs, step = timed(FIRST_STEPS)
-    whole = step * steps * (1 + tests / examples)
-    if (epoch_count := min(MOST_EPOCHS, int(seconds / whole))) > 0:
-        result = train(config.replace(epochs=epoch_count), worker)
-        if result.records:
-            return [{"kind": "training", "epochs": [record.to_dict() for record in result.records]}]
-    if (more := min(MOST_STEPS, int(seconds / step) - WARM_UP_STEPS)) > FIRST_STEPS:
-        epochs, step = timed(more)
-    return [
-        {
-            "kind": "timing",
-            "epochs": epochs,
-            "epoch_steps": steps,
-            "evaluations": [0.0, step * steps * tests / examples],
-        }
-    ]
+    steps = WARM_UP_STEPS + FIRST_STEPS
+    timed = config.replace(warm_up_steps=WARM_UP_STEPS, max_steps=steps, min_seconds=seconds)
+    result = train(timed, worker)
+    rated = [record for record in result.records if record.samples_per_second]
+    if not rated:
+        raise ValueError(result.message or "no step was timed")
+    last = rated[-1]
+    example_seconds = 1 / (last.samples_per_second or 1.0)
+    return {
+        "example_seconds": example_seconds,
+        "evaluation_seconds": FORWARD_SHARE * example_seconds * tests,
+        "epoch_examples": examples,
+        "example_tokens": last.tokens / last.samples if last.tokens else None,
+    }
 
 
 def main() -> None:
-    """The process that trains: reads its order from standard input, and prints the records as its last line."""
+    """Read an order from standard input, train, and print the figures as the last line."""
     order = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):  # what a user's code prints
         import torch
@@ -200,10 +154,10 @@ def main() -> None:
         torch.set_num_threads(order["threads"])
         worker = Worker(rank=0, world_size=1, device=device, threads=order["threads"])
         try:
-            records = time_training(TrainConfig.from_dict(order["config"]), worker, order["seconds"])
+            figures = time_training(TrainConfig.from_dict(order["config"]), worker, TIMED_SECONDS)
         except ValueError as error:  # of the settings, with a remedy of its own
             sys.exit(" ".join(str(error).split()))
-    print(json.dumps(records, allow_nan=False))
+    print(json.dumps(figures, allow_nan=False))
 
 
 if __name__ == "__main__":

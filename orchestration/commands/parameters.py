@@ -75,6 +75,9 @@ Spec = Annotated[
         autocompletion=specs,
     ),
 ]
+ValidatedSpec = Annotated[
+    str | None, typer.Argument(metavar="SPEC", help="A spec file, or a study of the catalogue.", autocompletion=specs)
+]
 DoctorsSpec = Annotated[str, typer.Argument(metavar="[SPEC]", help="Study to check for.", autocompletion=specs)]
 BenchsSpec = Annotated[
     str | None, typer.Argument(metavar="[SPEC]", help="For max-batch: the study.", autocompletion=specs)

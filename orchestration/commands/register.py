@@ -84,7 +84,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
         if address.is_there:  # to ask a database that is not there would make it
             client = MlflowClient(tracking_uri=address.uri)
             runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
-        remedy = f"scalestudy sync {shlex.quote(folder.address)} sends it"
+        remedy = f"scalestudy ui {shlex.quote(folder.address)} --sync sends it"
         if not runs:
             raise RequestError(f"tracking.uri: {address.shown}: has no run of {advice.study_id}", remedy)
         for trial in trials:

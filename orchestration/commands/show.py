@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
     from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
-    from scalestudy.orchestration.commands.doctor_checks import Finding
-    from scalestudy.orchestration.commands.inspect import Variant
-    from scalestudy.orchestration.commands.plan import Forecast
+    from scalestudy.orchestration.commands.doctor import Finding
+    from scalestudy.orchestration.commands.models import Variant
+    from scalestudy.orchestration.commands.plan import PlannedStudy
     from scalestudy.orchestration.commands.studies import ListedStudy
     from scalestudy.orchestration.study.result import StudyResult
 
@@ -28,47 +28,40 @@ TABLE_ROWS = 40
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "bold red")}
 
 
-def plan(
-    console: Console,
-    spec: StudySpec,
-    planned: Plan,
-    cost: Estimate,
-    expected: Forecast | None = None,
-    rests_on: Sequence[str] = (),
-    extends: str | None = None,
-) -> None:
-    """Prints the trials in their order, what they cost, by which timings, and when they are expected to run.
+def plan(console: Console, planned: PlannedStudy) -> None:
+    """Print the trials in their order, what they cost, and what was rehearsed."""
+    from scalestudy.experiments.analysis.measures.units import plural
+    from scalestudy.orchestration.commands.plan import time_lines
 
-    extends: what an extended study has already.
-    """
-    from scalestudy.orchestration.commands.plan import cost_lines, forecast_lines
-
-    if planned.trials:
-        names = list(planned.trials[0].params)
+    spec, cost, trials = planned.spec, planned.cost, planned.plan.trials
+    if trials:
+        names = list(trials[0].params)
         header = ["#", *(name if name in ITEMS else short_name(name) for name in names), "batch per worker", "trial"]
         rows = []
-        for number, trial in enumerate(planned.trials, start=1):
+        for number, trial in enumerate(trials, start=1):
             values = (str(trial.params[name]) for name in names)
             rows.append([str(number), *values, f"{trial.batch_size / trial.num_gpus:g}", trial.trial_id])
         columns(console, header, rows)
     else:  # what a search chooses from
-        space = planned.to_suggest.space if planned.to_suggest else {}
+        space = planned.plan.to_suggest.space if planned.plan.to_suggest else {}
         columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
-    bound = "at most " if planned.to_suggest or spec.stops_at_target else ""
+    bound = "at most " if planned.plan.to_suggest or spec.stops_at_target else ""
     period = spec.train.period_word
-    totals = f"{cost.trials} trials, {cost.epochs} {period}s, {cost.worker_epochs} worker-{period}s"
-    console.print(Text(f"{spec.name}: {bound}{totals}"))
-    for line in (
-        *([extends] if extends else []),
+    lines = [
+        f"{spec.name}: {bound}{plural(len(cost.trials), 'trial')}, {cost.epochs} {period}s, "
+        f"{cost.worker_epochs} worker-{period}s",
+        *([planned.extends] if planned.extends else []),
         *spec.notes,
         *stop_lines(spec),
-        *factorised_lines(planned, cost, period),
-    ):
+        *factorised_lines(planned.plan, cost, period),
+        *time_lines(planned),
+    ]
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
-    for line in cost_lines(cost, spec.targets.price_per_gpu_hour, rests_on):
-        console.print(Text(line), soft_wrap=True)
-    for line in forecast_lines(expected) if expected else ():
-        console.print(Text(line), soft_wrap=True)
+    if planned.rehearsal:
+        console.print()
+        variants(console, planned.models)
+        console.print(Text(planned.rehearsal.words()), soft_wrap=True)
 
 
 def stop_lines(spec: StudySpec) -> list[str]:
@@ -83,17 +76,19 @@ def stop_lines(spec: StudySpec) -> list[str]:
 
 
 def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
-    """Says what a factorised study runs, and in place of what. period: what one is called."""
-    parts, grid = planned.factorised, cost.grid
-    if parts is None or grid is None:
+    """Say what a factorised study runs, and in place of what. period: what one is called."""
+    from scalestudy.experiments.analysis.measures.units import plural
+
+    if (parts := planned.factorised) is None:
         return []
-    trainings = f"{len(planned.swept)} trainings with num_gpus {parts.train_on}"
-    count = planned.held_out_trials
-    held_out = f"{count} trial{'' if count == 1 else 's'} of held-out cells and " if count else ""
-    after = f"then, one at a time and not in the schedule, {held_out}{cost.timings} timing runs"
-    spent = "" if grid.worker_seconds is None else f", {grid.worker_seconds:.0f} worker-seconds"
-    whole = f"in place of a grid of {grid.trials} trials, {grid.worker_epochs} worker-{period}s{spent}"
-    return [f"factorised: {trainings}, {after}", whole]
+    trainings = f"{plural(len(planned.swept), 'training')} with num_gpus {parts.train_on}"
+    held_out = planned.held_out_trials
+    after = f"{plural(held_out, 'trial')} of held-out cells and " if held_out else ""
+    grid = sum(trial.evaluations for trial in planned.swept) * sum(parts.sizes)
+    return [
+        f"factorised: {trainings}, then, one at a time, {after}{plural(len(cost.timing_runs), 'timing run')}",
+        f"in place of a grid of {len(planned.swept) * len(parts.sizes)} trials, {grid} worker-{period}s",
+    ]
 
 
 def result(console: Console, done: StudyResult) -> None:
@@ -194,7 +189,7 @@ def closing_lines(done: StudyResult) -> list[str]:
         lines.append(f"nothing that was recorded is lost; to go on: scalestudy resume {place}")
     if done.unsent:
         why = f" ({done.unsent_reason})" if done.unsent_reason else ""
-        lines.append(f"MLflow missed {done.unsent} events{why}; when it is back: scalestudy sync {place}")
+        lines.append(f"MLflow missed {done.unsent} events{why}; when it is back: scalestudy ui {place} --sync")
     if done.exit_code == ExitCode.SOME_FAILED:
         lines.append(f"some trials failed; what they printed: {done.folder / 'driver.log'}")
     return lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,10 +57,10 @@ class ListedStudy:
 
     def to_row(self) -> list[str]:
         """The texts of its row, under HEADER."""
-        began = "–" if self.started is None else f"{_utc(self.started):%Y-%m-%d %H:%M}"
+        when = "–" if self.started is None else f"{_utc(self.started):%Y-%m-%d %H:%M}"
         trials = "–" if self.ended is None else f"{self.ended}/{self.planned}"
         words = self.answer["words"] if present(self.answer) else f"none: {self.answer['why']}"
-        return [self.folder, self.state, trials, began, words]
+        return [self.folder, self.state, trials, when, words]
 
 
 HEADER = ["folder", "state", "trials", "started (UTC)", "recommended"]
@@ -85,65 +86,41 @@ def places() -> list[str]:
     return [shown] if here.resolve() == jobs.resolve() else [shown, str(jobs)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Latest:
-    """The study that began last in a place. running: the addresses of all that run now, it first, if it runs itself."""
+def named_study(where: str, *, acts: bool = False) -> tuple[str, str]:
+    """Return the study's folder that a DIR names, and of `latest` which one that is and what else runs, in words.
 
-    folder: str
-    running: Sequence[str]
+    `latest` and PLACE/latest are the study there that began last, but a folder called so that is a study's wins.
 
-    def words(self) -> str:
-        """Which one was chosen, and between which running ones."""
-        others = self.running[1:]
-        verb = "runs" if len(others) == 1 else "run"
-        besides = f"; {', '.join(others)} began earlier and {verb} too" if others else ""
-        return f"{LATEST}: {self.folder}{besides}"
+    Args:
+        where: a study's folder or URI, or `latest`.
+        acts: the command changes or uploads the study, so an ambiguous `latest` is refused.
 
-
-def find_latest(where: str) -> Latest | None:
-    """The study that `latest`, or PLACE/latest, names; None: `where` is a study's own folder, or another name.
-
-    A folder that is called so and is a study's wins. Raises RequestError if there is no study.
+    Raises RequestError if there is no study, or if it is not clear which one to change.
     """
-    looked = _places_of(where)
-    if looked is None:
-        return None
+    place, name = parent_and_name(where) if is_uri(where) else (str(Path(where).parent), Path(where).name)
+    if name != LATEST or (is_uri(where) and not is_uri(place)) or _is_study(where):
+        return where, ""
+    looked = [place] if is_uri(where) or place != "." else places()
     found = [folder for place in looked for folder in folders_in(place)]
     if not found:
         remedy = "run one with scalestudy run SPEC, or name a study's folder"
         raise RequestError(f"DIR: {where}: there is no study in {' or '.join(looked)}", remedy)
-    first, *others = sorted(found, key=lambda folder: (_started(folder) or 0.0, folder.address), reverse=True)
-    if not _is_running(first):
-        return Latest(folder=first.address, running=())
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        run = list(threads.map(_is_running, others))
-    running = [folder.address for folder, runs in zip(others, run, strict=True) if runs]
-    return Latest(folder=first.address, running=(first.address, *running))
-
-
-def chosen_to_act_on(where: str, latest: Latest) -> str:
-    """The study that a command may change. Raises RequestError if several run: it is not clear which is meant."""
-    if len(latest.running) > 1:
-        problem = f"DIR: {where}: {len(latest.running)} studies run now ({', '.join(latest.running)})"
+    first, *others = sorted(found, key=lambda folder: (began(folder), folder.address), reverse=True)
+    running = [folder.address for folder in others if _is_running(folder)] if _is_running(first) else []
+    if running and acts:
+        problem = f"DIR: {where}: {1 + len(running)} studies run now ({', '.join([first.address, *running])})"
         raise RequestError(problem, "name the folder of the one that you mean")
-    return latest.folder
+    besides = f"; running too: {', '.join(running)}" if running else ""
+    return first.address, f"{LATEST}: {first.address}{besides}"
 
 
-def _places_of(where: str) -> list[str] | None:
-    """The places in which the latest study is asked for; None: it is not."""
-    if is_uri(where):
-        place, name = parent_and_name(where)
-        if name != LATEST or not is_uri(place):
-            return None
-        try:
-            mirror.check_study(mirror.mirrored(where, "read"))
-        except RequestError:
-            return [place]
-        return None
-    path = Path(where)
-    if path.name != LATEST or StudyFolder(path).plan_file.exists():
-        return None
-    return places() if path.parent == Path() else [str(path.parent)]
+def _is_study(where: str) -> bool:
+    if not is_uri(where):
+        return StudyFolder(Path(where)).plan_file.exists()
+    with suppress(RequestError):
+        mirror.check_study(mirror.mirrored(where, "read"))
+        return True
+    return False
 
 
 def checked_place(storage: str) -> str:
@@ -184,7 +161,7 @@ def _listed(folder: StudyFolder) -> ListedStudy:
         state=state,
         ended=ended,
         planned=planned,
-        started=_started(folder),
+        started=began(folder) or None,
         answer=answer,
     )
 
@@ -193,8 +170,8 @@ def _name(folder: StudyFolder) -> str:
     return parent_and_name(folder.address)[1]
 
 
-def _started(folder: StudyFolder) -> float | None:
-    """When a study began: by its first event, else by its folder's name."""
+def began(folder: StudyFolder) -> float:
+    """When a study began, in seconds since 1970: by its first event, else by its folder's name; 0: nothing tells it."""
     try:
         for entry in Journal(folder.journal_folder).entries():
             return entry.at
@@ -202,9 +179,9 @@ def _started(folder: StudyFolder) -> float | None:
         pass
     stamp = STAMP.search(_name(folder))
     try:
-        return datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() if stamp else None
+        return datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() if stamp else 0.0
     except ValueError:  # such as a 13th month
-        return None
+        return 0.0
 
 
 def _state(folder: StudyFolder) -> str:

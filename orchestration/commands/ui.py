@@ -28,7 +28,7 @@ from scalestudy.orchestration.base.places import UI_HOST
 from scalestudy.orchestration.cluster.ports import can_connect
 from scalestudy.orchestration.commands.folder import show_in_browser
 from scalestudy.orchestration.commands.parameters import LATEST
-from scalestudy.orchestration.commands.studies import find_latest
+from scalestudy.orchestration.commands.studies import named_study
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.server import (
     TrackingAddress,
@@ -59,7 +59,7 @@ class TrackedPage:
 
     @classmethod
     def of(cls, path: str, uri: str | None = None) -> TrackedPage:
-        """The page of the study in a folder. uri: a store other than the study's. Raises RequestError as `sync`."""
+        """The page of the study in a folder. uri: a store other than the study's. Raises RequestError as `open`."""
         folder = open_folder(path)
         with readable(folder):
             spec = spec_of(folder)
@@ -142,9 +142,8 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
 def _latest_in(uri: str | None) -> TrackedPage | None:
     """The page of the study that began last, if it is in this store; None: in whichever it is."""
     with suppress(StudyError, SpecError):  # no study is here, or it can't be read: the pages are of use all the same
-        latest = find_latest(LATEST)
-        page = TrackedPage.of(latest.folder) if latest else None
-        if page and (uri is None or page.address.uri == resolve_address(uri).uri):
+        page = TrackedPage.of(named_study(LATEST)[0])
+        if uri is None or page.address.uri == resolve_address(uri).uri:
             return page
     return None
 
@@ -158,9 +157,8 @@ def _show(server: str, page: TrackedPage | None) -> None:
         print(error, file=sys.stderr)
         return
     if page and experiment_id is None:
-        print(
-            f"MLflow has nothing of {page.study_id}; to send it: scalestudy sync {shell_quote(page.folder)}", flush=True
-        )
+        sends = f"scalestudy ui {shell_quote(page.folder)} --sync"
+        print(f"MLflow has nothing of {page.study_id}; to send it: {sends}", flush=True)
     elif page and experiment_id:
         url = page.url(server, experiment_id)
         print(f"{page.study_id}: {url}", flush=True)

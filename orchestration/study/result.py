@@ -36,7 +36,7 @@ class StudyResult:
         exit_code: the command's exit status.
         tracking_uri: where MLflow has the study, without a password.
         broken: why the sweep broke off before its end, or None.
-        unsent: events that MLflow did not get; `scalestudy sync` sends them.
+        unsent: events that MLflow did not get; `scalestudy ui DIR --sync` sends them.
         unsent_reason: why it did not, in one line; None where it got all.
         cold_starts: seconds from a group's order to its workers being ready, by group.
         wall_seconds: of the whole call, or of the whole command, with start-up and report; None where it is not known.
@@ -190,5 +190,5 @@ def failure_words(result: StudyResult) -> tuple[str, str]:
         return f"study: {result.address}: trials failed: {told}", f"see {result.folder / 'driver.log'}"
     return (
         f"study: {result.address}: MLflow missed {result.unsent} events ({result.unsent_reason or 'no reason given'})",
-        f"when it is back: scalestudy sync {place}",
+        f"when it is back: scalestudy ui {place} --sync",
     )

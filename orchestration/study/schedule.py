@@ -1,4 +1,4 @@
-"""Which trials share a machine, and when each trial of a plan will run, by the engine's own decision function. Pure.
+"""Which trials share a machine, and when each trial of a plan will run, by the engine's own decisions. Pure.
 
 The simulation hands in trials as Tune does, in the plan's order and so many at a time. `placement.decide` and
 `placement.ahead` decide as they will in the run, while a clock jumps from one end to the next. So the rule is written
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.sections import Resources
@@ -57,7 +57,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A trial to be scheduled: its workers, and how long it trains (seconds, or units when nothing was measured)."""
+    """A trial to be scheduled: its workers, and how long it trains."""
 
     trial_id: str
     num_workers: int
@@ -74,7 +74,6 @@ class Costs:
 
 
 NO_COSTS = Costs(start=0.0, stop=0.0, trial=0.0)
-"""For schedules in units: nobody knows how many seconds a unit takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,52 +103,23 @@ class TrialSpan:
 
 @dataclass(kw_only=True)
 class GroupSpan:
-    """A group's life: ordered, ready, told to end (None: lives to the end), and how many trials it has served.
-
-    nodes: how many its workers lie on.
-    """
+    """A group of workers that was started."""
 
     group_id: str
     num_workers: int
-    nodes: int
-    ordered: float
-    ready: float
-    stopped: float | None = None
-    served: int = 0
+    nodes: int  # that its workers lie on
+    ready: float  # when its workers can take a trial
+    served: int = 0  # trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When everything runs, in one unit: seconds, or what the durations were given in.
-
-    makespan: from the first order to the last trial's end. work: trials' durations times workers, summed. lower_bound:
-    no schedule of these trials in this room is shorter, even without starts. evictions: groups that end to make room.
-    """
+    """When everything runs, in the unit of the durations."""
 
     trials: tuple[TrialSpan, ...]
     groups: tuple[GroupSpan, ...]
-    makespan: float
-    work: float
-    lower_bound: float
-    evictions: int
-
-    @property
-    def spanning(self) -> int:
-        """Trials whose workers lie on several nodes."""
-        return sum(group.served for group in self.groups if group.nodes > 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json."""
-        return {
-            "makespan": self.makespan,
-            "spanning": self.spanning,
-            "work": self.work,
-            "lower_bound": self.lower_bound,
-            "group_starts": len(self.groups),
-            "evictions": self.evictions,
-            "groups": [asdict(group) for group in self.groups],
-            "trials": [asdict(trial) for trial in self.trials],
-        }
+    makespan: float  # from the first order to the last trial's end
+    lower_bound: float  # no schedule of these trials in this room is shorter, even without starts
 
 
 GROWING_CONCURRENCY = 1_000
@@ -198,9 +168,7 @@ def simulate(works: Sequence[Work], room: Room, costs: Costs = NO_COSTS) -> Sche
         trials=tuple(run.spans),
         groups=tuple(run.groups.values()),
         makespan=max((span.end for span in run.spans), default=0.0),
-        work=sum(work.duration * work.num_workers for work in works),
         lower_bound=lower_bound(works, room),
-        evictions=run.evictions,
     )
 
 
@@ -216,7 +184,6 @@ class _Run:
     views: dict[str, GroupView] = field(default_factory=dict)  # groups that hold room
     groups: dict[str, GroupSpan] = field(default_factory=dict)
     spans: list[TrialSpan] = field(default_factory=list)
-    evictions: int = 0
     submitted: int = 0
     changes: list[tuple[float, int, str]] = field(default_factory=list)  # heap of (time, number, group that changes)
     numbered: int = 0
@@ -256,8 +223,6 @@ class _Run:
                 case Start():
                     self._start(action)
                 case Stop(group_id=group_id):
-                    self.evictions += not self.views[group_id].exhausted
-                    self.groups[group_id].stopped = self.now
                     self._becomes(group_id, "stopping", until=self.now + self.costs.stop)
         if not self.waiting and self.sizes_ahead:
             views = [*self.views.values()]
@@ -269,10 +234,7 @@ class _Run:
         group_id = f"group-{len(self.groups) + 1}-of-{size}"
         ready = self.now + self.costs.start
         self.sizes_ahead = [other for other in self.sizes_ahead if other != size]
-        nodes = len(action.slots)
-        self.groups[group_id] = GroupSpan(
-            group_id=group_id, num_workers=size, nodes=nodes, ordered=self.now, ready=ready
-        )
+        self.groups[group_id] = GroupSpan(group_id=group_id, num_workers=size, nodes=len(action.slots), ready=ready)
         self.views[group_id] = GroupView(group_id=group_id, num_workers=size, state="starting", slots=action.slots)
         self._becomes(group_id, "starting", until=ready)
 

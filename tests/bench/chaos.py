@@ -241,14 +241,14 @@ def put_to_the_test(place: Place, expected: Outcome, strikes: list[Strike], name
 def sync_problems(place: Place, ordeal: Ordeal) -> list[str]:
     """Sends MLflow what it missed."""
     done = subprocess.run(
-        command("sync", ordeal.folder.path),
+        command("ui", ordeal.folder.path, "--sync"),
         cwd=place.path,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
-    return [f"sync ended with {done.returncode}: {done.stderr}"] if done.returncode else []
+    return [f"ui --sync ended with {done.returncode}: {done.stderr}"] if done.returncode else []
 
 
 HEADER = ["seed", "faults", "resumed", "trials", "failed by order", "wall, s", "outcome"]

@@ -39,7 +39,7 @@ def study(tmp_path_factory):
     finally:
         server.stop()
     (folder / "out" / "spool" / "written").write_text("0")
-    run("sync", "out")
+    run("ui", "out", "--sync")
     run("doctor", spec, "--address", "127.0.0.1:9")
     return said, folder
 
@@ -51,7 +51,7 @@ def test_the_study_ran_and_told_its_secrets(study):
     """Else there would be nothing to look for."""
     said, folder = study
     codes = {name: done.returncode for name, done in said.items()}
-    assert codes == {"validate": 0, "run": 1, "resume": 1, "sync": 3, "doctor": 1}, said
+    assert codes == {"validate": 0, "run": 1, "resume": 1, "ui": 3, "doctor": 1}, said
     trials = {trial["params"]["num_gpus"]: trial for trial in StudyFolder(folder / "out").read_trials()}
     assert trials[1]["status"] == "finished"
     assert trials[2]["error"]["message"].startswith("ValueError: raised: *** at postgresql://bob:***@db/mlflow")

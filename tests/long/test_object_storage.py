@@ -118,7 +118,7 @@ def test_commands_take_the_address(bucket, place, local, kept):
     assert (seen["state"], seen["trials"], seen["unsent"]) == ("finished", {"planned": 2, "finished": 2}, 0)
     compared = scalestudy("compare", address, local.path, cwd=place)
     assert compared.returncode == 0, compared.stderr
-    sent = scalestudy("sync", address, cwd=place)
+    sent = scalestudy("ui", address, "--sync", cwd=place)
     assert sent.stdout.startswith("0 events sent"), sent.stderr
 
 

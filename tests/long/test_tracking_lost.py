@@ -1,4 +1,4 @@
-"""A real MLflow server that goes away in the middle of a study: nothing is lost, and `sync` sends what it missed."""
+"""A real MLflow server that goes away in the middle of a study: nothing is lost, and `ui --sync` sends the rest."""
 
 import itertools
 import subprocess
@@ -57,17 +57,17 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
     finally:
         study.kill()
     assert study.returncode == 3, errors
-    assert f"scalestudy sync {tmp_path / 'out'}" in printed
+    assert f"scalestudy ui {tmp_path / 'out'} --sync" in printed
     assert [trial["status"] for trial in folder.read_trials()] == ["finished"] * len(RATES)
     assert folder.report_file.exists()
 
-    away = scalestudy("sync", "out", cwd=tmp_path)
+    away = scalestudy("ui", "out", "--sync", cwd=tmp_path)
     assert (away.returncode, away.stdout) == (3, "")
     server.start()
     try:
-        done = scalestudy("sync", "out", cwd=tmp_path)
+        done = scalestudy("ui", "out", "--sync", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert scalestudy("sync", "out", cwd=tmp_path).stdout.startswith("0 events")
+        assert scalestudy("ui", "out", "--sync", cwd=tmp_path).stdout.startswith("0 events")
     finally:
         server.stop()
     assert_recorded_once(server.store, folder.read_trials())
@@ -124,14 +124,14 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     spec = write_spec(tmp_path, workload=workload, sweep=sweep, tracking={**tracking, "offline": "spool"})
     study = scalestudy("run", spec, "--address", "local", "--out", "out", cwd=tmp_path)
     assert study.returncode == 3, study.stdout + study.stderr
-    assert f"scalestudy sync {tmp_path / 'out'}" in study.stdout
+    assert f"scalestudy ui {tmp_path / 'out'} --sync" in study.stdout
     folder = StudyFolder(tmp_path / "out")
     assert [trial["status"] for trial in folder.read_trials()] == ["finished", "finished"]
     assert "MLflow lacks" in scalestudy("status", "out", cwd=tmp_path).stdout
 
     server.start()
     try:
-        done = scalestudy("sync", "out", cwd=tmp_path)
+        done = scalestudy("ui", "out", "--sync", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     finally:
         server.stop()

@@ -156,12 +156,12 @@ def test_a_database_that_is_down_at_the_start(server, places):
         assert study.returncode == 3, study.stdout + study.stderr
         (line,) = [line for line in study.stdout.splitlines() if line.startswith("MLflow missed")]
         assert "(the server fails (50" in line
-        assert line.endswith(f"scalestudy sync {folder.path}")
+        assert line.endswith(f"scalestudy ui {folder.path} --sync")
     finally:
         server.must("start", "postgres")
-    done = scalestudy("sync", "out", cwd=place, seconds=240)
+    done = scalestudy("ui", "out", "--sync", cwd=place, seconds=240)
     assert done.returncode == 0, done.stderr
-    assert scalestudy("sync", "out", cwd=place).stdout.startswith("0 events")
+    assert scalestudy("ui", "out", "--sync", cwd=place).stdout.startswith("0 events")
     assert_recorded_once(folder, server.uri, 2)
 
 

@@ -1,15 +1,15 @@
-"""Studies side by side: the cells that they share, and the parameters of their laws."""
+"""Studies side by side: in which of the cells that they share they differ."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, disjoint
-from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, identified, missing, present
+from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
+from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, missing, present
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, period_of, three_digits
 from scalestudy.experiments.plan.plan import label
 
@@ -21,18 +21,6 @@ NOT_KNOWN = (
 )
 RATE = "samples/s"
 """The measure that all studies have. The metric follows it, and alone is compared by difference, not by ratio."""
-LAWS: Sequence[tuple[str, str, str]] = (
-    ("throughput_model", "alpha_c", "seconds a step"),
-    ("throughput_model", "beta_c", "seconds an example"),
-    ("throughput_model", "alpha_r", "seconds a step"),
-    ("throughput_model", "beta_r", "seconds a further worker"),
-    ("throughput_model", "alpha_n", "seconds a step"),
-    ("throughput_model", "beta_n", "seconds a further node"),
-    ("statistical_efficiency", "s_min", "steps"),
-    ("statistical_efficiency", "b_crit", "examples"),
-    ("lr_rule", "exponent", "power of the batch size"),
-)
-"""The parameters that are compared: the part of the summary, the key, the unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +47,8 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
         studies: `summarise`'s result by name, in order.
 
     Returns:
-        `studies` (names), `measures` (headings), `only` (by study, the cells that no other has), `laws` (from
-        `compared_laws`) and `cells`: a row for each shared cell, with `label` and, by measure, a list of `{study,
+        `studies` (names), `measures` (headings), `only` (by study, the cells that no other has) and
+        `cells`: a row for each shared cell, with `label` and, by measure, a list of `{study,
         value, low, high, n, change, answer, flags}`.
 
         change: the value over the base's; for the metric, minus the base's, and none where trainings were
@@ -91,7 +79,6 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
         "only": {
             name: [row["label"] for key, row in members.items() if key not in shared] for name, members in rows.items()
         },
-        "laws": compared_laws(studies),
     }
 
 
@@ -175,45 +162,6 @@ def beyond_noise(figure: Mapping[str, Any], base: Mapping[str, Any], *, repeated
     return "less" if high < base_low else "within noise"
 
 
-def compared_laws(studies: Mapping[str, Summary]) -> list[dict[str, Any]]:
-    """A row for each parameter that two or more studies have. The first of these studies is the base.
-
-    studies: `summarise`'s result by name. A row is `{name, part, unit, entries}`, an entry `{study, value, low, high,
-    change, answer, why}`. change: value over the base's. answer: `more` or `less` if the 90 % intervals do not touch,
-    `within noise` if they do. It is `not known`, with a why, if one has no interval or is not identified, or if the
-    laws are of different things.
-    """
-    rows = []
-    for part, name, unit in LAWS:
-        laws = {study: summary.get(part) or {} for study, summary in studies.items()}
-        known = {study: law for study, law in laws.items() if law.get(name) is not None and present(law[name])}
-        if len(known) > 1:
-            base = next(iter(known.values()))
-            entries = [{"study": study, **_law_entry(law, base, name)} for study, law in known.items()]
-            rows.append({"name": name, "part": part, "unit": unit, "entries": entries})
-    return rows
-
-
-def _law_entry(law: Figure, base: Figure, name: str) -> dict[str, Any]:
-    estimate, of_base = law[name], base[name]
-    facts = {key: estimate.get(key) for key in ("value", "low", "high")}
-    change = estimate["value"] / of_base["value"] if of_base["value"] else None
-    answer, why = "not known", None
-    if law.get("of") != base.get("of"):
-        why = "the law is of other settings"
-    elif law.get("target") != base.get("target"):
-        why = "the law is to another target"
-    elif any(part[name].get("low") is None or part[name].get("high") is None for part in (law, base)):
-        why = "it has no interval in both"
-    elif not (identified(estimate) and identified(of_base)):
-        why = "the measurements do not identify it in both"
-    elif not disjoint(estimate, of_base):
-        answer = "within noise"
-    else:
-        answer = "more" if estimate["value"] > of_base["value"] else "less"
-    return {**facts, "change": change, "answer": answer, "why": why}
-
-
 def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text, a row for each cell and study. cells: how many, those that differ most in time.
 
@@ -259,7 +207,6 @@ def comparison_lines(compared: Mapping[str, Any]) -> list[str]:
             words = [f"{count} {answer}" for answer, count in counts.items() if count]
             if words:
                 lines.append(f"{study}: {heading}: {', '.join(words)}")
-    lines += law_lines(compared["laws"])
     lines += [f"{name} alone has {len(cells)} cells" for name, cells in compared["only"].items() if cells]
     every = [entry for row in compared["cells"] for entries in row["measures"].values() for entry in entries]
     if any(entry["answer"] == "not known" for entry in every):
@@ -268,15 +215,4 @@ def comparison_lines(compared: Mapping[str, Any]) -> list[str]:
         flags = sorted({flag for entry in every if entry["study"] == study for flag in entry["flags"]})
         if flags:
             lines.append(f"{FLAGGED} {study}: timings marked {', '.join(flags)}: they may differ for that alone")
-    return lines
-
-
-def law_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rows as text, a line for each parameter and study but the base."""
-    lines = []
-    for row in rows:
-        base, *others = row["entries"]
-        for entry in others:
-            values = f"{entry['study']}: {row['name']} ({row['unit']}) {entry['value']:.3g} against {base['value']:.3g}"
-            lines.append(": ".join([values, *(text for text in (entry["answer"], entry["why"]) if text)]))
     return lines

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis import answer_lines, recommend, recommendation_lines, summarise
-from scalestudy.experiments.analysis.answers.comparison import compared_laws, law_lines
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.measures.cells import gather
@@ -280,7 +279,6 @@ def check_parts(spec, plan, trials):
             assert part[key].get("identified", True) or part[key]["why"]
     for row in ("recommended", "fastest", "cheapest", metric.choice_key):
         assert recommendation[row].get("why") or isinstance(recommendation[row]["caveats"], list)
-    law_lines(compared_laws({"a": parts, "b": parts}))
     return parts
 
 

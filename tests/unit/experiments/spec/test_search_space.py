@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.plan.estimate import estimate
+from scalestudy.experiments.plan.estimate import LastTimings, estimate
 from scalestudy.experiments.plan.plan import Plan, corner_trials, make_plan, point_trials
 from scalestudy.experiments.spec.search_space import Space, ToSuggest, cell_key
 from scalestudy.experiments.spec.sections import Range
@@ -142,9 +142,8 @@ def test_the_plan_of_a_search_says_what_is_to_come():
         space={"num_gpus": "1 or 2", "batch_size": "256", "learning_rate": "0.001 to 1, log_uniform"},
     )
     assert Plan.from_dict(plan.to_dict()) == plan
-    cost = estimate(plan, [])
-    assert (cost.trials, cost.epochs, cost.worker_epochs, cost.seconds) == (12, 36, 72, None)
-    assert "tpe chooses" in cost.why
+    cost = estimate(plan, LastTimings([]), corners=corner_trials(spec))
+    assert (len(cost.trials), cost.epochs, cost.worker_epochs, cost.spans) == (12, 36, 72, None)
 
 
 def test_a_plan_takes_in_what_was_suggested_once():

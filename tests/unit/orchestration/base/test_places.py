@@ -41,7 +41,7 @@ def test_a_user_may_have_modules_named_like_our_folders(tmp_path):
     (tmp_path / "experiments" / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "orchestration.py").write_text("raise SystemExit('imported')")
     own_model = ("--set", "workload.model=training:build", "--set", "workload.model_args={}")
-    inspected = scalestudy("inspect", "digits-quick", *own_model, cwd=tmp_path)
+    inspected = scalestudy("plan", "digits-quick", "--rehearse", *own_model, cwd=tmp_path)
     assert (inspected.returncode, inspected.stderr) == (0, "")
     assert "1.36 kB in all" in inspected.stdout
 

@@ -4,9 +4,12 @@ import json
 import os
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from scalestudy.orchestration.commands import cli
+from tests.support.approved import approved
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
@@ -23,12 +26,44 @@ def test_validate_prints_the_whole_spec(tmp_path):
     assert scalestudy("validate", "d2l-lenet", cwd=tmp_path).returncode == 0
 
 
-def test_schema_prints_what_an_editor_reads(tmp_path):
+def test_the_schema_is_what_an_editor_reads(tmp_path):
     from scalestudy.experiments.spec.schema import json_schema
 
-    done = process("schema", cwd=tmp_path)
+    done = scalestudy("validate", "--schema", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == json_schema()
+
+
+def test_the_help_fits_one_screen(tmp_path):
+    done = process("--help", cwd=tmp_path, COLUMNS="100")
+    assert len(done.stdout.splitlines()) <= 30
+    approved(done.stdout, Path(__file__).parent / "help.txt")
+
+
+def test_every_command_is_listed():
+    """A name may lead an unlisted life otherwise."""
+    from typer.main import get_command
+
+    group = get_command(cli.app)
+    assert sorted(group.commands) == sorted(group.list_commands(None))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("inspect", "digits-quick"), "inspect: is not a command any more; type scalestudy plan SPEC --rehearse\n"),
+        (("schema",), "schema: is not a command any more; type scalestudy validate --schema\n"),
+        (("sync", "latest", "--json"), "sync: is not a command any more; type scalestudy ui DIR --sync\n"),
+        (("validate",), "SPEC: is missing; name a spec file, or a study of the catalogue\n"),
+        (("validate", "x.yaml", "--schema"), "--schema: is the same for every spec; leave out SPEC and --set\n"),
+        (("ui", "x", "--sync", "--uri", "y"), "--uri: --sync sends to the study's own store; leave out --uri\n"),
+        (("run", "x", "--out", "a", "--extend", "b"), "--out, --extend: name two folders; give one of the two\n"),
+        (("resume", "x", "--only", "no_room"), "--only: goes with --retry-failed alone; add --retry-failed\n"),
+    ],
+)
+def test_a_command_line_that_can_not_be_is_refused_in_one_line(tmp_path, typed, said):
+    done = scalestudy(*typed, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_plan_shows_every_trial_and_runs_nothing(tmp_path):
@@ -90,26 +125,19 @@ def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
 SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1]}
 
 BAD_SPECS = {
-    "unknown key": ("name: x\ntrain: {epoch: 3}\n", ["study.yaml:2", "train.epoch", "epochs"]),
-    "wrong type": ("name: x\ntrain:\n  epochs: many\n", ["study.yaml:3", "train.epochs", "many"]),
-    "empty list": ("name: x\nsweep:\n  num_gpus: []\n", ["study.yaml:3", "sweep.num_gpus"]),
-    "duplicate values": ("name: x\nsweep:\n  seed: [1, 1]\n", ["study.yaml:3", "sweep.seed", "twice"]),
-    "duplicate keys": ("name: x\nname: y\n", ["study.yaml:2", "name"]),
-    "num_gpus 0": ("name: x\nsweep: {num_gpus: [0]}\n", ["study.yaml:2", "sweep.num_gpus", "0"]),
-    "num_gpus -1": ("name: x\nsweep: {num_gpus: [-1]}\n", ["study.yaml:2", "sweep.num_gpus", "-1"]),
-    "batch smaller than num_gpus": (
-        "name: x\nsweep: {num_gpus: [4], batch_size: [2]}\n",
-        ["study.yaml:2", "sweep.batch_size", "2", "4"],
+    "several problems": (
+        "name: a/b\ntrain: {epoch: 3}\nsweep:\n  num_gpus: [0]\n",
+        ["study.yaml:1: name: ", "study.yaml:2: train.epoch: ", "study.yaml:4: sweep.num_gpus: "],
     ),
-    "learning rate 0": ("name: x\nsweep: {learning_rate: [0]}\n", ["study.yaml:2", "sweep.learning_rate", "0"]),
-    "learning rate NaN": ("name: x\nsweep: {learning_rate: [.nan]}\n", ["study.yaml:2", "sweep.learning_rate", "nan"]),
-    "unknown model": ("name: x\nworkload: {model: lenett}\n", ["study.yaml:2", "workload.model", "lenett", "lenet"]),
-    "unknown data": ("name: x\nworkload: {data: digit}\n", ["study.yaml:2", "workload.data", "digit", "digits"]),
+    "unknown names": (
+        "name: x\nworkload: {model: lenett, data: digit}\n",
+        ["workload.model", "lenett", "lenet", "workload.data", "digits"],
+    ),
     "not YAML": ("name: [x\n", ["study.yaml:", "YAML"]),
     "empty": ("", ["study.yaml", "empty"]),
     "a tag that runs code": ("name: !!python/object/apply:os.system ['touch ran']\n", ["study.yaml:1", "tag"]),
-    "a name with slashes": ("name: a/b\n", ["study.yaml:1", "name", "a/b"]),
 }
+"""Which values are bad, the tests of the spec say."""
 
 
 def assert_refused(done, code, *words):
@@ -129,12 +157,6 @@ def test_a_bad_spec(tmp_path, case):
     assert_refused(done, 2, *words)
     assert ";" in done.stderr, "no remedy"
     assert left_behind(tmp_path) == ["study.yaml"]
-
-
-def test_all_problems_are_told_at_once(tmp_path):
-    (tmp_path / "study.yaml").write_text("name: a/b\ntrain: {epochs: 0}\nsweep: {num_gpus: [0]}\n")
-    done = scalestudy("validate", "study.yaml", cwd=tmp_path)
-    assert_refused(done, 2, "name", "train.epochs", "sweep.num_gpus")
 
 
 def test_a_missing_spec_names_the_catalogue(tmp_path):
@@ -297,7 +319,7 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     assert written == ["mine.py", "study.yaml"]
 
 
-@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("sync",)])
+@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("ui", "--sync")])
 def test_a_folder_that_is_no_study(tmp_path, arguments):
     assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
     assert left_behind(tmp_path) == []

@@ -1,14 +1,115 @@
-"""`scalestudy doctor` as a whole; on a cluster it is in tests/long/test_own_clusters.py."""
+"""`scalestudy doctor`: what it finds, given facts, and as a whole."""
 
+import io
+import shutil
 import socket
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from scalestudy.experiments.spec.reading import SpecError
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands import doctor
-from scalestudy.orchestration.commands.doctor_checks import Finding
+from scalestudy.orchestration.commands import doctor, show
+from scalestudy.orchestration.commands.doctor import Finding
+from tests.support.approved import approved
 from tests.support.studies import scalestudy, write_spec
+
+GB = 1_000_000_000
+PAIRS = [
+    ("2.13.0+cpu", "2.13.0", ""),
+    ("2.13.0", "", ""),
+    ("2.12.1", "2.13.0", ""),
+    ("2.12.1", "2.13.0", "no nms"),
+    ("2.13.0", "2.13.0", "no nms"),
+    ("", "2.13.0", "No module named 'torch'"),
+]
+DISKS = [
+    ("disk", 5 * GB, 1000 * GB),
+    ("Ray's disk", 5 * GB, 1000 * GB),
+    ("Ray's disk", 60 * GB, 1000 * GB),
+    ("disk", GB // 2, 10 * GB),
+    ("disk", GB // 100, 10 * GB),
+    ("disk", 0, 0),
+]
+FILES = [(1024, 65_536), (65_536, 65_536), (-1, -1), (256, -1), (1024, 2048), (256, 512)]
+"""Ray raises a low soft limit to the hard one."""
+TOKENS = [
+    ({}, None, False),
+    ({}, None, True),
+    ({"RAY_AUTH_MODE": "token"}, None, False),
+    ({"RAY_AUTH_MODE": "token"}, 0o600, False),
+    ({"RAY_AUTH_TOKEN": "secret-token"}, None, True),
+    ({}, 0o644, True),
+    ({"RAY_AUTH_MODE": "disabled"}, 0o600, True),
+]
+HOSTS = [
+    ("10.0.0.5", False, True),
+    ("127.0.1.1", False, False),
+    ("127.0.1.1", False, True),
+    (None, False, False),
+    (None, False, True),
+    (None, True, True),
+]
+
+
+def test_what_is_found_of_machines(monkeypatch):
+    found = {"pair": [each for torch, *facts in PAIRS for each in doctor.pair(torch, "0.28.0", *facts)]}
+    found["disk"] = []
+    for name, free, total in DISKS:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, of=(free, total): SimpleNamespace(free=of[0], total=of[1]))
+        found["disk"].append(doctor.disk(name, Path("/")))
+    found["shared memory"] = [doctor.shared_memory(size) for size in (64_000_000, 2 * GB)]
+    found["files"] = [doctor.files(*limits) for limits in FILES]
+    found["token"] = [doctor.token(facts[0], facts[1], "/srv/token", facts[2]) for facts in TOKENS]
+    found["host name"] = [doctor.host_name("box", *facts) for facts in HOSTS]
+    for finding in (each for findings in found.values() for each in findings):
+        assert bool(finding.remedy) == (finding.state != "ok"), finding
+    console = Console(file=io.StringIO(), width=60)
+    for findings in found.values():
+        show.findings(console, findings)
+    text = console.file.getvalue()
+    assert "secret-token" not in text
+    approved(text, Path(__file__).parent / "doctor.txt")
+
+
+def test_what_torchvision_is_made_for_is_in_its_metadata():
+    assert doctor._wanted_torch() == "2.13.0"
+
+
+def test_a_name_that_stands_for_nothing():
+    assert doctor._address_of("no-such-host.invalid") is None
+    assert doctor._address_of("localhost") in ("127.0.0.1", "::1")
+
+
+def test_every_check_has_a_name_and_most_ask_nothing_of_a_study(tmp_path, monkeypatch):
+    from scalestudy.orchestration.study.folders import read_spec
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "meeting", lambda backend: Finding(backend, "ok", "met"))
+    checks = dict(doctor.checks_of(read_spec(str(write_spec(tmp_path))), None))
+    del checks["workers"]  # starts Ray
+    found = [finding for name, check in checks.items() for finding in doctor.safely(name, check)]
+    assert {"python", "ray", "torch", "torchvision", "mlflow", "disk", "Ray's disk", "open files"} <= {
+        finding.name for finding in found
+    }
+    assert {"Ray token", "gloo", "data", "storage", "tracking"} <= {finding.name for finding in found}
+
+
+@pytest.mark.slow
+def test_two_processes_that_can_not_meet(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    finding = doctor.meeting("gloo")
+    assert finding.broken
+    assert "none0" in finding.text, "gloo's own words are shown"
+    assert "GLOO_SOCKET_IFNAME" in finding.remedy
+
+
+def test_two_processes_that_hang():
+    finding = doctor.meeting("gloo", seconds=0.01)
+    assert finding.broken
+    assert "no result after" in finding.text
 
 
 def test_a_refusal_is_a_finding_after_those_before_it():
@@ -16,7 +117,7 @@ def test_a_refusal_is_a_finding_after_those_before_it():
         yield Finding("Ray", "ok", "2 nodes")
         raise RequestError("too many workers", "add machines")
 
-    assert doctor._safely("workers", check) == [
+    assert doctor.safely("workers", check) == [
         Finding("Ray", "ok", "2 nodes"),
         Finding("workers", "broken", "too many workers", "add machines"),
     ]
@@ -29,11 +130,10 @@ def test_a_wrong_spec_is_an_error_as_everywhere():
 
 @pytest.mark.slow
 def test_a_sick_machine(tmp_path):
-    """One real run: no interface, no server, no cluster, no folder, too many threads; each with a remedy."""
+    """One real run: no interface, no server, no cluster, no folder; each with a remedy."""
     (tmp_path / "runs").write_text("is a file, not a folder")
     spec = write_spec(
         tmp_path,
-        resources={"cpus_per_worker": 64, "oversubscribe": True},
         tracking={"uri": "http://ann:s3cr3t@127.0.0.1:9"},
     )
     with socket.socket() as closed:
@@ -54,7 +154,7 @@ def test_a_sick_machine(tmp_path):
     lines = done.stdout.splitlines()
     broken = [number for number, line in enumerate(lines) if line.startswith("BROKEN")]
     names = [lines[number].removeprefix("BROKEN").split("  ")[1].strip() for number in broken]
-    assert names == ["Ray token", "network", "storage", "tracking", "workers"]
+    assert names == ["Ray token", "gloo", "storage", "tracking", "workers"]
     assert all("→" in lines[number + 1] for number in broken)
     assert "s3cr3t" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

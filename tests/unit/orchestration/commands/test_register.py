@@ -147,13 +147,13 @@ def test_the_only_cell_of_a_study_is_registered(place, empty_store):
 
 def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_store):
     study = Study(place)
-    with pytest.raises(RequestError, match=r"has no run of tiny-1; scalestudy sync .*tiny-1 sends it"):
+    with pytest.raises(RequestError, match=r"has no run of tiny-1; scalestudy ui .*tiny-1 --sync sends it"):
         register_recommended(study.folder.path, "digits")
     assert not (place / "mlflow.db").exists()
     shutil.copy(empty_store, place)
     study.track()
     study.keep(study.trial)
-    with pytest.raises(RequestError, match=r"has not got the model of .*; scalestudy sync"):
+    with pytest.raises(RequestError, match=r"has not got the model of .*; scalestudy ui .* --sync"):
         register_recommended(study.folder.path, "digits")
     run = study.store.runs[study.trial.trial_id]
     study.store.client.set_tag(run, MODEL, "state_dict only; torch.export refused: it")

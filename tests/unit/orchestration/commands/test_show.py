@@ -7,12 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from scalestudy.experiments.analysis.text.answer import study_took
-from scalestudy.experiments.plan.estimate import estimate
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.doctor import Finding
 from scalestudy.orchestration.study.study import StudyResult
-from tests.support.synthetic_studies import TINY, study_of, summary_of
+from tests.support.synthetic_studies import TINY, summary_of
 
 FOLDER = Path("/runs/tiny-20260131T120000Z-with-a-name-that-is-longer-than-a-terminal-is-wide-as-some-folders-are")
 
@@ -34,41 +32,6 @@ def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
         unsent=unsent,
         cold_starts={"group-1-of-1": 7.5},
     )
-
-
-def test_a_plan():
-    spec, plan, trials = study_of(TINY)
-    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
-    lines = text.splitlines()
-    assert "batch per worker" in lines[0]
-    rows = [line.split() for line in lines[1:5]]
-    assert [row[1] for row in rows] == ["1", "1", "2", "2"]
-    assert [row[-2] for row in rows] == ["32", "32", "16", "16"]
-    assert "tiny: 4 trials, 32 epochs" in text
-    assert "not known before a first run" in text
-    first = plan.trials[0]
-    known = estimate(plan, [{**trial, "workload": first.workload, "train": first.train} for trial in trials])
-    assert "from earlier runs" in printed(show.plan, spec, plan, known, width=120)
-    assert "from 4 trials" in printed(show.plan, spec, plan, known, None, ["4 trials of 1 earlier study (runs/a)"])
-
-
-def test_a_plan_of_a_factorised_grid():
-    spec, plan, _ = study_of(TINY + "search: {method: factorised, held_out: 1}")
-    text = printed(show.plan, spec, plan, estimate(plan, []), width=120)
-    assert "tiny: at most 3 trials, 24 epochs, 32 worker-epochs" in text
-    assert "factorised: 2 trainings with num_gpus 1, then, one at a time and not in the schedule, 1 trial of" in text
-    assert "held-out cells and 4 timing runs\nin place of a grid of 4 trials, 48 worker-epochs\n" in text
-    assert "(no earlier timing for 2 of 2 trials)" in text
-    spec, plan, _ = study_of(TINY + "search: {method: factorised, held_out: 0}")
-    assert "schedule, 4 timing runs" in printed(show.plan, spec, plan, estimate(plan, []), width=120)
-
-
-def test_a_plan_says_where_trainings_stop_and_what_that_saves():
-    for stop, told in (("true", True), ("auto", False)):
-        spec, plan, _ = study_of(TINY.replace("[0.8]", f"[0.95, 0.8], stop: {stop}"))
-        shown = printed(show.plan, spec, plan, estimate(plan, []), width=120)
-        assert ("a training ends once it has reached 0.95 test accuracy, which saves the steps after" in shown) is told
-        assert ("tiny: at most 4 trials, 32 epochs" in shown) is told
 
 
 def test_a_result():
@@ -101,7 +64,7 @@ def test_what_is_left_to_do():
     assert "stopped: the trials that had ended are kept and in the report" in line
     assert f"scalestudy resume {FOLDER}" in line
     (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
-    assert f"scalestudy sync {FOLDER}" in line
+    assert f"scalestudy ui {FOLDER} --sync" in line
     line, way_on = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
     assert "the head is gone" in line
     assert f"scalestudy resume {FOLDER}" in way_on
@@ -137,11 +100,3 @@ def test_a_result_as_data():
     data = show.result_data(done(ExitCode.SOME_FAILED, unsent=2))
     assert (data["exit_code"], data["unsent"], data["folder"]) == (1, 2, str(FOLDER))
     assert data["cold_start_seconds"] == {"group-1-of-1": 7.5}
-
-
-def test_findings():
-    found = [Finding("torch", "ok", "2.13"), Finding("data", "broken", "is not [there]", "fetch it")]
-    text = printed(show.findings, found)
-    assert "BROKEN" in text
-    assert "is not [there]" in text
-    assert "→ fetch it" in text

@@ -11,7 +11,7 @@ import pytest
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.folder import status_of
-from scalestudy.orchestration.commands.studies import HEADER, find_latest, list_studies
+from scalestudy.orchestration.commands.studies import HEADER, list_studies, named_study
 from scalestudy.orchestration.storage.lock import lock_of
 from tests.support.in_process import scalestudy
 from tests.support.old_studies import STUDIES, unpack
@@ -126,8 +126,8 @@ def test_studies_of_jobs_lie_in_the_home(here, monkeypatch, tmp_path):
     study(here / "runs" / "mine", began=1e9)
     study(tmp_path / "home" / "runs" / "job", began=2e9)
     assert [row.folder for row in listed()] == [str(tmp_path / "home" / "runs" / "job"), "runs/mine"]
-    assert find_latest("latest").folder == str(tmp_path / "home" / "runs" / "job")
-    assert find_latest("runs/latest").folder == "runs/mine"
+    assert named_study("latest")[0] == str(tmp_path / "home" / "runs" / "job")
+    assert named_study("runs/latest")[0] == "runs/mine"
     monkeypatch.setenv("SCALESTUDY_HOME", str(here))
     assert [row.folder for row in listed()] == ["runs/mine"], "one place, and not twice"
 
@@ -175,7 +175,7 @@ def test_the_latest_is_the_one_that_began_last(here):
     study(here / "runs" / "b", began=2e9)
     os.utime(first.path, (1, 1))
     os.utime(first.plan_file, (1, 1))
-    assert find_latest("latest").folder == "runs/a"
+    assert named_study("latest")[0] == "runs/a"
 
 
 def test_a_study_that_has_not_begun_yet_is_known_by_its_name(here):
@@ -183,7 +183,7 @@ def test_a_study_that_has_not_begun_yet_is_known_by_its_name(here):
     study(here / "runs" / "tiny-20260101T000000Z-2")
     study(here / "runs" / "odd-20269999T000000Z")
     study(here / "runs" / "other", began=1e9)
-    assert find_latest("latest").folder == "runs/tiny-20260101T000000Z-2"
+    assert named_study("latest")[0] == "runs/tiny-20260101T000000Z-2"
     assert [row.folder for row in listed()][-1] == "runs/odd-20269999T000000Z", "nothing tells when"
 
 
@@ -191,9 +191,8 @@ def test_a_folder_that_is_called_so_wins(here):
     study(here / "runs" / "a", began=3e9)
     study(here / "latest", began=1e9)
     study(here / "runs" / "latest", began=1e9)
-    assert find_latest("latest") is None
-    assert find_latest("runs/latest") is None
-    assert find_latest("runs/a") is None
+    for name in ("latest", "runs/latest", "runs/a"):
+        assert named_study(name) == (name, "")
     assert json.loads(scalestudy("status", "latest", "--json", cwd=here).stdout)["folder"] == "latest"
 
 
@@ -203,7 +202,7 @@ COMMANDS = [
     ("recommend",),
     ("open",),
     ("resume",),
-    ("sync",),
+    ("ui", "--sync"),
     ("run", "digits-quick", "--extend"),
 ]
 
@@ -238,18 +237,18 @@ def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refus
     with ExitStack() as stack:
         stack.enter_context(lock_of(folders[1]))
         stack.enter_context(lock_of(folders[2]))
-        assert find_latest("latest").words() == "latest: runs/c", "it does not run itself: it is clear which is meant"
+        assert named_study("latest")[1] == "latest: runs/c", "it does not run itself: it is clear which is meant"
         stack.enter_context(lock_of(folders[0]))
         done = scalestudy("status", "latest", "--json", cwd=here)
         assert json.loads(done.stdout)["folder"] == "runs/c"
-        assert done.stderr == "latest: runs/c; runs/b, runs/a began earlier and run too\n"
-        for command in (("resume",), ("sync",), ("run", "digits-quick", "--extend")):
+        assert done.stderr == "latest: runs/c; running too: runs/b, runs/a\n"
+        for command in (("resume",), ("ui", "--sync"), ("run", "digits-quick", "--extend")):
             done = scalestudy(*command, "latest", cwd=here)
             assert (done.returncode, done.stdout) == (2, "")
             told = "DIR: latest: 3 studies run now (runs/c, runs/b, runs/a); name the folder of the one that you mean\n"
             assert done.stderr == told
     with lock_of(folders[0]), lock_of(folders[2]):
-        assert find_latest("latest").words() == "latest: runs/c; runs/a began earlier and runs too"
+        assert named_study("latest")[1] == "latest: runs/c; running too: runs/a"
     with lock_of(folders[0]):
         done = scalestudy("resume", "latest", cwd=here)
         assert done.returncode == 2

@@ -114,7 +114,11 @@ def test_of_a_named_store_the_latest_study_is_shown_if_it_is_there(place):
     ("experiment", "words", "address"),
     [
         ("7", "tiny-20260131T120000Z: http://h:1/#/experiments/7/runs?workflowType=machine_learning&", "experiments/7"),
-        (None, f"MLflow has nothing of tiny-20260131T120000Z; to send it: scalestudy sync {STUDY}", "#/experiments?"),
+        (
+            None,
+            f"MLflow has nothing of tiny-20260131T120000Z; to send it: scalestudy ui {STUDY} --sync",
+            "#/experiments?",
+        ),
     ],
 )
 def test_the_address_is_printed_and_opened(place, opened, monkeypatch, capsys, experiment, words, address):

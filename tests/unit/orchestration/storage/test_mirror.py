@@ -12,11 +12,10 @@ import pytest
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.commands import cli
-from scalestudy.orchestration.commands.doctor import _safely, _storage
+from scalestudy.orchestration.commands import cli, doctor
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.folder import rebuild_report, status_of
-from scalestudy.orchestration.commands.studies import find_latest
+from scalestudy.orchestration.commands.studies import named_study
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
@@ -147,11 +146,11 @@ def test_a_copy_is_fetched_once(opened, monkeypatch):
 
 def test_a_plan_learns_from_the_studies_of_a_bucket(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # ./runs may have studies of the repository
-    assert earlier_timings(opened.spec, opened.plan.trials, "cpu").trials == []
+    assert earlier_timings(opened.spec, opened.plan.trials, "cpu") == [[]]
     opened.folder.append_trial(next(iter(open_resumed(opened.folder.address).history.ended.values())))
     opened.folder.share(opened.folder.trials_file)
-    found = earlier_timings(opened.spec, opened.plan.trials, "cpu")
-    assert (len(found.trials), found.studies) == (1, [opened.folder.address])
+    ((timing,),) = earlier_timings(opened.spec, opened.plan.trials, "cpu")
+    assert timing.source == opened.folder.address
 
 
 def test_the_studies_of_a_bucket_are_listed_by_a_glimpse_of_each(bucket, opened, tmp_path, monkeypatch):
@@ -174,7 +173,7 @@ def test_the_latest_study_of_a_bucket(bucket, opened, tmp_path):
     assert done.stderr == f"latest: {opened.folder.address}\n"
     assert json.loads(done.stdout)["folder"] == opened.folder.address
     StudyFolder(tmp_path / "x", ArrowByteStore(uri)).write_bytes(tmp_path / "x" / "plan.json", b"{}")
-    assert find_latest(uri) is None, "a study that is called so"
+    assert named_study(uri) == (uri, ""), "a study that is called so"
 
 
 def test_places_of_a_bucket_that_have_no_study(bucket, refused, tmp_path):
@@ -291,8 +290,8 @@ def test_a_bucket_that_is_not_there(bucket, refused, tmp_path):
     assert code == 3
     assert said.startswith(f"storage: {missing}: can't be written (no such bucket: ")
     assert "; make the bucket" in said
-    for command in ("resume", "status", "report", "sync"):
-        code, said = refused(command, missing)
+    for command in (("resume",), ("status",), ("report",), ("ui", "--sync")):
+        code, said = refused(*command, missing)
         assert code == 3
         assert f"storage: {missing}: can't be read (no such bucket); make the bucket" in said
     assert left_behind(tmp_path) == ["study.yaml"]
@@ -300,9 +299,9 @@ def test_a_bucket_that_is_not_there(bucket, refused, tmp_path):
 
 def test_doctor_asks_the_bucket_too(bucket, tmp_path):
     spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs")))
-    assert [finding.state for finding in _storage(spec)] == ["ok"]
+    assert [finding.state for finding in doctor.storage(spec)] == ["ok"]
     spec = read_spec(write_spec(tmp_path, storage=bucket.uri("runs", bucket="missing")))
-    (finding,) = _safely("storage", lambda: _storage(spec))
+    (finding,) = doctor.safely("storage", lambda: doctor.storage(spec))
     assert finding.broken
     assert "no such bucket" in finding.text
 

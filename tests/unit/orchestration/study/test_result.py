@@ -110,7 +110,7 @@ def test_a_clean_run_raises_nothing(result):
         ({"exit_code": ExitCode.SOME_FAILED, "endings": {"*": "failed"}}, "the model raised", "driver.log"),
         ({"exit_code": ExitCode.INTERRUPTED}, "was stopped", "resume_study"),
         ({"exit_code": ExitCode.UNREACHABLE, "broken": "the head is gone"}, "the head is gone", "resume_study"),
-        ({"exit_code": ExitCode.UNREACHABLE, "unsent": 3}, "MLflow missed 3 events", "scalestudy sync"),
+        ({"exit_code": ExitCode.UNREACHABLE, "unsent": 3}, "MLflow missed 3 events", "--sync"),
     ],
 )
 def test_any_other_end_raises_with_its_exit_status_and_pickles(tmp_path, changes, word, remedy):

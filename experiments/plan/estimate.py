@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
 from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMING_RUNS, timed_steps, timing_kinds
-from scalestudy.experiments.spec.sections import length_of
+from scalestudy.experiments.spec.sections import length_of, step_keys
+from scalestudy.training.config import Train, Workload
 
 ONE_TIMING = 1.5
 """By which factor one timing may be off: the same loop took 1.3 to 2.8 s within hours on a shared machine."""

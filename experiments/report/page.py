@@ -61,18 +61,16 @@ Choice = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """How far a study is that runs.
-
-    written: POSIX seconds of the page. ended, planned: trials. progress: a sentence. running: a line for each trial
-    that trains. log: its last lines.
-    """
+    """How far a running study is."""
 
     written: float
+    """POSIX seconds of the page."""
     ended: int
     planned: int
+    """Trials, as `ended`."""
     progress: str
-    running: Sequence[str] = ()
-    log: Sequence[str] = ()
+    running: Sequence[str]
+    """A line for each trial that trains."""
 
 
 def render_page(

@@ -277,16 +277,17 @@ def list_(
 
 
 @app.command("open")
-def open_(folder: Folder = LATEST, as_json: AsJson = False) -> None:
+def open_(
+    folder: Folder = LATEST,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="While the study runs: its page so far, rewritten until it ends or Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Open a study's report in the browser, and print its path."""
-    from scalestudy.orchestration.commands.folder import report_of, show_in_browser
+    from scalestudy.orchestration.commands.folder import open_report, watch_report
 
-    page = report_of(_study(folder))
-    if not as_json:
-        print(page, flush=True)
-    shown = show_in_browser(page.as_uri())
-    if as_json:
-        print(json.dumps({"report": str(page), "shown": shown}))
+    (watch_report if watch else open_report)(_study(folder), as_json=as_json)
 
 
 @app.command()

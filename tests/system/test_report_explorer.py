@@ -19,7 +19,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.report import write_report
-from scalestudy.experiments.report.live import write_live_page
+from scalestudy.experiments.report.analysed import AnalysedStudy
+from scalestudy.experiments.report.live import TrialNow, live_page
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
 from tests.support.browser import chromium, look
@@ -237,20 +238,24 @@ def test_the_page_is_small(folder):
     assert folder.report_file.stat().st_size < 1_000_000
 
 
+def write_live_page(folder, ended, planned, running=()):
+    """The page of a study of which so many trials have ended."""
+    study = AnalysedStudy.of(folder, trials=folder.read_trials()[:ended])
+    progress = f"{ended}/{planned} trials"
+    folder.write_text(folder.report_file, live_page(study, running, ended=ended, planned=planned, progress=progress))
+
+
 def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     folder = folder_of(tmp_path / "fashion-2", TEXT, Law(learning=150))
-    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
-    folder.trials_file.write_text("".join(lines[:40]), "utf-8")
-    plan = folder.read_plan()
-    running = {
-        "name": "x",
-        "cell": plan.trials[-1].cell,
-        "period": "epoch",
-        "last": 9,
-        "epochs": [[1, 2.0, 0.5], [2, 2.0, 0.75]],
-    }
-    told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": [running]}
-    write_live_page(folder, told)
+    running = TrialNow(
+        name="x",
+        cell=folder.read_plan().trials[-1].cell,
+        attempt=1,
+        period="epoch",
+        last=9,
+        evaluations=[(1, 2.0, 0.5), (2, 2.0, 0.75)],
+    )
+    write_live_page(folder, 40, 81, [running])
     page = folder.report_file
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1"), "utf-8")
     look(browser, page.as_uri(), "explorer-live", "40/81 trials", width=1400, height=3000)
@@ -260,7 +265,7 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
         "const select = document.querySelector(\"select[data-key='num_gpus']\"); select.value = '1';"
         "select.dispatchEvent(new Event('change'))"
     )
-    write_live_page(folder, {**told, "ended": 41, "progress": "41/81 trials"})
+    write_live_page(folder, 41, 81, [running])
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1000"), "utf-8")
     shown = "return document.getElementById('live').textContent"
     WebDriverWait(browser, 10).until(lambda driver: "41/81 trials" in driver.execute_script(shown))
@@ -274,7 +279,7 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
 def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tmp_path: Path):
     """The page of a running study has the spec's targets alone, that of an ended one those between too."""
     folder = folder_of(tmp_path / "fashion-3", TEXT, Law(noise=0.05, learning=150))
-    write_live_page(folder, {"ended": 81, "planned": 81, "progress": "81/81 trials", "running": []})
+    write_live_page(folder, 81, 81)
     browser.get(folder.report_file.as_uri())
     browser.execute_script("sessionStorage.clear(); location.reload()")
     time.sleep(1)
@@ -295,7 +300,5 @@ def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tm
 def test_a_page_without_anything_to_explore_has_no_script_error(browser, tmp_path: Path, ended):
     text = "name: bare\ntargets: {accuracy: [0.8]}\nsweep: {seed: [0, 1]}"
     folder = folder_of(tmp_path / "bare-1", text, endings={"*": "failed"})
-    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
-    folder.trials_file.write_text("".join(lines[:ended]), "utf-8")
-    write_live_page(folder, {"ended": ended, "planned": 2, "progress": f"{ended}/2 trials", "running": []})
+    write_live_page(folder, ended, 2)
     look(browser, folder.report_file.as_uri(), f"explorer-bare-{ended}", f"{ended}/2 trials")

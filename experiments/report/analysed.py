@@ -1,6 +1,6 @@
 """A study's folder, read and analysed: what the report and the page of a running study begin with."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ class AnalysedStudy:
         *,
         include_flagged: bool = False,
         plan: Plan | None = None,
-        trials: Iterable[Mapping[str, Any]] | None = None,
+        trials: Sequence[Mapping[str, Any]] | None = None,
     ) -> Self:
         """Read and analyse a study. Raises OSError or ValueError if a file is missing or broken.
 

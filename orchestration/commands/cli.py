@@ -314,13 +314,21 @@ def submit(
 def report(
     folder: Folder,
     include_flagged: Annotated[bool, typer.Option("--include-flagged", help="Use disturbed timings too.")] = False,
+    png: Annotated[
+        bool, typer.Option("--png", help="Write the figures as PNG too, for slides; needs Chromium or Chrome.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a study's summary and report from its records."""
-    from scalestudy.orchestration.commands.folder import rebuild_report
+    from scalestudy.orchestration.commands.folder import draw_pictures, rebuild_report
 
-    path = rebuild_report(_study(folder), include_flagged=include_flagged)
-    print(json.dumps({"report": str(path)}) if as_json else path)
+    named = _study(folder)
+    path = rebuild_report(named, include_flagged=include_flagged)
+    pictures = draw_pictures(named) if png else []
+    if as_json:
+        print(json.dumps({"report": str(path), "pictures": [str(picture) for picture in pictures]}))
+    else:
+        print(*(path, *pictures), sep="\n")
 
 
 @app.command()

@@ -141,9 +141,9 @@ def status_lines(current: Status) -> list[str]:
 
 
 def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
-    """Writes `summary.json` and `report.html` of a study anew, from its records alone; returns the report's path.
+    """Write `summary.json` and `report.html` of a study anew, from its records alone; return the report's path.
 
-    include_flagged: fits laws to disturbed timings too.
+    include_flagged: fit laws to disturbed timings too.
     """
     from scalestudy.experiments.report import write_report
 
@@ -151,6 +151,19 @@ def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
     with readable(folder):
         spec_of(folder)
         return write_report(folder, include_flagged=include_flagged)
+
+
+def draw_pictures(path: str | Path) -> list[Path]:
+    """Write the figures of a study's report as PNG; return their paths. Raises RequestError without a browser."""
+    from scalestudy.experiments.report.pictures import BrowserError, write_pictures
+
+    folder = open_folder(path)
+    try:
+        with readable(folder):
+            return write_pictures(folder)
+    except BrowserError as error:
+        remedy = f"install Debian's chromium, or Chrome; or press PNG beside the figures of {folder.report_file}"
+        raise RequestError(f"--png: {error}", remedy) from error
 
 
 def open_report(path: str | Path, *, as_json: bool = False) -> None:

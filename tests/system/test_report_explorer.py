@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import struct
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -18,12 +23,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from scalestudy.experiments.analysis import recommend
-from scalestudy.experiments.report import write_report
+from scalestudy.experiments.report import draw, write_report
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.live import TrialNow, live_page
+from scalestudy.experiments.report.pictures import write_pictures
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
-from tests.support.browser import chromium, look
+from tests.support.browser import SCREENSHOTS, chromium, look
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
 
@@ -232,6 +238,67 @@ def test_cells_and_figures_can_be_taken_along(page, downloads):
         "seconds"
     ]
     assert (downloads / "explore-pareto.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_every_figure_is_a_picture_for_slides(folder, tmp_path: Path):
+    """`report --png`: its own Chromium draws each figure of the page once more, with title and legend."""
+    written = {file.stem: file for file in write_pictures(folder)}
+    drawn = {figure.name for figure in draw(json.loads(folder.summary_file.read_text("utf-8"))) if figure.svg}
+    assert set(written) == {*FIGURES, *drawn, "report"}
+    for name, file in written.items():
+        content = file.read_bytes()
+        width, height = struct.unpack(">II", content[16:24])
+        assert (content[:8], len(content) > 8_000) == (b"\x89PNG\r\n\x1a\n", True), name
+        assert (width >= 1_000, height >= 400) == (True, True), name
+        shutil.copy(file, SCREENSHOTS / f"figure-{name}.png")
+
+
+def test_without_scripts_there_are_the_answer_and_the_tables(browser, folder):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.set_window_size(1400, 2400)
+        browser.get(folder.report_file.as_uri())
+        browser.save_screenshot(str(SCREENSHOTS / "explorer-no-scripts.png"))
+        tree = browser.execute_cdp_cmd("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    # the browser lays out what is shown alone
+    laid_out = "\n".join(tree["strings"][number] for number in tree["documents"][0]["layout"]["text"] if number >= 0)
+    for words in ("Recommended", "The figures are drawn by the page's script", "Where a step's time goes", "epoch s"):
+        assert words in laid_out
+    for words in ("Cells as CSV", "Time against worker-seconds"):
+        assert words not in laid_out
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A folder with an address on this machine, as a page of MLflow has one."""
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("sandbox", "offered"), [('sandbox="allow-scripts"', False), ("", True)])
+def test_in_mlflows_frame_nothing_is_offered_that_the_frame_forbids(browser, tmp_path: Path, served, sandbox, offered):
+    """MLflow shows an artifact in a frame that runs scripts, and may neither save files nor open windows."""
+    folder = folder_of(tmp_path / "fashion-1", TEXT, Law(noise=0.05, learning=150))
+    folder.write_json(folder.pages_file, {"experiment": "http://127.0.0.1:5000/#/experiments/1"})
+    write_report(folder)
+    frame = '<!DOCTYPE html><link rel="icon" href="data:,"><iframe {} width="1300" height="2300" src="{}"></iframe>'
+    (tmp_path / "frame.html").write_text(frame.format(sandbox, "fashion-1/report.html"))
+    look(browser, f"{served}/frame.html", f"explorer-frame-{offered}", width=1400, height=2400)
+    browser.switch_to.frame(browser.find_element(By.TAG_NAME, "iframe"))
+    try:
+        saves = browser.find_elements(By.CSS_SELECTOR, ".save")
+        assert [each.is_displayed() for each in saves] == [offered] * (1 + len(FIGURES))
+        assert bool(browser.find_elements(By.CSS_SELECTOR, "a.runs")) == offered
+        assert marks(browser, "pareto")
+        browser.find_element(By.CSS_SELECTOR, "tr[data-cell='4'] button.choose").click()
+        assert texts(browser, "#chosen")[0]
+    finally:
+        browser.switch_to.default_content()
 
 
 def test_the_page_is_small(folder):

@@ -9,6 +9,7 @@ from scalestudy.experiments.analysis.answers.target_times import TargetTimes, ti
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.records import usable
+from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
@@ -30,14 +31,23 @@ class AnalysedStudy:
     runs_page: str | None
 
     @classmethod
-    def of(cls, folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Self:
-        """Reads spec.yaml, plan.json and trials.jsonl. Raises OSError or ValueError if one is missing or broken.
+    def of(
+        cls,
+        folder: StudyFolder,
+        wall_seconds: float | None = None,
+        *,
+        include_flagged: bool = False,
+        plan: Plan | None = None,
+        trials: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Read and analyse a study. Raises OSError or ValueError if a file is missing or broken.
 
-        wall_seconds, include_flagged: see `summarise`.
+        wall_seconds, include_flagged: see `summarise`. plan, trials: None reads plan.json and trials.jsonl.
         """
         spec_yaml = folder.spec_file.read_text("utf-8")
         spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-        plan, trials = folder.read_plan(), usable(folder.read_trials())
+        plan = folder.read_plan() if plan is None else plan
+        trials = usable(folder.read_trials() if trials is None else trials)
         cells = gather(plan, trials, StudyMetric.of(spec.workload))
         by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
         summary = summarise_cells(

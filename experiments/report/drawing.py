@@ -1,4 +1,4 @@
-"""How figures look: palette, sizes, and a figure as SVG and PNG.
+"""How Matplotlib's figures look: palette, sizes, and a figure as SVG.
 
 Figures are Matplotlib objects (`matplotlib.figure.Figure`), without pyplot's global state. In the SVG the colours of
 ink, rules and muted lines become CSS variables, so that figures follow the page's light or dark scheme.
@@ -25,7 +25,6 @@ INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
 _CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """One panel. Its text is still readable on a telephone."""
-PNG_DOTS_PER_INCH = 160
 LEGEND_CHARACTERS = 68
 """Characters of labels and handles for which one row of a legend has room."""
 MOST_TICKS = 13
@@ -65,16 +64,14 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """One figure of the report.
-
-    caption: what it shows in this study. svg: for the page. png: None if nothing could be drawn; the caption says why.
-    """
+    """One figure of the page."""
 
     name: str
     title: str
     caption: str
+    """What it shows in this study, or why it can't be drawn."""
     svg: str = ""
-    png: bytes | None = None
+    """Empty: it can't be drawn."""
 
 
 def not_drawn(name: str, title: str, why: str) -> Drawn:
@@ -101,17 +98,7 @@ def canvas(height: float = HEIGHT_INCHES) -> Iterator[tuple["Figure", "Axes"]]:
 
 
 def export(figure: "Figure", name: str, title: str, caption: str) -> Drawn:
-    """The drawn figure as SVG and PNG. The same drawing gives the same bytes."""
-    png = io.BytesIO()
-    figure.axes[0].set_title(title, loc="left", fontsize=10, fontweight="bold", pad=10)
-    figure.savefig(png, format="png", dpi=PNG_DOTS_PER_INCH, facecolor="white", metadata={"Software": None})
-    figure.axes[0].set_title("", loc="left")  # the page sets it as text
-    return Drawn(
-        name=name, title=title, caption=caption, svg=_svg(figure, name, f"{title}. {caption}"), png=png.getvalue()
-    )
-
-
-def _svg(figure: "Figure", name: str, description: str) -> str:
+    """Return the drawn figure as SVG. The same drawing gives the same text."""
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True)
     text = out.getvalue()
@@ -124,10 +111,11 @@ def _svg(figure: "Figure", name: str, description: str) -> str:
     text = text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
     size = re.search(r'<svg[^>]*?(viewBox="[^"]+")[^>]*>', text)
     escapes = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-    label = "".join(escapes.get(character, character) for character in description)
+    label = "".join(escapes.get(character, character) for character in f"{title}. {caption}")
     box, xlink = size[1] if size else "", "http://www.w3.org/1999/xlink"
     opening = f'<svg {box} role="img" aria-label="{label}" xmlns:xlink="{xlink}">'
-    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
+    svg = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
+    return Drawn(name=name, title=title, caption=caption, svg=svg)
 
 
 def line_handle(**looks: Any) -> Any:

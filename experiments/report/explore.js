@@ -14,6 +14,9 @@
     SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
   const { Figure, MARGIN, css, element, save, three } = drawing;
   const MEMORY = "study-view " + data.study.id;
+  // MLflow shows the page in a frame without an origin, which may neither save files nor open windows.
+  const sandboxed = self !== top && self.origin === "null";
+  document.documentElement.classList.toggle("sandboxed", sandboxed);
 
   // ---- state ----
   // Kept for the next load: what the reader has chosen, by value. Positions may be others then.
@@ -95,7 +98,7 @@
       : [];
 
   function runsAddress(cell) {
-    const filter = data.runs && data.runs.filters[cell];
+    const filter = !sandboxed && data.runs && data.runs.filters[cell];
     return filter && `${data.runs.page}?searchFilter=${encodeURIComponent(filter)}&workflowType=machine_learning`;
   }
 
@@ -452,7 +455,6 @@
       .addEventListener("click", () => save(new Blob([table()], { type: "text/csv" }), "cells.csv"));
     const over = document.getElementById("over");
     if (over) over.addEventListener("click", () => change({ over: state.over === "seconds" ? "epochs" : "seconds" }));
-    controls.hidden = false;
   }
 
   function table() {
@@ -579,8 +581,8 @@
     drawn.forEach((figure) => figure.draw());
   }
 
+  document.getElementById("explorer").hidden = false; // before the figures ask how wide they are
   for (const box of document.querySelectorAll("figure[data-figure]")) {
-    box.querySelector(".buttons").hidden = false;
     drawn.push(new Figure(box, figures[box.dataset.figure], view));
   }
   choices();

@@ -15,13 +15,12 @@ from scalestudy.experiments.analysis.answers.target_times import TargetTimes, ti
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
-from scalestudy.experiments.analysis.measures.records import COUNTED, test_values
+from scalestudy.experiments.analysis.measures.records import COUNTED, epochs_of, test_values
 from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of
 from scalestudy.experiments.analysis.text.advice import best_rows
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
-from scalestudy.experiments.report.memory_figure import peak_memory_bytes
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
@@ -133,6 +132,12 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
         "flags": [row["flags"] for row in rows],
         "inferred": [cell.inferred for cell in cells],
     }
+
+
+def peak_memory_bytes(cell: Cell) -> float | None:
+    """Return the largest peak of a worker's memory in the cell's trainings. None if none was measured."""
+    peaks = [finite(epoch.get("peak_memory_bytes")) for trial in cell.own for epoch in epochs_of(trial)]
+    return max((peak for peak in peaks if peak), default=None)
 
 
 def _ranged(part: Figure) -> list[float | None] | None:

@@ -125,8 +125,9 @@ const drawing = (() => {
         "aria-hidden": "true",
       });
       const drawn = this.drawing(this); // true, or why there is nothing to draw, or false
-      this.empty = drawn !== true;
-      if (this.empty)
+      const empty = drawn !== true;
+      this.box.toggleAttribute("data-empty", empty);
+      if (empty)
         this.svg.append(
           element(
             "svg:text",
@@ -272,20 +273,64 @@ const drawing = (() => {
       this.view.choose(order[place]);
       this.say(this.marks.find((mark) => mark.cell === this.view.chosen()));
     }
-    png() {
-      const copy = this.svg.cloneNode(true),
-        ratio = 2;
-      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-      copy.setAttribute("font-family", "system-ui, sans-serif");
-      copy.prepend(element("svg:rect", { width: this.width, height: this.height, fill: css("--paper") }));
-      const image = new Image();
-      image.onload = () => {
-        const canvas = element("canvas", { width: this.width * ratio, height: this.height * ratio });
-        canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-        canvas.toBlob((blob) => save(blob, `${this.box.id}.png`));
-      };
-      image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(copy));
+    async png() {
+      (await picture(this.box)).toBlob((blob) => save(blob, `${this.box.id}.png`));
     }
+  }
+
+  // A figure of the page as a canvas: its title, what its numbers are, the drawing, and what its colours mean.
+  async function picture(box) {
+    const EDGE = 14,
+      LINE = 22,
+      RATIO = 2;
+    const svg = box.querySelector(".plot svg, :scope > svg").cloneNode(true),
+      [, , w, h] = svg.getAttribute("viewBox").split(" ").map(Number);
+    const width = Math.max(560, w),
+      height = (h * width) / w,
+      note = box.querySelector(".now"),
+      coloured = svg.querySelector("[data-cell]:not(rect)"), // squares are shaded
+      keys = coloured ? [...document.querySelectorAll(".legend .key")] : [];
+    const lines = [box.querySelector("h3").textContent, ...(note && note.textContent ? [note.textContent] : [])];
+    const top = EDGE + LINE * lines.length,
+      foot = keys.length ? LINE + EDGE : EDGE;
+    const [wide, high] = [width + 2 * EDGE, top + height + foot];
+    const whole = element("svg:svg", { width: wide, height: high });
+    whole.setAttribute("font-family", "system-ui, sans-serif");
+    const names = ["--paper", "--ink", "--soft", "--muted", "--rule"]; // drawings made beforehand use them
+    whole.setAttribute("style", ["color:" + css("--ink"), ...names.map((name) => `${name}:${css(name)}`)].join(";"));
+    whole.append(element("svg:rect", { width: wide, height: high, fill: css("--paper") }));
+    lines.forEach((text, place) =>
+      whole.append(
+        element(
+          "svg:text",
+          {
+            x: EDGE,
+            y: EDGE + LINE * place + 14,
+            fill: css(place ? "--soft" : "--ink"),
+            "font-size": place ? 12.5 : 15,
+            "font-weight": place ? 400 : 650,
+          },
+          text,
+        ),
+      ),
+    );
+    for (const [name, number] of Object.entries({ x: EDGE, y: top, width, height })) svg.setAttribute(name, number);
+    whole.append(svg);
+    let x = EDGE;
+    for (const key of keys) {
+      const y = top + height + EDGE,
+        words = key.parentElement.textContent,
+        fill = getComputedStyle(key).backgroundColor;
+      whole.append(element("svg:rect", { x, y: y - 9, width: 10, height: 10, fill }));
+      whole.append(element("svg:text", { x: x + 16, y, fill: css("--ink"), "font-size": 12 }, words));
+      x += 34 + 7 * words.length;
+    }
+    const image = new Image();
+    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(whole));
+    await image.decode();
+    const canvas = element("canvas", { width: wide * RATIO, height: high * RATIO });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas;
   }
 
   function save(blob, name) {
@@ -294,5 +339,5 @@ const drawing = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  return { Figure, MARGIN, css, element, save, three };
+  return { Figure, MARGIN, css, element, picture, save, three };
 })();

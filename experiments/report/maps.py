@@ -108,10 +108,6 @@ class Bins:
         """The label of an axis."""
         return f"{label}, each a range from" if self.ranges else label
 
-    def said(self, place: int) -> str:
-        """How a sentence names a column."""
-        return f"from {self.names[place]}" if self.ranges else self.names[place]
-
     def place(self, value: float) -> int:
         """The column of a value. Starts of ranges are rounded, so a value just below one belongs there too."""
         return max(0, bisect_right(self.starts, value * (1 + 1e-12) if self.ranges else value) - 1)

@@ -12,7 +12,7 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from scalestudy.experiments.analysis.measures.cells import learnt_label
-from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present
+from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present, why_of
 from scalestudy.experiments.analysis.measures.records import COUNTED, TIMED
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
@@ -33,7 +33,7 @@ from scalestudy.experiments.analysis.text.answer import answer, headline, measur
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
-from scalestudy.experiments.report.styles import flag_words
+from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 
 HERE = Path(__file__).parent
@@ -47,7 +47,7 @@ MOST_RANGES = 400
 TAGS = 9
 """Characters that a table's cell takes beside its text."""
 LONGEST_VERDICT = 600
-SCRIPTS = ("tables.js", "figure.js", "explore.js")
+SCRIPTS = ("tables.js", "figure.js", "explore.js", "pictures.js")
 EXPLORED = (
     ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against worker-seconds", "A point is a cell. The line joins those that no other beats in both."),
@@ -56,23 +56,22 @@ EXPLORED = (
     ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
 )
 """Name, title and caption of the figures that the page's script draws, in their order."""
+AT_TARGET = "Trainings stopped at the target: a line ends where fewer than half of its seeds went on."
 Choice = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """How far a study is that runs.
-
-    written: POSIX seconds of the page. ended, planned: trials. progress: a sentence. running: a line for each trial
-    that trains. log: its last lines.
-    """
+    """How far a running study is."""
 
     written: float
+    """POSIX seconds of the page."""
     ended: int
     planned: int
+    """Trials, as `ended`."""
     progress: str
-    running: Sequence[str] = ()
-    log: Sequence[str] = ()
+    running: Sequence[str]
+    """A line for each trial that trains."""
 
 
 def render_page(
@@ -82,10 +81,10 @@ def render_page(
     data: Mapping[str, Any] | None = None,
     live: Live | None = None,
 ) -> str:
-    """The report as one HTML text that needs nothing else, and can be read without its scripts.
+    """Return the report as one HTML text that needs nothing else. Without scripts it has the answer and the tables.
 
-    data: what the page's figures are drawn from in the browser (`explorer_data`); without it, the page has the drawn
-    figures only. live: of a study that runs.
+    figures: those that are drawn already. data: what the page's script draws the others from (`explorer_data`); None:
+    there are no others. live: of a study that runs.
     """
     from markupsafe import Markup
 
@@ -94,15 +93,12 @@ def render_page(
     ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
     metric, target = metric_of(summary["study"]), summary["recommendation"]["target"]
     table = [_table_row(place, row, rows[place], summary) for place, row in enumerate(summary["cells"])]
-    drawn = {each.name: {"drawn": each, "svg": Markup(each.svg)} for each in figures if each.png is not None}
-    undrawn = [each for each in figures if each.png is None]
-    explored = [] if data is None else explored_figures(data, drawn)
-    elsewhere = {name for each in explored for name in each["names"]}
-    places = {name: "why" if name == "phases" else "beyond" if name == "predictions" else "how" for name in drawn}
-    placed = {
-        place: [drawn[name] for name in drawn if places[name] == place and name not in elsewhere]
-        for place in ("why", "beyond", "how")
-    }
+    places = {"phases": "why", "predictions": "beyond"}
+    placed: dict[str, list[dict[str, Any]]] = {"why": [], "beyond": [], "how": []}
+    for each in figures:
+        if each.svg:
+            placed[places.get(each.name, "how")].append({"drawn": each, "svg": Markup(each.svg)})
+    explored, unexplored = ([], []) if data is None else explored_figures(data, summary)
     return _template().render(
         study=summary["study"],
         period=period_of(summary),
@@ -138,7 +134,8 @@ def render_page(
         laws=[law for law in laws if law.rows],
         undrawn=reasons(
             [
-                *((each.title, each.caption) for each in undrawn),
+                *unexplored,
+                *((each.title, each.caption) for each in figures if not each.svg),
                 *((law.title, law.lead) for law in [*laws, predictions] if not law.rows),
             ]
         ),
@@ -167,12 +164,12 @@ def contents(*, explored: bool, beyond: bool) -> list[tuple[str, str]]:
     ]
 
 
-def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures that the page's script draws, each with those drawn beforehand for readers without scripts.
+def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
+    """Return the figures that the page's script draws, and (title, why) of those that the study does not support.
 
-    Left out are those that the study does not support: with a single point there is nothing to compare.
+    With a single point there is nothing to compare.
     """
-    cells, name = data["cells"], data["metric"]["name"]
+    cells, metric = data["cells"], metric_of(summary["study"])
     sizes = [params[:3] for params in cells["params"]]
     per_worker = {
         batch / workers
@@ -180,24 +177,33 @@ def explored_figures(data: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[
         if memory is not None
     }
     timed = max((sum(each is not None for each in answer["seconds"]) for answer in data["targets"]), default=0)
-    supported = {
+    several = {
         "curves": bool(data["curves"]),
         "pareto": timed > 1,
         "speedup": len({row["workers"] for row in data["timings"]}) > 1,
         "rates": len({rate for _, _, rate in sizes}) > 1,
         "memory": len(per_worker) > 1,
     }
-    static = {"curves": (f"{name}_seconds", f"{name}_epochs"), "rates": ("learning_rate",)}
-    found = []
-    for key, title, caption in EXPLORED:
-        names = static.get(key, (key,))
-        if supported[key]:
-            title, caption = title.format(metric=name), caption
-            if key == "curves" and any(curve.get("runs") for curve in data["curves"]):
-                caption = f"{caption} Dashed: a trial that still runs."
-            kept = [drawn[each] for each in names if each in drawn]
-            found.append({"name": key, "title": title, "caption": caption, "names": names, "static": kept})
-    return found
+    scaling, one = summary["scaling"], "memory was measured at one batch size a worker only"
+    lacks = {
+        "curves": f"no trial has a {metric.title}",
+        "pareto": f"{'one cell alone' if timed else 'no cell'} has a time to a target",
+        "speedup": "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling),
+        "rates": "the study has one learning rate only",
+        "memory": one if per_worker else "no trial measured its memory",
+    }
+    explored, lacking = [], []
+    for name, title, caption in EXPLORED:
+        title = title.format(metric=metric.name)
+        if not several[name]:
+            lacking.append((title, f"{lacks[name]}."))
+            continue
+        if name == "curves" and any(curve.get("runs") for curve in data["curves"]):
+            caption = f"{caption} Dashed: a trial that still runs."
+        if name == "curves" and any(row["trials"]["at_target"] for row in summary["cells"]):
+            caption = f"{caption} {AT_TARGET}"
+        explored.append({"name": name, "title": title, "caption": caption})
+    return explored, lacking
 
 
 def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from scalestudy.experiments.analysis.measures.units import (
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import sentences
-from scalestudy.experiments.report.styles import used_all_the_same
+from scalestudy.experiments.report.flags import used_all_the_same
 
 Rows = Sequence[Sequence[str]]
 Text = Callable[[float], str]

@@ -161,7 +161,7 @@ class StudyFolder:
 
     @property
     def figures(self) -> Path:
-        """Folder of the report's figures, as PNG."""
+        """Folder of the report's figures as PNG, which `report --png` writes."""
         return self.path / "figures"
 
     def figure_file(self, name: str) -> Path:
@@ -207,7 +207,7 @@ class StudyFolder:
 
     def create(self) -> None:
         """Makes the folder and its subfolders. Raises OSError if that fails."""
-        for folder in (self.path, self.figures, self.logs):
+        for folder in (self.path, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
     def write_text(self, file: Path, text: str) -> None:

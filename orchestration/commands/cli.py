@@ -292,16 +292,17 @@ def list_(
 
 
 @app.command("open")
-def open_(folder: Folder = LATEST, as_json: AsJson = False) -> None:
+def open_(
+    folder: Folder = LATEST,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="While the study runs: its page so far, rewritten until it ends or Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Open a study's report in the browser, and print its path."""
-    from scalestudy.orchestration.commands.folder import report_of, show_in_browser
+    from scalestudy.orchestration.commands.folder import open_report, watch_report
 
-    page = report_of(_study(folder))
-    if not as_json:
-        print(page, flush=True)
-    shown = show_in_browser(page.as_uri())
-    if as_json:
-        print(json.dumps({"report": str(page), "shown": shown}))
+    (watch_report if watch else open_report)(_study(folder), as_json=as_json)
 
 
 @app.command()
@@ -328,13 +329,21 @@ def submit(
 def report(
     folder: Folder,
     include_flagged: Annotated[bool, typer.Option("--include-flagged", help="Use disturbed timings too.")] = False,
+    png: Annotated[
+        bool, typer.Option("--png", help="Write the figures as PNG too, for slides; needs Chromium or Chrome.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a study's summary and report from its records."""
-    from scalestudy.orchestration.commands.folder import rebuild_report
+    from scalestudy.orchestration.commands.folder import draw_pictures, rebuild_report
 
-    path = rebuild_report(_study(folder), include_flagged=include_flagged)
-    print(json.dumps({"report": str(path)}) if as_json else path)
+    named = _study(folder)
+    path = rebuild_report(named, include_flagged=include_flagged)
+    pictures = draw_pictures(named) if png else []
+    if as_json:
+        print(json.dumps({"report": str(path), "pictures": [str(picture) for picture in pictures]}))
+    else:
+        print(*(path, *pictures), sep="\n")
 
 
 @app.command()

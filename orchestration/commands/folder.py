@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -140,9 +141,9 @@ def status_lines(current: Status) -> list[str]:
 
 
 def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
-    """Writes `summary.json` and `report.html` of a study anew, from its records alone; returns the report's path.
+    """Write `summary.json` and `report.html` of a study anew, from its records alone; return the report's path.
 
-    include_flagged: fits laws to disturbed timings too.
+    include_flagged: fit laws to disturbed timings too.
     """
     from scalestudy.experiments.report import write_report
 
@@ -152,13 +153,68 @@ def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
         return write_report(folder, include_flagged=include_flagged)
 
 
-def report_of(path: str | Path) -> Path:
-    """A study's report on this machine. Raises RequestError if it has none, or for a folder that is not a study's."""
+def draw_pictures(path: str | Path) -> list[Path]:
+    """Write the figures of a study's report as PNG; return their paths. Raises RequestError without a browser."""
+    from scalestudy.experiments.report.pictures import BrowserError, write_pictures
+
     folder = open_folder(path)
+    try:
+        with readable(folder):
+            return write_pictures(folder)
+    except BrowserError as error:
+        remedy = f"install Debian's chromium, or Chrome; or press PNG beside the figures of {folder.report_file}"
+        raise RequestError(f"--png: {error}", remedy) from error
+
+
+def open_report(path: str | Path, *, as_json: bool = False) -> None:
+    """Print the path of a study's report on this machine, and show it in the browser.
+
+    Raises RequestError if there is no report, or for a folder that is not a study's.
+    """
+    folder = open_folder(path)
+    holder = lock_of(folder).holder()
+    runs = holder is not None and holder.is_alive
+    look = f"scalestudy open {quote(folder.address)} --watch"
     if not folder.report_file.exists():
-        remedy = f"it is written when the study ends; scalestudy report {quote(folder.address)} writes it now"
+        remedy = f"scalestudy report {quote(folder.address)} writes it now"
+        if runs:
+            remedy = f"it is written when the study ends; {look} shows how far it is"
         raise RequestError(f"DIR: {folder.address}: has no report.html", remedy)
-    return folder.report_file.absolute()
+    if runs:
+        print(f"the study still runs; {look} shows how far it is", file=sys.stderr)
+    _show(folder.report_file.absolute(), as_json=as_json)
+
+
+def watch_report(path: str | Path, *, as_json: bool = False) -> None:
+    """Show the page of a running study, and rewrite it until the study ends or Ctrl-C ends the watching.
+
+    Of a study that does not run it shows the report. Raises as `open_report`, and as `WatchedStudy`.
+    """
+    from scalestudy.orchestration.commands.watch import WatchedStudy, watch
+
+    study = WatchedStudy(path)
+    if not study.runs:
+        open_report(path, as_json=as_json)
+        return
+    print("Ctrl-C ends the watching, not the study", file=sys.stderr)
+    os.nice(19)  # the study may train on this machine
+    try:
+        watch(study, lambda page: _show(page, as_json=as_json))
+    except KeyboardInterrupt:
+        return
+    if study.ended:
+        print(f"the study has ended; its report: {study.folder.report_file.absolute()}", file=sys.stderr)
+    else:
+        again = f"scalestudy resume {quote(study.folder.address)}"
+        print(f"the process that ran the study has ended before the study; to go on: {again}", file=sys.stderr)
+
+
+def _show(page: Path, *, as_json: bool) -> None:
+    if not as_json:
+        print(page, flush=True)
+    shown = show_in_browser(page.as_uri())
+    if as_json:
+        print(json.dumps({"report": str(page), "shown": shown}), flush=True)
 
 
 def show_in_browser(page: str) -> bool:

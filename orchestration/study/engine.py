@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -150,12 +149,6 @@ class Engine:
     def cluster_ends(self) -> str | None:
         """Why there will be no cluster soon; None: it stays."""
         return self.host.cluster_ends
-
-    @property
-    def kept_free(self) -> frozenset[str]:
-        """Ids of the nodes on this process's machine, if trials have a machine to themselves now; else none."""
-        here = (node.node_id for node in self._room.nodes if node.slots and node.host in ("", socket.gethostname()))
-        return frozenset(here) if self._room.exclusive else frozenset()
 
     @property
     def is_lost(self) -> bool:

@@ -30,7 +30,6 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
-from scalestudy.orchestration.progress.live_page import LivePage
 from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.byte_store import storage_reason
@@ -83,7 +82,6 @@ class RunningStudy:
         self.lock_lost = False
         self.storage_lost = False
         self.cold_starts: dict[str, float] = {}
-        self.page: LivePage | None = None
         ready.output.keep_in(self.folder.driver_log)
         self.engine = self._new_engine()
         self.progress = StudyProgress(
@@ -123,7 +121,6 @@ class RunningStudy:
                     self.view.stage(self._opening_line())
                     for note in self.spec.notes:
                         self.view.stage(note)
-                    self.page = LivePage(self.folder.path, self.progress)
                     self._sweep()
                     self._run_held_out()
                     self._run_timing()
@@ -132,7 +129,6 @@ class RunningStudy:
                     self.broken = self.broken or describe(error)
                 summary = self._finish(caught)
         finally:
-            self._close_page()
             self.cold_starts |= self.engine.cold_starts()
             if caught and summary is None:  # no time is left, or no storage
                 self.engine.shut_down(QUICK_SECONDS)
@@ -161,11 +157,6 @@ class RunningStudy:
             unsent_reason=reason_of(self.writer.error) if unsent and self.writer.error else None,
             cold_starts=self.cold_starts,
         )
-
-    def _close_page(self) -> None:
-        if self.page is not None:
-            self.page.close()
-            self.page = None
 
     def stop(self) -> None:
         """Ends the sweep soon, cleanly; safe in a signal handler."""
@@ -286,8 +277,6 @@ class RunningStudy:
         if written is not None:
             self.progress.take(trial_id, written)
             self.view.event(trial_id, written)
-            if self.page is not None:
-                self.page.event(trial_id, written, kept_free=self.engine.kept_free)
             if self.first and isinstance(written, Ended) and written.is_final:
                 self._look_at_failure(self.first.alike(self.trials[trial_id], written))
         return written
@@ -318,7 +307,6 @@ class RunningStudy:
         if self.lock_lost or (self.storage_lost and self.folder.mirror):
             return None  # a bucket that does not answer takes long to say so each time
         summary = None
-        self._close_page()
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
             self.engine.stop_soon()  # the groups end meanwhile

@@ -223,7 +223,6 @@ class MlflowStore:
         for file in (folder.report_file, folder.summary_file, folder.spec_file, folder.trials_file, folder.plan_file):
             if file.exists():
                 self.client.log_artifact(run, str(file))
-        self.client.log_artifacts(run, str(folder.figures), "figures")
         self.client.set_terminated(run, RUN_STATUS[status], milliseconds(at))
 
     def _figures_gone(self, run: str, names: Iterable[str], at: str) -> dict[str, float]:

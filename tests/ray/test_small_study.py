@@ -85,8 +85,7 @@ def test_trials_jsonl_is_written_as_designed(done, trials):
 
 def test_the_folder_holds_what_the_design_names_and_nothing_lies_elsewhere(done, place):
     names = {path.name for path in done.folder.iterdir()}
-    assert names >= {"spec.yaml", "plan.json", "trials.jsonl", "summary.json", "report.html", "figures", "driver.log"}
-    assert {path.suffix for path in (done.folder / "figures").iterdir()} == {".png"}
+    assert names >= {"spec.yaml", "plan.json", "trials.jsonl", "summary.json", "report.html", "driver.log"}
     assert int((done.folder / "spool" / "written").read_text()) == len(list((done.folder / "journal").iterdir()))
     assert not (done.folder / "lock").exists()
     assert {path.name for path in place.iterdir()} == {"study.yaml", "runs", "mlflow.db", "mlartifacts"}
@@ -158,7 +157,7 @@ def test_mlflow_params_are_the_spec_s(runs, trials):
 def test_the_parent_run_carries_the_answer_and_the_report(client, runs, done):
     parent = next(run for run in runs if run.data.tags["scalestudy.role"] == "study")
     names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
-    assert names >= {"report.html", "summary.json", "spec.yaml", "trials.jsonl", "figures"}
+    assert names >= {"report.html", "summary.json", "spec.yaml", "trials.jsonl"}
     note = parent.data.tags["mlflow.note.content"]
     assert SMALL["description"] in note
     assert "0.6 test accuracy" in note

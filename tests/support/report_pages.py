@@ -7,6 +7,8 @@ from scalestudy.experiments.report.page import render_page
 from tests.support.rich_study import TEXT
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
+MOST_ROWS = 9
+INLINE = {"strong", "span", "a", "output", "br"}
 NOT_WORDS = re.compile(r"(?<![\w.])(nan|NaN|-?inf|Infinity|None|null|undefined)(?![\w.])")
 """What a reader must never meet."""
 
@@ -14,13 +16,15 @@ NOT_WORDS = re.compile(r"(?<![\w.])(nan|NaN|-?inf|Infinity|None|null|undefined)(
 class Page(HTMLParser):
     """Collects tags, attributes, text and tables; complains about tags that are not closed in order.
 
-    tables: by aria-label of the box around, the rows, each a list of texts, the header first.
+    tables: by aria-label of the box around, the rows, each a list of texts, the header first. lines: what is read, a
+    line for each part of the page or row of a table; without pictures, scripts and the study's spec.
     """
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.open, self.tags, self.attributes, self.text = [], [], [], []
         self.tables, self._label, self.scripts = {}, None, []
+        self._lines = [""]
         self.feed(text)
         self.close()
         assert self.open == []
@@ -35,8 +39,23 @@ class Page(HTMLParser):
         """The text before the study's spec, which is the user's own."""
         return self.shown.partition("The study's spec")[0]
 
+    @property
+    def lines(self):
+        """See above. Of a table with many rows, the first ones."""
+        read = (" ".join(line.split()).strip("| ") for line in self._lines)
+        kept, rows = [], 0
+        for line in filter(None, read):
+            if line == "The study's spec":
+                break
+            rows = rows + 1 if " | " in line else 0
+            kept += [line] if rows <= MOST_ROWS else ["…"] if rows == MOST_ROWS + 1 else []
+        return "\n".join(kept)
+
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self._lines[-1:] = [f"{self._lines[-1]} | "] if tag in ("td", "th") else [self._lines[-1]]
+        if tag not in {"td", "th", *INLINE}:
+            self._lines.append("#" * int(tag[1]) + " " if tag in ("h1", "h2", "h3") else "")
         self.attributes += attrs
         if tag not in VOID:
             self.open.append(tag)
@@ -54,6 +73,8 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
+        if tag not in {"td", "th", *INLINE}:
+            self._lines.append("")
 
     def handle_data(self, data):
         if self.open and self.open[-1] in ("script", "style"):
@@ -61,6 +82,8 @@ class Page(HTMLParser):
             return
         data = data.replace("\u00a0", " ")
         self.text.append(data)
+        if not {"svg", "head"} & set(self.open):
+            self._lines[-1] += data
         if {"td", "th"} & set(self.open):
             self.tables[self._label][-1][-1] += data
 

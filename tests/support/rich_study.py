@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis import summarise
-from scalestudy.experiments.analysis.measures.cells import Cell, gather
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from tests.support.synthetic_studies import spec_of, study_of
+from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
 
 WORKERS = (1, 2, 4, 8)
@@ -108,12 +106,6 @@ def _made() -> tuple[Any, ...]:
     flags = {_name(8, 128, rate, seed): ["shared_node"] for rate in RATES for seed in seeds}
     message = "RuntimeError: cannot pin memory: the host has 2.1 GB left"
     return study_of(TEXT, RichLaw(), endings=endings, flags=flags, message=message, device="cuda")
-
-
-def rich_cells() -> list[Cell]:
-    """The study's cells."""
-    _, plan, trials = _made()
-    return gather(plan, trials, StudyMetric.of(spec_of(TEXT).workload))
 
 
 @cache

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import struct
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
@@ -18,11 +23,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from scalestudy.experiments.analysis import recommend
-from scalestudy.experiments.report import write_report
-from scalestudy.experiments.report.live import write_live_page
+from scalestudy.experiments.report import draw, write_report
+from scalestudy.experiments.report.analysed import AnalysedStudy
+from scalestudy.experiments.report.live import TrialNow, live_page
+from scalestudy.experiments.report.pictures import write_pictures
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
-from tests.support.browser import chromium, look
+from tests.support.browser import SCREENSHOTS, chromium, look
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
 
@@ -233,24 +240,89 @@ def test_cells_and_figures_can_be_taken_along(page, downloads):
     assert (downloads / "explore-pareto.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_every_figure_is_a_picture_for_slides(folder, tmp_path: Path):
+    """`report --png`: its own Chromium draws each figure of the page once more, with title and legend."""
+    written = {file.stem: file for file in write_pictures(folder)}
+    drawn = {figure.name for figure in draw(json.loads(folder.summary_file.read_text("utf-8"))) if figure.svg}
+    assert set(written) == {*FIGURES, *drawn, "report"}
+    for name, file in written.items():
+        content = file.read_bytes()
+        width, height = struct.unpack(">II", content[16:24])
+        assert (content[:8], len(content) > 8_000) == (b"\x89PNG\r\n\x1a\n", True), name
+        assert (width >= 1_000, height >= 400) == (True, True), name
+        shutil.copy(file, SCREENSHOTS / f"figure-{name}.png")
+
+
+def test_without_scripts_there_are_the_answer_and_the_tables(browser, folder):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.set_window_size(1400, 2400)
+        browser.get(folder.report_file.as_uri())
+        browser.save_screenshot(str(SCREENSHOTS / "explorer-no-scripts.png"))
+        tree = browser.execute_cdp_cmd("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    # the browser lays out what is shown alone
+    laid_out = "\n".join(tree["strings"][number] for number in tree["documents"][0]["layout"]["text"] if number >= 0)
+    for words in ("Recommended", "The figures are drawn by the page's script", "Where a step's time goes", "epoch s"):
+        assert words in laid_out
+    for words in ("Cells as CSV", "Time against worker-seconds"):
+        assert words not in laid_out
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A folder with an address on this machine, as a page of MLflow has one."""
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("sandbox", "offered"), [('sandbox="allow-scripts"', False), ("", True)])
+def test_in_mlflows_frame_nothing_is_offered_that_the_frame_forbids(browser, tmp_path: Path, served, sandbox, offered):
+    """MLflow shows an artifact in a frame that runs scripts, and may neither save files nor open windows."""
+    folder = folder_of(tmp_path / "fashion-1", TEXT, Law(noise=0.05, learning=150))
+    folder.write_json(folder.pages_file, {"experiment": "http://127.0.0.1:5000/#/experiments/1"})
+    write_report(folder)
+    frame = '<!DOCTYPE html><link rel="icon" href="data:,"><iframe {} width="1300" height="2300" src="{}"></iframe>'
+    (tmp_path / "frame.html").write_text(frame.format(sandbox, "fashion-1/report.html"))
+    look(browser, f"{served}/frame.html", f"explorer-frame-{offered}", width=1400, height=2400)
+    browser.switch_to.frame(browser.find_element(By.TAG_NAME, "iframe"))
+    try:
+        saves = browser.find_elements(By.CSS_SELECTOR, ".save")
+        assert [each.is_displayed() for each in saves] == [offered] * (1 + len(FIGURES))
+        assert bool(browser.find_elements(By.CSS_SELECTOR, "a.runs")) == offered
+        assert marks(browser, "pareto")
+        browser.find_element(By.CSS_SELECTOR, "tr[data-cell='4'] button.choose").click()
+        assert texts(browser, "#chosen")[0]
+    finally:
+        browser.switch_to.default_content()
+
+
 def test_the_page_is_small(folder):
     assert folder.report_file.stat().st_size < 1_000_000
 
 
+def write_live_page(folder, ended, planned, running=()):
+    """The page of a study of which so many trials have ended."""
+    study = AnalysedStudy.of(folder, trials=folder.read_trials()[:ended])
+    progress = f"{ended}/{planned} trials"
+    folder.write_text(folder.report_file, live_page(study, running, ended=ended, planned=planned, progress=progress))
+
+
 def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
     folder = folder_of(tmp_path / "fashion-2", TEXT, Law(learning=150))
-    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
-    folder.trials_file.write_text("".join(lines[:40]), "utf-8")
-    plan = folder.read_plan()
-    running = {
-        "name": "x",
-        "cell": plan.trials[-1].cell,
-        "period": "epoch",
-        "last": 9,
-        "epochs": [[1, 2.0, 0.5], [2, 2.0, 0.75]],
-    }
-    told = {"ended": 40, "planned": 81, "progress": "40/81 trials, about 1:00 left", "running": [running]}
-    write_live_page(folder, told)
+    running = TrialNow(
+        name="x",
+        cell=folder.read_plan().trials[-1].cell,
+        attempt=1,
+        period="epoch",
+        last=9,
+        evaluations=[(1, 2.0, 0.5), (2, 2.0, 0.75)],
+    )
+    write_live_page(folder, 40, 81, [running])
     page = folder.report_file
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1"), "utf-8")
     look(browser, page.as_uri(), "explorer-live", "40/81 trials", width=1400, height=3000)
@@ -260,7 +332,7 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
         "const select = document.querySelector(\"select[data-key='num_gpus']\"); select.value = '1';"
         "select.dispatchEvent(new Event('change'))"
     )
-    write_live_page(folder, {**told, "ended": 41, "progress": "41/81 trials"})
+    write_live_page(folder, 41, 81, [running])
     page.write_text(page.read_text("utf-8").replace("AGAIN_SECONDS = 20", "AGAIN_SECONDS = 1000"), "utf-8")
     shown = "return document.getElementById('live').textContent"
     WebDriverWait(browser, 10).until(lambda driver: "41/81 trials" in driver.execute_script(shown))
@@ -274,7 +346,7 @@ def test_the_page_of_a_study_that_runs_reloads_itself(browser, tmp_path: Path):
 def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tmp_path: Path):
     """The page of a running study has the spec's targets alone, that of an ended one those between too."""
     folder = folder_of(tmp_path / "fashion-3", TEXT, Law(noise=0.05, learning=150))
-    write_live_page(folder, {"ended": 81, "planned": 81, "progress": "81/81 trials", "running": []})
+    write_live_page(folder, 81, 81)
     browser.get(folder.report_file.as_uri())
     browser.execute_script("sessionStorage.clear(); location.reload()")
     time.sleep(1)
@@ -295,7 +367,5 @@ def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tm
 def test_a_page_without_anything_to_explore_has_no_script_error(browser, tmp_path: Path, ended):
     text = "name: bare\ntargets: {accuracy: [0.8]}\nsweep: {seed: [0, 1]}"
     folder = folder_of(tmp_path / "bare-1", text, endings={"*": "failed"})
-    lines = folder.trials_file.read_text("utf-8").splitlines(keepends=True)
-    folder.trials_file.write_text("".join(lines[:ended]), "utf-8")
-    write_live_page(folder, {"ended": ended, "planned": 2, "progress": f"{ended}/2 trials", "running": []})
+    write_live_page(folder, ended, 2)
     look(browser, folder.report_file.as_uri(), f"explorer-bare-{ended}", f"{ended}/2 trials")

@@ -1,4 +1,4 @@
-"""The lines of the metric, the axis of a share, and labels that keep apart."""
+"""The lines of a cell's metric."""
 
 import itertools
 
@@ -6,24 +6,10 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.report.curves import apart, points_by_epoch, points_by_seconds, share_limits
+from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
 from tests.support.factorised import stopped_after
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
-
-
-@pytest.mark.parametrize(
-    ("values", "limits"),
-    [
-        ([0.2, 0.9], (0.0, 1.0)),
-        ([0.76, 0.889], (0.7, 0.9)),
-        ([0.985, 0.99], (0.9, 1.0)),
-        ([1.0, 1.0], (0.9, 1.0)),
-        ([0.5], (0.5, 0.6)),
-    ],
-)
-def test_the_axis_of_a_share(values, limits):
-    assert share_limits(values) == pytest.approx(limits)
 
 
 @pytest.mark.parametrize(("status", "ends"), [("at_target", 5), ("stopped", 8)])
@@ -36,10 +22,3 @@ def test_where_trainings_stop_at_the_target_a_line_ends_with_half_of_its_seeds(s
         assert [len(values) for values in points] == [ends, ends]
         falls = [after < before for before, after in itertools.pairwise(points[1])]
         assert any(falls) == (status == "stopped")
-
-
-def test_labels_keep_apart():
-    assert apart([0.1, 0.5], 0.06) == [0.1, 0.5]
-    assert apart([0.5, 0.51, 0.9], 0.06) == pytest.approx([0.5, 0.56, 0.9])
-    assert apart([0.5, 0.5, 0.5], 0.06) == pytest.approx([0.5, 0.56, 0.62])
-    assert apart([], 0.06) == []

@@ -54,16 +54,16 @@ def test_the_script_reaches_for_nothing(folder, page):
     assert not set("<>&") & set(data)
 
 
-def test_without_a_script_no_button_is_shown(folder):
+def test_without_scripts_the_page_has_the_answer_and_the_tables_and_says_where_the_figures_are(folder, page):
     text = folder.report_file.read_text("utf-8")
-    shown = re.sub(
-        r'<p class="buttons" hidden>.*?</p>|<div id="controls" hidden>.*?<div id="target-words"',
-        "",
-        text,
-        flags=re.DOTALL,
-    )
-    assert "<button" in text
-    assert "<button" not in shown.partition("<script")[0]
+    hidden = re.search(r'<div id="explorer" hidden>.*?</section>', text, re.DOTALL)[0]
+    assert "data-figure" in hidden
+    shown = text.replace(hidden, "").partition("<script")[0]
+    for word in ("<button", "data-figure", "<select"):
+        assert word not in shown
+    assert re.search(r"<noscript><p>The figures are drawn by the page's script, .*</p></noscript>", shown)
+    assert '<section class="answer"' in shown
+    assert {"Table of cells", "Table of ranges over seeds"} <= page.tables.keys()
 
 
 def test_untrusted_text_is_escaped_but_there(page):
@@ -83,33 +83,32 @@ def test_ids_are_unique_and_every_reference_has_its_end(page):
 def test_figures_have_a_title_a_sentence_and_a_name_for_screen_readers(folder, page):
     text = folder.report_file.read_text("utf-8")
     figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
-    assert [re.search(r'id="([^"]+)"', figure)[1] for figure in figures] == [
-        "explore-curves",
-        "explore-pareto",
-        "explore-speedup",
-        "explore-memory",
-        "phases",
-        "predictions",
-        "efficiency",
-        "time_to_target",
-    ]
+    explored = ["explore-curves", "explore-pareto", "explore-speedup", "explore-memory"]
+    drawn = ["phases", "predictions", "efficiency", "time_to_target"]
+    assert [re.search(r'id="([^"]+)"', figure)[1] for figure in figures] == [*explored, *drawn]
     for figure in figures:
         assert re.search(r"<h3>.+</h3>", figure)
         assert re.search(r"<figcaption>.+</figcaption>", figure)
-        assert re.search(r'<svg[^>]*role="img" aria-label="[^"]+', figure)
-    assert re.search(r"<li><strong>Test accuracy by learning rate[^<]*</strong> [^<]+</li>", text)
-    names = sorted(path.name for path in folder.figures.iterdir())
-    assert names == [
-        "accuracy_epochs.png",
-        "accuracy_seconds.png",
-        "efficiency.png",
-        "memory.png",
-        "pareto.png",
-        "phases.png",
-        "predictions.png",
-        "speedup.png",
-        "time_to_target.png",
-    ]
+        assert re.search(r'<svg[^>]*role="img" aria-label="[^"]+|class="plot"[^>]*aria-label="[^"]+', figure)
+    assert len(re.findall("<svg", text)) == len(drawn), "no figure is drawn twice"
+
+
+def test_what_the_study_does_not_support_is_not_drawn_and_said(page, tmp_path):
+    assert "Batch size and learning rate. The study has one learning rate only." in page.said
+    folder = folder_of(tmp_path / "x", "name: x\nsweep: {learning_rate: [0.1, 0.2]}")
+    trials = folder.read_trials()
+    folder.trials_file.unlink()
+    for trial in trials:
+        for epoch in trial["epochs"]:
+            epoch["peak_memory_bytes"] = None
+        folder.append_trial(trial)
+    said = Page(write_report(folder).read_text("utf-8")).said
+    for words in (
+        "Time against worker-seconds. No cell has a time to a target.",
+        "Memory of a worker. No trial measured its memory.",
+    ):
+        assert words in said
+    assert "Batch size and learning rate. The study" not in said
 
 
 def test_the_same_trials_give_the_same_bytes(folder):
@@ -224,15 +223,6 @@ def test_every_kind_of_study_has_a_report(case, tmp_path):
     assert json.loads(folder.summary_file.read_text())
 
 
-def test_a_figure_of_an_earlier_report_goes(tmp_path):
-    folder = folder_of(tmp_path / "x", "name: x")
-    stale = folder.figure_file("predictions")
-    stale.write_bytes(b"old")
-    write_report(folder)
-    assert not stale.exists()
-    assert folder.figure_file("accuracy_epochs").exists()
-
-
 def test_a_folder_without_trials_or_plan(tmp_path):
     folder = folder_of(tmp_path / "x", "name: x")
     folder.trials_file.unlink()
@@ -271,22 +261,18 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
         "best test mse",
         "to 0.2 test mse",
         "time to 0.2",
-        "target 0.2",
     ):
         assert words in page
     summary = json.loads(folder.summary_file.read_text())
     for row in summary["cells"]:
         assert f"{row['test_mse']['value']:.3g}" in page
-    best = min(summary["cells"], key=lambda row: row["test_mse"]["value"])
-    assert f"{best['label']} ends ahead of all with {best['test_mse']['value']:.3g}" in page
-    assert {path.name for path in folder.figures.iterdir()} >= {"mse_epochs.png", "mse_seconds.png"}
 
 
 @pytest.mark.parametrize(
     ("values", "target"),
     [((-2.0, -0.5), 1e9), ((0.0, 0.0), 0.3), ((3.0, 3.0), 0.001), ((1e-12, 1e12), 1e9), ((0.3, None), 0.001)],
 )
-def test_an_error_of_any_size_is_drawn(tmp_path, values, target):
+def test_an_error_of_any_size_has_a_page(tmp_path, values, target):
     text = f"{{epochs: 2}}\nworkload: {{metric: mse, metric_mode: min}}\ntargets: {{accuracy: [{target}]}}"
     folder = folder_of(tmp_path / "x", f"name: x\ntrain: {text}")
     (trial,) = folder.read_trials()
@@ -294,8 +280,7 @@ def test_an_error_of_any_size_is_drawn(tmp_path, values, target):
         epoch["test_mse"] = value
     folder.trials_file.unlink()
     folder.append_trial(trial)
-    write_report(folder)
-    assert folder.figure_file("mse_epochs").exists()
+    assert 'data-figure="curves"' in write_report(folder).read_text("utf-8")
 
 
 def test_what_training_picked_by_itself_is_shown(page, tmp_path):

@@ -303,10 +303,7 @@ def test_a_study_without_a_report_and_a_folder_that_is_no_study(here, opened):
     folder.report_file.unlink()
     done = scalestudy("open", "runs/a b", cwd=here, DISPLAY=":0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "DIR: runs/a b: has no report.html; "
-        "it is written when the study ends; scalestudy report 'runs/a b' writes it now\n"
-    )
+    assert done.stderr == "DIR: runs/a b: has no report.html; scalestudy report 'runs/a b' writes it now\n"
     done = scalestudy("open", "runs", cwd=here, DISPLAY=":0")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "DIR: runs: is not a study's folder (it has no plan.json); name one of scalestudy list\n"

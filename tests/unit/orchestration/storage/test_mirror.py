@@ -16,16 +16,20 @@ from scalestudy.orchestration.commands import cli, doctor
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.folder import rebuild_report, status_of
 from scalestudy.orchestration.commands.studies import named_study
+from scalestudy.orchestration.commands.watch import WatchedStudy
+from scalestudy.orchestration.groups.events import EpochDone, to_plain
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.folders import open_folder, read_spec
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
 from scalestudy.training.checkpoint.files import latest
+from tests.support.epochs import epoch_of
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.ports import free_port
+from tests.support.report_pages import Page
 from tests.support.studies import REPOSITORY, complaint, environment, left_behind, write_spec
 from tests.support.synthetic_studies import study_of
 from tests.support.training.checkpoints import LENET, save
@@ -114,6 +118,23 @@ def test_looking_at_a_study_leaves_the_copy_of_its_driver_alone(opened):
     report = rebuild_report(opened.folder.address)
     assert not report.is_relative_to(opened.folder.path)
     assert {path: path.stat().st_mtime_ns for path in opened.folder.path.rglob("*")} == before
+
+
+def test_a_study_of_a_bucket_is_watched_from_its_journal(opened, tmp_path):
+    study = WatchedStudy(opened.folder.address)
+    study.write_page()
+    page = Page(study.page.read_text("utf-8")).shown
+    assert "1/2 trials" in page
+    (name,) = (each.trial.run_name for each in study.progress.running.values())
+    assert f"{name}: epoch 0 of " in page
+    assert study.page.is_relative_to(tmp_path / "home" / "live")
+    (trial,) = study.progress.running
+    journal = Journal(opened.folder.journal_folder, share=opened.folder.share_new)
+    journal.append(trial, to_plain(EpochDone(record=epoch_of(1))))
+    assert study.look()
+    study.write_page()
+    assert f"{name}: epoch 1 of " in Page(study.page.read_text("utf-8")).shown
+    assert not study.look()
 
 
 def test_a_study_of_a_bucket_grows(opened, tmp_path):

@@ -50,7 +50,6 @@ def tracked(path, experiment, study_id=STUDY_ID, *, text=SPEC, **spec_facts):
     folder = StudyFolder(path / "study")
     folder.create()
     folder.write_plan(plan, study_id, spec.to_yaml())
-    (folder.figures / "curve.png").write_bytes(b"png")
     folder.report_file.write_text("<p>report</p>")
     study = TrackedStudy(
         spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, "data")
@@ -106,8 +105,7 @@ def test_the_layout(store, told):
     assert (study.info.start_time, trial.info.start_time) == (1_769_860_800_125, 1_769_860_801_125)
     assert trial.info.end_time == milliseconds(record["ended_at"])
     names = [file.path for file in store.client.list_artifacts(study.info.run_id)]
-    assert names == ["figures", "plan.json", "report.html", "spec.yaml"]
-    assert [file.path for file in store.client.list_artifacts(study.info.run_id, "figures")] == ["figures/curve.png"]
+    assert names == ["plan.json", "report.html", "spec.yaml"]
 
 
 def test_points_are_what_the_journal_says_exactly(store, told):

@@ -1,4 +1,4 @@
-"""Three figures of the time to the target: by size, against worker-seconds, and predicted."""
+"""Two figures of the time to the target: by size, and predicted."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, part_of, present, why_of
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
-    marked_seconds,
     plural,
     seconds_text,
     three_digits,
@@ -32,8 +31,8 @@ from scalestudy.experiments.report.drawing import (
     plain_log_axes,
     sentences,
 )
+from scalestudy.experiments.report.flags import flag_words, used_all_the_same
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
-from scalestudy.experiments.report.styles import MOST_CELLS, Styles, flag_words, used_all_the_same
 
 
 def roles_of(recommendation: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -133,100 +132,6 @@ def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Ro
     words = f"{_time_words(soonest, flagged)} ({soonest['label']})"
     words += f" to {_time_words(latest, flagged)} ({latest['label']})" if len(times) > 1 else ""
     return f"{words}; {missed} of {plural(seeds, 'seed')} at these rates never got there." if missed else f"{words}."
-
-
-def pareto_figure(summary: Summary, styles: Styles) -> Drawn:
-    """Time to the target against worker-seconds, a point for each cell, with the Pareto front joined."""
-    name, recommendation = "pareto", summary["recommendation"]
-    if not present(recommendation["fastest"]):
-        return not_drawn(name, "Time against worker-seconds", why_of(recommendation["fastest"]))
-    target = recommendation["target"]
-    reached = [row for row in summary["time_to_target"] if row["target"] == target and row["seconds"] is not None]
-    by_label = {row["label"]: row for row in reached}
-    front = [by_label[wanted] for wanted in recommendation["pareto"] if wanted in by_label]
-    rows = _nearest(reached, front)
-    flagged = flagged_labels(summary)
-    with canvas(height=3.2) as (figure, axes):
-        axes.step(
-            [r["seconds"] for r in front], [r["worker_seconds"] for r in front], where="post", color=MUTED, zorder=1
-        )
-        for row in rows:
-            grey = styles.is_grey(row["params"])
-            style: dict[str, Any] = {"color": styles.colour(row["params"]), "marker": styles.marker(row["params"])}
-            style |= {"markersize": 5.5, "alpha": 0.7, "zorder": 2} if grey else {"markersize": 7.5, "zorder": 3}
-            axes.plot(row["seconds"], row["worker_seconds"], linestyle="none", **style)
-            if row["label"] in flagged:
-                axes.annotate(
-                    FLAGGED,
-                    (row["seconds"], row["worker_seconds"]),
-                    xytext=(5, 3),
-                    textcoords="offset points",
-                    fontsize=8,
-                )
-        axes.margins(0.18)
-        plain_log_axes(axes, "xy")
-        _name_winners(axes, recommendation)
-        axes.set(xlabel=f"training seconds to {target:g}", ylabel=f"worker-seconds to {target:g}")
-        legend_below(figure, styles.point_handles([row["params"] for row in rows]))
-        few = f"Of {len(reached)} cells the {len(rows)} nearest to the front are drawn." if rows != reached else ""
-        touched = [flagged[row["label"]] for row in rows if row["label"] in flagged]
-        caption = sentences(_pareto_caption(recommendation, len(reached)), few, flag_words(touched))
-        return export(figure, name, f"Time against worker-seconds to {target:g}", caption)
-
-
-def _nearest(rows: Sequence[Row], front: Sequence[Row]) -> list[Row]:
-    """The front, and the rows nearest to it if there are many."""
-    if len(rows) <= 2 * MOST_CELLS:
-        return list(rows)
-
-    def behind(row: Row) -> float:
-        return min(
-            max(math.log(row["seconds"] / best["seconds"]), math.log(row["worker_seconds"] / best["worker_seconds"]))
-            for best in front
-        )
-
-    return sorted(rows, key=behind)[: 2 * MOST_CELLS]
-
-
-def _name_winners(axes: Any, recommendation: Mapping[str, Any]) -> None:
-    """A ring around each recommended cell, with its roles."""
-    for label, roles in roles_of(recommendation).items():
-        choice = next(recommendation[role] for role in roles if recommendation[role]["label"] == label)
-        place = (choice["seconds"], choice["worker_seconds"])
-        ring = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.2}
-        axes.plot(*place, linestyle="none", color=INK, zorder=4, **ring)
-        above = roles[0] == "fastest"
-        axes.annotate(
-            " and ".join(roles),
-            place,
-            xytext=(-3, 11) if above else (3, -18),
-            textcoords="offset points",
-            ha="left" if above else "right",
-            fontsize=8.5,
-            fontweight="bold",
-            color=INK,
-            zorder=5,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75},
-        )
-
-
-def _pareto_caption(recommendation: Mapping[str, Any], count: int) -> str:
-    chosen, fastest, cheapest = (recommendation[role] for role in ROLES)
-    if fastest["label"] == cheapest["label"]:
-        of_all = f"Of {count} cells that reach {recommendation['target']:g}, " if count > 1 else ""
-        return f"{of_all}{fastest['label']} is both fastest and cheapest: no trade to make."
-    more = fastest["worker_seconds"] / cheapest["worker_seconds"]
-    less = cheapest["seconds"] / fastest["seconds"]
-    between = (
-        f" {chosen['label']}, the cheapest that is within {recommendation['tolerance']:.0%} of the fastest with 90% "
-        f"confidence, takes {marked_seconds(chosen)} and {three_digits(chosen['worker_seconds'])} worker-seconds."
-        if chosen["label"] not in (fastest["label"], cheapest["label"])
-        else ""
-    )
-    return (
-        f"{fastest['label']} takes {1 / less:.2f}× the time of {cheapest['label']} ({marked_seconds(fastest)} against "
-        f"{marked_seconds(cheapest)}) and {more:.2f}× the worker-seconds.{between}"
-    )
 
 
 def predictions_figure(summary: Summary) -> Drawn:

@@ -1,15 +1,9 @@
-"""The figures over batch sizes: steps to the target, and the map of rates."""
-
-import math
-import re
+"""The figure of the steps to the target by batch size."""
 
 import pytest
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.report.batch_figures import law_curve, rate_map_figure, steps_figure
+from scalestudy.experiments.report.steps_figure import law_curve, steps_figure
 from tests.support.rich_study import rich_summary, steps_to_target
-from tests.support.synthetic_studies import summary_of
-from tests.support.trials import Law
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +39,3 @@ def test_two_points_are_no_law(summary):
     assert "S_min (1 + B_crit" in steps_figure(summary).svg
     two = rich_summary(statistical_efficiency={**part, "points": part["points"][:2]})
     assert "S_min (1 + B_crit" not in steps_figure(two).svg
-
-
-def test_an_error_that_spans_decades_is_coloured_by_its_logarithm():
-    text = "name: x\nworkload: {metric: mse, metric_mode: min}\nsweep: {learning_rate: [0.01, 0.1, 1]}"
-    summary = summary_of(text, Law(noise=0, ceiling=1.0, learning=200.0))
-    metric = StudyMetric(**summary["study"]["metric"])
-    values = [row[metric.key]["value"] for row in summary["cells"]]
-    assert max(values) / min(values) > 30
-    figure = rate_map_figure(summary)
-    worst, middle, best = values
-    share = math.log(worst / middle) / math.log(worst / best)  # 0.0909; of the values themselves it would be 0.505
-    assert re.findall(r"fill-opacity: ([\d.]+)", figure.svg) == ["0.1", f"{0.1 + 0.9 * share:.6f}"]
-    assert "The best rate of each batch (outlined) is 1 at batch" in figure.caption

@@ -1,4 +1,4 @@
-"""Speed-up and efficiency over num_gpus, with the laws as curves."""
+"""Efficiency over num_gpus, with the laws as curves. The speed-up itself is drawn by the page's script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ from scalestudy.experiments.analysis.measures.parts import (
     why_of,
 )
 from scalestudy.experiments.analysis.measures.scaling import BASE, STRONG
-from scalestudy.experiments.analysis.text.answer import scaling_line
 from scalestudy.experiments.plan.plan import label
 from scalestudy.experiments.report.drawing import (
     LINES,
@@ -37,12 +36,10 @@ from scalestudy.experiments.report.drawing import (
     log_sizes_axis,
     not_drawn,
     patch_handle,
-    plain_log_axes,
     sentences,
 )
-from scalestudy.experiments.report.styles import flag_mark, flag_words, used_all_the_same
+from scalestudy.experiments.report.flags import flag_mark, flag_words, used_all_the_same
 
-Quantity = Literal["speedup", "efficiency"]
 ENOUGH_SIZES = 3
 """Any law fits fewer numbers of workers."""
 MOST_POINTS = 60
@@ -80,27 +77,34 @@ class Line:
         return [row["params"]["num_gpus"] for row in self.rows]
 
 
-def speedup_figure(summary: Summary) -> Drawn:
-    """Speed-up over one worker against num_gpus at the same batch, with the ideal and the law."""
-    lines = lines_of_batches(summary)
-    title, y_label = "Speed-up at the same batch", "speed-up over num_gpus = 1 (times)"
-    return _scaling_figure(summary, lines, "speedup", title, y_label, _speedup_caption(summary, lines))
-
-
-def _speedup_caption(summary: Summary, lines: Sequence[Line]) -> str:
-    some = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
-    rows = [row for line in lines[:MOST_LINES] for row in line.rows]
-    return sentences(str(scaling_line(summary)), some, _law_words(summary, lines[:MOST_LINES]), flag_words(rows))
-
-
 def efficiency_figure(summary: Summary) -> Drawn:
-    """Speed-up divided by num_gpus."""
-    lines = lines_of_batches(summary)
-    title, y_label = "Efficiency at the same batch", "efficiency (speed-up ÷ num_gpus)"
-    return _scaling_figure(summary, lines, "efficiency", title, y_label, _efficiency_caption(summary, lines))
+    """Draw speed-up over one worker, divided by num_gpus, at the same batch, with the ideal and the law."""
+    name, title, every = "efficiency", "Efficiency at the same batch", lines_of_batches(summary)
+    if not every:
+        return not_drawn(name, title, why_of(summary["scaling"]))
+    lines = every[:MOST_LINES]
+    workers = sorted({size for line in lines for size in line.sizes})
+    furthest = max([float(max(workers)), *(max(line.law.x) for line in lines if line.law)])
+    with canvas() as (figure, axes):
+        axes.plot([1.0, furthest], [1.0, 1.0], color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), label="ideal")
+        for place, line in enumerate(lines):
+            _draw_line(axes, line, place)
+        _label_ends(axes, [(line.sizes[-1], line.rows[-1]["efficiency"]) for line in lines])
+        axes.margins(x=0.12)
+        if furthest >= LOG_FROM_WORKERS:
+            log_sizes_axis(axes, [*workers, *([furthest] if furthest > workers[-1] else [])])
+            axes.set_xlim(0.85, furthest * 1.35)
+        else:
+            axes.set_xticks(workers)
+        measured = [row["efficiency"] for line in lines for row in line.rows]
+        curves = [value for line in lines if line.law for value in _efficiencies(line.law, line.law.y)]
+        axes.set_ylim(0, 1.12 * max([1.0, *measured, *curves]))
+        axes.set(xlabel="num_gpus (workers)", ylabel="efficiency (speed-up ÷ num_gpus)")
+        legend_below(figure, [*axes.get_legend_handles_labels()[0], *_law_handles(lines)])
+        return export(figure, name, title, _caption(summary, every))
 
 
-def _efficiency_caption(summary: Summary, lines: Sequence[Line]) -> str:
+def _caption(summary: Summary, lines: Sequence[Line]) -> str:
     scaling = summary["scaling"]
     words = ""
     if present(scaling):
@@ -109,7 +113,9 @@ def _efficiency_caption(summary: Summary, lines: Sequence[Line]) -> str:
             f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
             "one alone would do in the same time."
         )
-    return sentences(words, flag_words([row for line in lines[:MOST_LINES] for row in line.rows]))
+    some = f"The {MOST_LINES} best of {len(lines)} lines are shown." if len(lines) > MOST_LINES else ""
+    drawn = lines[:MOST_LINES]
+    return sentences(words, some, _law_words(summary, drawn), flag_words([row for line in drawn for row in line.rows]))
 
 
 def lines_of_batches(summary: Summary) -> list[Line]:
@@ -130,62 +136,25 @@ def lines_of_batches(summary: Summary) -> list[Line]:
     return sorted(lines, key=lambda line: -max(row["speedup"] for row in line.rows))
 
 
-def _scaling_figure(
-    summary: Summary, lines: Sequence[Line], quantity: Quantity, title: str, y_label: str, caption: str
-) -> Drawn:
-    if not lines:
-        return not_drawn(quantity, title, why_of(summary["scaling"]))
-    lines = lines[:MOST_LINES]
-    workers = sorted({size for line in lines for size in line.sizes})
-    furthest = max([float(max(workers)), *(max(line.law.x) for line in lines if line.law)])
-    with canvas() as (figure, axes):
-        ideal = [1.0, furthest] if quantity == "speedup" else [1.0, 1.0]
-        axes.plot([1.0, furthest], ideal, color=MUTED, linewidth=1.0, linestyle=(0, (2, 2)), label="ideal")
-        for place, line in enumerate(lines):
-            _draw_line(axes, line, quantity, place)
-        _label_ends(axes, [(line.sizes[-1], line.rows[-1][quantity]) for line in lines])
-        _limits(axes, lines, quantity, workers, furthest)
-        axes.set(xlabel="num_gpus (workers)", ylabel=y_label)
-        legend_below(figure, [*axes.get_legend_handles_labels()[0], *_law_handles(lines)])
-        return export(figure, quantity, title, caption)
-
-
-def _draw_line(axes: Any, line: Line, quantity: Quantity, place: int) -> None:
+def _draw_line(axes: Any, line: Line, place: int) -> None:
     """The measured points, and through them the law, solid as far as was measured. Without a law: straight pieces."""
     colour, marker = PALETTE[place], MARKERS[place]
-    name, y = f"{line.name}{flag_mark(line.rows)}", [row[quantity] for row in line.rows]
+    name, y = f"{line.name}{flag_mark(line.rows)}", [row["efficiency"] for row in line.rows]
     if line.law is None:
         axes.plot(line.sizes, y, label=name, color=colour, marker=marker, linestyle=LINES[1], linewidth=1.1)
         return
-    law, curve = line.law, _in_quantity(line.law.x, line.law.y, quantity)
+    law, curve = line.law, _efficiencies(line.law, line.law.y)
     inside = sum(x <= law.measured for x in law.x)
     axes.plot(law.x[:inside], curve[:inside], color=colour, linewidth=1.5)
     axes.plot(law.x[inside - 1 :], curve[inside - 1 :], color=colour, linewidth=1.1, linestyle=LINES[2])
     if law.low is not None and law.high is not None:
-        ends = [_in_quantity(law.x, end, quantity) for end in (law.low, law.high)]
+        ends = [_efficiencies(law, end) for end in (law.low, law.high)]
         axes.fill_between(law.x, *ends, color=colour, alpha=0.13, linewidth=0)
     axes.plot(line.sizes, y, label=name, color=colour, marker=marker, linestyle="none", markersize=5.5)
 
 
-def _in_quantity(x: Sequence[float], speedups: Sequence[float], quantity: Quantity) -> list[float]:
-    return [y if quantity == "speedup" else y / size for size, y in zip(x, speedups, strict=True)]
-
-
-def _limits(axes: Any, lines: Sequence[Line], quantity: Quantity, workers: Sequence[int], furthest: float) -> None:
-    values = [row[quantity] for line in lines for row in line.rows]
-    curves = [value for line in lines if line.law for value in _in_quantity(line.law.x, line.law.y, quantity)]
-    axes.margins(x=0.12)
-    if furthest >= LOG_FROM_WORKERS:
-        log_sizes_axis(axes, [*workers, *([furthest] if furthest > workers[-1] else [])])
-        axes.set_xlim(0.85, furthest * 1.35)
-    else:
-        axes.set_xticks(workers)
-    if quantity == "speedup" and furthest >= LOG_FROM_WORKERS:
-        axes.set_ylim(0.9 * min([1.0, *values]), 1.4 * max([*values, *curves]))
-        plain_log_axes(axes, "y")
-    else:
-        most = max([1.0, *values, *curves])
-        axes.set_ylim(0, max(1.12 * most, min(furthest * 1.04, 1.6 * most)) if quantity == "speedup" else 1.12 * most)
+def _efficiencies(law: LawCurve, speedups: Sequence[float]) -> list[float]:
+    return [y / size for size, y in zip(law.x, speedups, strict=True)]
 
 
 def _law_handles(lines: Sequence[Line]) -> list[Any]:

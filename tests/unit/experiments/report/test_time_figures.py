@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalestudy.experiments.report.target_figures import predictions_figure, time_map_figure
+from scalestudy.experiments.report.time_figures import predictions_figure, time_map_figure
 from tests.support.report_pages import page_of
 from tests.support.rich_study import rich_summary
 from tests.support.synthetic_studies import summary_of
@@ -22,7 +22,7 @@ def test_a_prediction_that_cannot_leave_the_cluster(summary):
     nothing = {"value": None, "why": "nothing was timed across nodes"}
     broken = {"num_gpus": 16, "why": "nothing was timed across nodes"}
     within = rich_summary(predictions={**part, "rows": rows, "breaks_at": broken, "best": {"fastest": nothing}})
-    assert predictions_figure(within).png
+    assert predictions_figure(within).svg
     words = "Beyond the 8 GPUs measured nothing can be predicted. The prediction ends at 16: nothing was"
     assert words in page_of(within).said
     empty = rich_summary(predictions={**part, "rows": [], "breaks_at": broken, "best": {}})

@@ -1,15 +1,9 @@
-"""Two figures over batch sizes: the best learning rate of each, and the steps to the target."""
+"""Steps to the target over batch sizes."""
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import (
-    Missing,
-    Row,
     Summary,
     estimate_text,
     identified,
@@ -19,7 +13,7 @@ from scalestudy.experiments.analysis.measures.parts import (
     present,
     why_of,
 )
-from scalestudy.experiments.analysis.measures.units import metric_of, three_digits
+from scalestudy.experiments.analysis.measures.units import three_digits
 from scalestudy.experiments.report.drawing import (
     INK,
     LINES,
@@ -36,106 +30,12 @@ from scalestudy.experiments.report.drawing import (
     plain_log_axes,
     sentences,
 )
-from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
-from scalestudy.experiments.report.speedup_figures import ENOUGH_SIZES
+from scalestudy.experiments.report.efficiency_figure import ENOUGH_SIZES
 
-Place = tuple[int, int]
-"""Column and row of a square."""
 Point = Mapping[str, Any]
-LOG_FROM = 30.0
-"""From this ratio of the greatest to the least value on, an error's colours follow its logarithm."""
-MOST_NAMED = 6
-ENDED = ("diverged", "out_of_memory", "failed", "skipped")
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
 NEAR = 4.0
 """The axis has room for a batch beyond the measured ones by less than this factor."""
-
-
-def rate_map_figure(summary: Summary) -> Drawn:
-    """The metric after the last epoch over learning rate and batch size, with the best rate of each batch marked.
-
-    It is drawn for the swept keys of the recommended cell, else of the first. A square shows the median over num_gpus,
-    or the best value if it stands for a range.
-    """
-    name, metric = "learning_rate", metric_of(summary["study"])
-    title = f"{metric.title.capitalize()} by learning rate and batch"
-    choice = summary["recommendation"]["choice"]
-    params = choice["params"] if present(choice) else (summary["cells"][0]["params"] if summary["cells"] else {})
-    combination = combination_of(params)
-    rows = [row for row in summary["cells"] if combination_of(row["params"]) == combination]
-    if not any(present(row[metric.key]) for row in rows):
-        return not_drawn(name, title, f"no trial has a {metric.title}")
-    columns = Bins.of((row["params"]["learning_rate"] for row in rows), MOST_COLUMNS)
-    lines = Bins.of((row["params"]["batch_size"] for row in rows), MOST_ROWS)
-    if len(columns.names) < 2:
-        return not_drawn(name, title, f"the study has one learning rate only ({columns.names[0]})")
-
-    members: dict[Place, list[Row]] = {}
-    for row in rows:
-        place = columns.place(row["params"]["learning_rate"]), lines.place(row["params"]["batch_size"])
-        members.setdefault(place, []).append(row)
-    known: dict[Place, float] = {}
-    best: dict[int, int] = {}  # the best column of each row
-    whole = not any(row["trials"]["at_target"] for row in rows)
-    for place, inside in members.items():
-        values = [row[metric.key]["value"] for row in inside if present(row[metric.key])]
-        value = metric.best(values) if columns.ranges or lines.ranges else statistics.median(values) if values else None
-        if value is not None:
-            known[place] = value
-            column, line = place
-            if whole and (line not in best or metric.better(value, known[best[line], line])):
-                best[line] = column
-
-    with canvas(height=height_of(len(lines.names), 1)) as (figure, axes):
-        draw_map(axes, _squares(members, known, best, metric), columns.names, lines.names)
-        axes.set(xlabel=columns.axis("learning rate"), ylabel=lines.axis("batch size (all workers)"))
-        said = [
-            f"{columns.said(column)} at batch {lines.names[line]} ({metric.text(known[column, line])})"
-            for line, column in sorted(best.items())
-        ]
-        more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-        of = f"With {combination}: the" if combination else "The"
-        words = f"{of} best rate of each batch (outlined) is {', '.join(said[:MOST_NAMED])}{more}."
-        if not whole:
-            words = "Trainings stopped at the target, so their last evaluation does not show which rate is best."
-        last = len(columns.names) - 1
-        edges = [lines.names[line] for line, column in sorted(best.items()) if column in (0, last)]
-        bound = f"At batch {', '.join(edges[:MOST_NAMED])} that is the edge of the grid: a better rate may lie beyond."
-        ranges = "Where a column or row is a range, the best of it is shown." if columns.ranges or lines.ranges else ""
-        caption = sentences(words, bound if edges and not columns.ranges else "", ranges, _rule_words(summary))
-        return export(figure, name, title, caption)
-
-
-def _squares(
-    members: Mapping[Place, Sequence[Row]], known: Mapping[Place, float], best: Mapping[int, int], metric: StudyMetric
-) -> list[Square]:
-    """Squares whose colour is stronger for better values. One without a value says how most of its trials ended."""
-    values = list(known.values())
-    logarithmic = not metric.share and min(values) > 0 and max(values) / min(values) >= LOG_FROM
-    graded = [-metric.order(math.log(value) if logarithmic else value) for value in values]
-    strength = dict(zip(known, shades(graded), strict=True))
-    squares = []
-    for place, rows in members.items():
-        text = metric.text(known[place]) if place in known else "not run"
-        if place not in known:
-            counts = {status: sum(row["trials"][status] for row in rows) for status in ENDED}
-            most = max(counts, key=lambda status: counts[status])
-            text = most.replace("_", " ") if counts[most] else text
-        chosen = best.get(place[1]) == place[0]
-        squares.append(Square(column=place[0], row=place[1], lines=[text], shade=strength.get(place), chosen=chosen))
-    return squares
-
-
-def _rule_words(summary: Summary) -> str:
-    rule = part_of(summary, "lr_rule")
-    if not present(rule):
-        return f"No rule for the rate: {why_of(rule)}."
-    exponent = estimate_text(rule["exponent"], "{:.2f}".format)
-    if isinstance(exponent, Missing):
-        return f"By which power of the batch the best rate grows is {exponent}."
-    nearest = f", nearest the {rule['nearest']} rule" if rule.get("nearest") else ""
-    by = f" ({rule['target_or_metric']})" if rule.get("target_or_metric") else ""
-    return f"The best rate{by} grows with the batch to the power of {exponent}{nearest}."
 
 
 def steps_figure(summary: Summary) -> Drawn:

@@ -1,12 +1,12 @@
-"""The figures of speed-up: which laws are drawn, over what, and what is said of those that are not."""
+"""The figure of efficiency: which laws are drawn, over what, and what is said of those that are not."""
 
 import math
 
 import numpy as np
 import pytest
 
-from scalestudy.experiments.report.batch_figures import steps_figure
-from scalestudy.experiments.report.speedup_figures import law_of, speedup_figure, step_times
+from scalestudy.experiments.report.efficiency_figure import efficiency_figure, law_of, step_times
+from scalestudy.experiments.report.steps_figure import steps_figure
 from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds, unidentified
 
 
@@ -21,9 +21,9 @@ def test_no_law_is_drawn_that_the_data_do_not_identify(summary):
     part = summary["statistical_efficiency"]
     steps = {**part, "b_crit": unidentified(1200.0, "try batch sizes above 2048")}
     unknown = rich_summary(usl=usl, throughput_model=model, statistical_efficiency=steps)
-    speedup, steps = speedup_figure(unknown), steps_figure(unknown)
-    assert "law, where measured" not in speedup.svg
-    assert "No law is drawn" in speedup.caption
+    efficiency, steps = efficiency_figure(unknown), steps_figure(unknown)
+    assert "law, where measured" not in efficiency.svg
+    assert "No law is drawn" in efficiency.caption
     assert "S_min (1 + B_crit" not in steps.svg
     assert "No law is drawn: S_min 60 (53 to 67); B_crit not identified: try batch sizes above 2048." in steps.caption
 
@@ -37,11 +37,11 @@ def flagged_timings(summary, *batches):
 
 def test_a_law_that_rests_on_flagged_timings_is_drawn_and_says_so(summary):
     asked = rich_summary(usl={**summary["usl"], "flagged": True}, timings=flagged_timings(summary))
-    figure = speedup_figure(asked)
+    figure = efficiency_figure(asked)
     assert "law, where measured" in figure.svg
     assert "The curves are Gunther's law" in figure.caption
     assert "Flagged timings (†) were used anyway." in figure.caption
-    left_out = speedup_figure(rich_summary(timings=flagged_timings(summary)))
+    left_out = efficiency_figure(rich_summary(timings=flagged_timings(summary)))
     assert "law, where measured" not in left_out.svg
 
 
@@ -50,18 +50,18 @@ def test_why_no_law_is_drawn_is_the_reason_of_the_line_drawn(summary):
     fits = [{**fit, "extrapolates": False, "why": f"of batch {fit['batch_size']}"} for fit in summary["usl"]["fits"]]
     model = {"value": None, "why": "x"}
     usl = {**summary["usl"], "fits": fits[::-1]}
-    caption = speedup_figure(rich_summary(usl=usl, throughput_model=model)).caption
+    caption = efficiency_figure(rich_summary(usl=usl, throughput_model=model)).caption
     assert "No law is drawn through the points of batch=2048: of batch 2048." in caption
     usl = {**usl, "fits": fits[1:]}
     rows = flagged_timings(summary, 2048)
-    caption = speedup_figure(rich_summary(usl=usl, throughput_model=model, timings=rows)).caption
+    caption = efficiency_figure(rich_summary(usl=usl, throughput_model=model, timings=rows)).caption
     assert "No law is drawn through the points of batch=2048: its timings are marked shared node." in caption
 
 
 @pytest.mark.parametrize("key", ["sigma", "kappa"])
 def test_a_law_that_is_half_identified_ends_where_measuring_ended(summary, key):
     fits = [{**fit, key: unidentified(0.0, "time more")} for fit in summary["usl"]["fits"]]
-    drawn = speedup_figure(rich_summary(usl={**summary["usl"], "fits": fits})).svg
+    drawn = efficiency_figure(rich_summary(usl={**summary["usl"], "fits": fits})).svg
     assert "law, where measured" in drawn
     assert "law, beyond" not in drawn
 
@@ -107,7 +107,7 @@ def test_the_curve_of_the_step_time_law_has_the_band_of_its_constants():
     assert curve.high[-1] == pytest.approx(one / four * math.exp(2 * math.sqrt(variance)))
     assert curve.low[-1] == pytest.approx(one / four / math.exp(2 * math.sqrt(variance)))
     assert (curve.low[0], curve.high[0]) == (1, 1)
-    figure = speedup_figure({**summary, "throughput_model": {**model, "law": law}})
+    figure = efficiency_figure({**summary, "throughput_model": {**model, "law": law}})
     assert "its 90% band" in figure.svg
     wide = law_of({**summary, "throughput_model": model}, rows)  # any speed-up at all
     assert (wide.low, wide.high) == (None, None)

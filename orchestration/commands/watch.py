@@ -1,0 +1,154 @@
+"""`open --watch`: the page of a running study, rewritten from its journal by the process of whoever looks.
+
+The study's own process does nothing for it. The page lies below `$SCALESTUDY_HOME/live`, since the study's folder is
+for the process that runs the study.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.report.analysed import AnalysedStudy
+from scalestudy.experiments.report.live import TrialNow, live_page
+from scalestudy.experiments.study.folder import write_whole
+from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.groups.events import Reopened, Suggested, UnknownEventError, from_plain
+from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric
+from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.recorder import History
+
+EVERY_SECONDS = 10.0
+"""Between two looks at the journal."""
+SILENT_SECONDS = 60.0
+"""After so long the page is rewritten without news too, for its times."""
+SHARE = 0.05
+"""Of the time, at most, goes into writing pages."""
+MOVED = """<!DOCTYPE html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={}">
+<title>The study has ended</title>
+"""
+"""What the live page becomes at the study's end: the way to its report."""
+
+
+class WatchedStudy:
+    """A study as its journal tells it so far. The study itself notices nothing.
+
+    Attributes:
+        page: the file of the live page.
+    """
+
+    def __init__(self, address: str | Path) -> None:
+        """address: of the study's folder, or its URI. Raises as `open_folder`, and RequestError for a broken file."""
+        self._address = address
+        self.folder = open_folder(address)
+        with readable(self.folder):
+            self._spec, self._plan = spec_of(self.folder), self.folder.read_plan()
+        self.page = home() / "live" / f"{self.folder.study_id}.html"
+        self.history = History()
+        self.progress = StudyProgress(
+            self._plan.by_id(), StudyMetric.of(self._spec.workload), expected=self._plan.expected_trials
+        )
+        self._number = 0  # of the last entry
+        self._read()
+
+    @property
+    def runs(self) -> bool:
+        """Whether a process runs it now."""
+        holder = lock_of(self.folder).holder()
+        return holder is not None and holder.is_alive
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last run came to its end and wrote a report."""
+        return self.history.state in ("finished", "stopped") and self.folder.report_file.exists()
+
+    def look(self) -> bool:
+        """Read what is new in the journal; return whether there is anything. Raises as `open_folder`."""
+        if self.folder.mirror:
+            open_folder(self._address)  # brings the copy up to date
+        return self._read()
+
+    def _read(self) -> bool:
+        before = self._number
+        for entry in Journal(self.folder.journal_folder).entries(after=before):
+            self._number = entry.number
+            self.history.take(entry)
+            if entry.type == "study":
+                if self.history.state == "running" and self.history.began == entry.at:
+                    self.progress.catch_up(())  # a run begins: what trained in the one before rests
+                continue
+            try:
+                event = from_plain(entry.event)
+            except UnknownEventError:
+                continue  # `history` has warned of it
+            if isinstance(event, Suggested):
+                self.progress.trials[entry.trial_id] = event.trial
+            if entry.trial_id in self.progress.trials:
+                self.progress.take(entry.trial_id, event)
+            if isinstance(event, Reopened):  # comes right after the beginning of a run
+                self.progress.ended_before = len(self.progress.statuses)
+        return self._number > before
+
+    def write_page(self) -> None:
+        """Write the live page. Raises RequestError for a broken file, OSError where the page can't be written."""
+        progress, history = self.progress, self.history
+        progress.started = time.monotonic() - (time.time() - history.began if history.began else 0.0)
+        suggested = [trial for trial in history.suggested.values() if trial.kind == "training"]
+        running = [
+            TrialNow(
+                name=each.trial.run_name,
+                cell=each.trial.cell,
+                attempt=each.attempt,
+                period=each.trial.period_word,
+                last=each.trial.evaluations,
+                evaluations=[(epoch.epoch, epoch.train_seconds, finite_metric(epoch)) for epoch in each.epochs],
+            )
+            for each in progress.running.values()
+        ]
+        with readable(self.folder):
+            study = AnalysedStudy.of(
+                self.folder, plan=self._plan.with_trials(suggested), trials=list(history.ended.values())
+            )
+        text = live_page(study, running, ended=len(progress.statuses), planned=progress.total, progress=progress.line())
+        self._write(text)
+
+    def point_to_report(self) -> None:
+        """Make the live page lead to the report."""
+        self._write(MOVED.format(escape(self.folder.report_file.absolute().as_uri())))
+
+    def _write(self, text: str) -> None:
+        self.page.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.page, text.encode("utf-8"))
+
+
+def watch(study: WatchedStudy, show: Callable[[Path], Any], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Rewrite a running study's live page until no process runs the study.
+
+    show: called with the page once it is there. The page leads to the report at the end, if there is one; it stays as
+    it is when the process that runs the study dies. Raises as `WatchedStudy`.
+    """
+    written, cost, news, shown = float("-inf"), 0.0, True, False
+    while True:
+        runs = study.runs  # asked first: what it wrote before its end is read then
+        news = study.look() or news
+        now = time.monotonic()
+        if not runs and study.ended:
+            study.point_to_report()
+        elif (news or now - written >= SILENT_SECONDS or not runs) and now - written >= cost / SHARE:
+            study.write_page()
+            written, news = time.monotonic(), False
+            cost = written - now
+        if not shown:
+            show(study.page)
+            shown = True
+        if not runs:
+            return
+        sleep(EVERY_SECONDS)

@@ -7,7 +7,7 @@ repeats (`train.cuda_graph`) has `step_ends` alone, without gradients to look at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,3 +36,9 @@ class Hook:
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
         """The period is evaluated; the record is equal on all ranks, apart from its time stamp."""
+
+
+def call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:
+    """Call each hook at this point."""
+    for hook in hooks:
+        getattr(hook, point)(*arguments)

@@ -39,6 +39,7 @@ class Stopwatch:
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
         self.left_out = 0  # steps after the warm-up that are not timed
+        self._leaves_out = False  # whether the step in progress is one of them
 
     def step_starts(self, step: int, samples: int) -> None:
         """Call it before each step (from 0), with the examples that this rank has trained in the period."""
@@ -62,9 +63,16 @@ class Stopwatch:
 
     @contextmanager
     def out_of_timing(self, samples: int) -> Iterator[None]:
-        """Count what is done inside this context, and its examples, in the period's seconds alone, as the warm-up."""
-        before = self._now()
+        """Count the step inside this context, and its examples, in the period's seconds alone, as the warm-up.
+
+        A step may have two reasons: inside another such context this one changes nothing.
+        """
+        if self._leaves_out:
+            yield
+            return
+        before, self._leaves_out = self._now(), True
         yield
+        self._leaves_out = False
         self._warm += self._now() - before
         self._samples_at_warm += samples
         self.left_out += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -25,9 +25,11 @@ from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.guard import Guard
+from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
-from scalestudy.training.loop.measures import Stopwatch, UsageMeter
+from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
+from scalestudy.training.loop.step import StepSums, run_step
 from scalestudy.training.loop.step_graph import StepGraph, step_graph
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm, sync_batch_norm_class
@@ -36,7 +38,7 @@ from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
 from scalestudy.training.seeding import epoch_order, generators_kept, seed_steps
 from scalestudy.training.task import ShardLoss, Task, counts_tokens, make_task, tokens_of
-from scalestudy.training.trees import Tree, count
+from scalestudy.training.trees import Tree, count, tensors
 
 TOKEN_EXAMPLES = 512  # of which the mean tokens are taken
 
@@ -54,6 +56,14 @@ class Tally:
     seconds_before: float = 0.0  # in steps of this period, before this process resumed it
     bytes_before: int = 0  # sent in those steps
     diverged: bool = False
+
+    def add(self, made: StepSums, samples: int) -> None:
+        """Count a step over so many examples of this rank."""
+        self.loss_sum += made.loss_sum
+        self.weight_sum += made.weight
+        self.tokens += made.tokens
+        self.samples += samples
+        self.steps += 1
 
 
 @dataclass
@@ -95,6 +105,7 @@ class Trial:
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
     halves_next: bool = False  # set by a hook: the next step is made in at least two micro-batches
     stopwatch: Stopwatch | None = None  # of the period in progress; None between periods
+    phases: PhaseTimer = field(init=False)  # of the period in progress; times nothing before the first
     usage: UsageMeter = field(init=False)
     guard: Guard = field(init=False)
     graph: StepGraph | None = field(init=False)  # None: all steps are made eagerly
@@ -109,17 +120,16 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
+        self.phases = PhaseTimer(self.worker.device, (), steps=0)
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
-        self.graph, self._without_graph = step_graph(
-            self.config, self.worker, self.optimizer, self.shard_loss, self.sync, self.plans[0]
-        )
+        self.graph, self._without_graph = step_graph(self)
         self._summed = self.shard_loss.summed_parameters()
 
     @property
     def is_stream(self) -> bool:
-        """As of the data. A stream counts as one epoch as long as `steps`."""
+        """Whether the data set is a stream, treated as one epoch of `steps` steps."""
         return self.data.is_stream
 
     @property
@@ -161,6 +171,22 @@ class Trial:
         plan = self.plans[0 if self.is_stream else self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
+    def step(self, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
+        """Make the step in progress: by `run_step`, or by a replay of its CUDA graph (`train.cuda_graph`).
+
+        The first step with batches of a new shape is long where the model is compiled for it, or algorithms are timed,
+        so it counts neither in samples a second nor in the phases. Rejected: to compile for dynamic shapes, which makes
+        every step slower; to compile beforehand, which runs the model on examples that are not the training's.
+        """
+        make = self.graph.step if self.graph else partial(run_step, self)
+        shapes = tuple(tensor.shape for _, tensor in tensors(draw)) if self.prepares_shapes else ()
+        if not self.pulse.is_new("training", shapes, self.halves_next):
+            return make(draw, hooks)
+        with self.pulse.during("compiling"), self.out_of_rate():
+            made = make(draw, hooks)
+        self.phases.forget_step()
+        return made
+
     def draws(self, step: int = 0) -> Generator[Tree]:
         """What `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
         while step < self.budget.steps:  # which `prolong` may raise meanwhile
@@ -195,10 +221,10 @@ class Trial:
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
-    def is_measured(self, phases_sampled: bool) -> bool:
-        """Whether something is measured in the next step, or it ends the training: no graph makes it then."""
+    def is_measured(self) -> bool:
+        """Whether something is measured in the step in progress, or it ends the training: no graph makes it then."""
         self.stopping = self.stopping or self.should_stop()
-        return phases_sampled or self.halves_next or self.sync.measures_local or self.stopping
+        return self.phases.sampled or self.halves_next or self.sync.measures_local or self.stopping
 
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""
@@ -234,6 +260,10 @@ class Trial:
     def bytes_in_period(self) -> int:
         """Bytes that this rank's strategy has sent in the period in progress, also from an earlier process."""
         return self.sync.bytes_sent - self.bytes_at_start
+
+    def out_of_rate(self) -> AbstractContextManager[None]:
+        """Leave the step made inside this context, and its examples, out of samples a second."""
+        return self.stopwatch.out_of_timing(self.plan.shard) if self.stopwatch else nullcontext()
 
     def untimed(self) -> AbstractContextManager[None]:
         """Leave out of the period's seconds what a hook does inside this context."""

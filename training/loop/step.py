@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -13,19 +12,9 @@ from scalestudy.training.batches import micro_batch_sizes
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.compiling import keep_gradients
 from scalestudy.training.loop.hooks import Hook, call
+from scalestudy.training.loop.trial import StepSums, Trial
 from scalestudy.training.task import Number, tokens_of
 from scalestudy.training.trees import Tree, split
-
-if TYPE_CHECKING:
-    from scalestudy.training.loop.trial import Trial
-
-
-class StepSums(NamedTuple):
-    """What a step adds to the tally of its period; of a CUDA graph, tensors that each replay overwrites."""
-
-    loss_sum: torch.Tensor  # of this worker's shard
-    weight: Number  # what divides it
-    tokens: Number  # that the task counts; 0 if it counts none
 
 
 def run_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:

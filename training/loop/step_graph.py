@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,11 +23,9 @@ from torch import nn
 from scalestudy.training.distributed import wait_within
 from scalestudy.training.exceptions import InputError, is_device_lost, is_out_of_memory
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.step import StepSums, compute_gradients, run_step, update_parameters
+from scalestudy.training.loop.step import compute_gradients, run_step, update_parameters
+from scalestudy.training.loop.trial import StepSums, Trial
 from scalestudy.training.trees import Tree, form, mapped, tensors
-
-if TYPE_CHECKING:
-    from scalestudy.training.loop.trial import Trial
 
 EAGER_STEPS = 3  # made first: libraries choose their kernels, and the optimizer makes its state
 SAMPLED_STEPS = 4  # of an epoch, made eagerly for its phases; as many others for its noise scale
@@ -80,7 +78,7 @@ def why_eager(trial: Trial) -> str | None:
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Whether the device can capture a graph."""
+    """Return whether the device can capture a graph."""
     return device.type == "cuda"
 
 
@@ -99,7 +97,7 @@ def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]
 
 
 class StepGraph:
-    """Captures the step after the first few, and repeats it for every whole batch.
+    """The step as a graph: captured after the first few steps, and repeated for every whole batch.
 
     `run_step` makes the others: the last, smaller batch; those whose phases or noise are measured; the one that ends a
     training; and all, if the capture fails. Of whole batches, only replays count in samples a second.
@@ -245,7 +243,7 @@ class StepGraph:
                 group.update(values)
 
     def _give_up(self, error: RuntimeError) -> None:
-        """After a capture that failed: keep the reason, or raise.
+        """Keep the reason of a capture that failed, or raise.
 
         PyTorch 2.13 does not give back what the capture has taken of the GPU's memory before the process ends.
         """

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -29,22 +30,23 @@ from scalestudy.training.loop.hooks import Hook, call
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_timed_steps, warm_up_end
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
-from scalestudy.training.loop.step_graph import SAMPLED_STEPS
-from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
+from scalestudy.training.loop.step import run_step
+from scalestudy.training.loop.step_graph import SAMPLED_STEPS, step_graph
+from scalestudy.training.loop.trial import StepSums, Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
-from scalestudy.training.trees import Tree
+from scalestudy.training.trees import Tree, tensors
 
 Status = Literal["finished", "stopped", "diverged", "left"]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a trial ended. The records are equal on all ranks, apart from their time stamps.
+    """The end of a trial. The records are equal on all ranks, apart from their time stamps.
 
-    If one rank stops a training, that rank has "stopped" and the others "diverged": NaN is the message between them.
-    "left" is the same on all ranks, and means preempted: the training can continue from its checkpoint.
+    A rank that stops a training has the status "stopped". It tells the others by sending NaN gradients, so they have
+    "diverged". "left" is the same on all ranks, and means preempted: the training can continue from its checkpoint.
     """
 
     status: Status
@@ -53,7 +55,7 @@ class TrainResult:
     train_seconds: float  # in steps, also those of a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
-    spent: bool = False  # the ranks' processes should train no further trial: a capture that failed keeps its memory
+    spent: bool = False  # whether the processes should train no further trial: a failed capture keeps its memory
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,19 @@ def train(
 ) -> TrainResult:
     """Train the config's model to the end of its budget on this worker's shards. Call it on all ranks of the group.
 
-    With `config.max_steps` it makes at most that many steps and evaluates none. Such a training is run to be timed; it
-    goes on until `config.min_seconds` are.
+    With `config.max_steps` make at most that many steps and no evaluation. Such a training is run to be timed; it goes
+    on until `config.min_seconds` are timed.
 
-    `on_epoch` is called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
+    `on_epoch`: called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
     what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
     One process may call it many times. Each call gives the losses and accuracies of a fresh process (on a CPU, to the
-    bit). Raises ValueError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
+    bit). Raises InputError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
     user's code pass through.
     """
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)
     trial = start_trial(config, worker, choices)
+    trial.graph, without_graph = step_graph(trial)
     trial.pulse = pulse or trial.pulse
     if trial.prepares_shapes:
         trial.pulse.will_compile()
@@ -129,11 +132,12 @@ def train(
         if trial.is_stream:
             message = f"{steps} of {trial.steps} steps are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
+    details = {**trial.details(), **without_graph}
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
     spent = trial.graph is not None and trial.graph.failure is not None
     if config.cuda_graph and worker.world_size > 1:
         spent = any(failed for (failed,) in gather_rows([spent], worker))
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details(), spent)
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, details, spent)
 
 
 def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
@@ -156,7 +160,7 @@ def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -
 
         draw = next(draws)
         phases.mark("data")
-        made = trial.step(draw, hooks)
+        made = make_step(trial, draw, hooks)
         trial.rate.advance()
 
         tally.add(made, trial.plan.shard)
@@ -169,6 +173,23 @@ def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -
     seconds += tally.seconds_before
     sent, timed_steps = trial.bytes_in_period(), max(tally.steps - timed_from - stopwatch.left_out, 0)
     return PeriodSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
+
+
+def make_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
+    """Make the step in progress: by `run_step`, or by a replay of its CUDA graph (`train.cuda_graph`).
+
+    The first step with batches of a new shape is long where the model is compiled for it, or algorithms are timed, so
+    it counts neither in samples a second nor in the phases. Rejected: to compile for dynamic shapes, which makes every
+    step slower; to compile beforehand, which runs the model on examples that are not the training's.
+    """
+    make = trial.graph.step if trial.graph else partial(run_step, trial)
+    shapes = tuple(tensor.shape for _, tensor in tensors(draw)) if trial.prepares_shapes else ()
+    if not trial.pulse.is_new("training", shapes, trial.halves_next):
+        return make(draw, hooks)
+    with trial.pulse.during("compiling"), trial.out_of_rate():
+        made = make(draw, hooks)
+    trial.phases.forget_step()
+    return made
 
 
 def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> EpochRecord:

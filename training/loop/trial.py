@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,22 +25,27 @@ from scalestudy.training.gradient_sync import make_gradient_sync
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions
 from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.guard import Guard
-from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
 from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
-from scalestudy.training.loop.step import StepSums, run_step
-from scalestudy.training.loop.step_graph import StepGraph, step_graph
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm, sync_batch_norm_class
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
 from scalestudy.training.seeding import epoch_order, generators_kept, seed_steps
-from scalestudy.training.task import ShardLoss, Task, counts_tokens, make_task, tokens_of
-from scalestudy.training.trees import Tree, count, tensors
+from scalestudy.training.task import Number, ShardLoss, Task, counts_tokens, make_task, tokens_of
+from scalestudy.training.trees import Tree, count
 
 TOKEN_EXAMPLES = 512  # of which the mean tokens are taken
+
+
+class StepSums(NamedTuple):
+    """What a step adds to the tally; of a CUDA graph, tensors that each replay overwrites."""
+
+    loss_sum: torch.Tensor  # of this worker's shard
+    weight: Number  # what divides it
+    tokens: Number  # that the task counts; 0 if it counts none
 
 
 @dataclass
@@ -68,7 +73,7 @@ class Tally:
 
 @dataclass
 class Progress:
-    """How far a trial is."""
+    """The place of a trial in its training."""
 
     tally: Tally  # of the period in progress
     period: int = 1  # in progress
@@ -76,8 +81,20 @@ class Progress:
     began_at: int = 0  # steps that were made before this process began
 
 
+class Graph(Protocol):
+    """A trial's CUDA graph, as the trial knows it (`loop.step_graph`)."""
+
+    failure: str | None
+
+    def step(self, draw: Tree, hooks: Sequence[Any]) -> StepSums: ...
+
+    def wait(self) -> None: ...
+
+    def details(self) -> dict[str, str]: ...
+
+
 def never() -> bool:
-    """The default of `Trial.should_stop` and `Trial.should_preempt`."""
+    """Return False: the default of `Trial.should_stop` and `Trial.should_preempt`."""
     return False
 
 
@@ -108,7 +125,7 @@ class Trial:
     phases: PhaseTimer = field(init=False)  # of the period in progress; times nothing before the first
     usage: UsageMeter = field(init=False)
     guard: Guard = field(init=False)
-    graph: StepGraph | None = field(init=False)  # None: all steps are made eagerly
+    graph: Graph | None = None  # None: all steps are made eagerly
     bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
@@ -124,7 +141,6 @@ class Trial:
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
-        self.graph, self._without_graph = step_graph(self)
         self._summed = self.shard_loss.summed_parameters()
 
     @property
@@ -153,7 +169,7 @@ class Trial:
         return self.budget.begin(self.progress.period) + self.progress.tally.steps
 
     def step_of_epoch(self, step: int) -> int:
-        """Place in its epoch of a step of the period in progress, or of the step after its last; both from 0."""
+        """Return the place in its epoch of a step of the period, or of the step after its last; both from 0."""
         return (self.budget.begin(self.progress.period) + step) % self.steps
 
     @cached_property
@@ -171,24 +187,8 @@ class Trial:
         plan = self.plans[0 if self.is_stream else self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    def step(self, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
-        """Make the step in progress: by `run_step`, or by a replay of its CUDA graph (`train.cuda_graph`).
-
-        The first step with batches of a new shape is long where the model is compiled for it, or algorithms are timed,
-        so it counts neither in samples a second nor in the phases. Rejected: to compile for dynamic shapes, which makes
-        every step slower; to compile beforehand, which runs the model on examples that are not the training's.
-        """
-        make = self.graph.step if self.graph else partial(run_step, self)
-        shapes = tuple(tensor.shape for _, tensor in tensors(draw)) if self.prepares_shapes else ()
-        if not self.pulse.is_new("training", shapes, self.halves_next):
-            return make(draw, hooks)
-        with self.pulse.during("compiling"), self.out_of_rate():
-            made = make(draw, hooks)
-        self.phases.forget_step()
-        return made
-
     def draws(self, step: int = 0) -> Generator[Tree]:
-        """What `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
+        """Yield what `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
         while step < self.budget.steps:  # which `prolong` may raise meanwhile
             if self.is_stream:
                 plan, steps = self.plans[0], range(step, self.budget.steps)
@@ -217,12 +217,12 @@ class Trial:
             self.progress.began_at = self.made
 
     def factor(self) -> float:
-        """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
+        """Return what multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
     def is_measured(self) -> bool:
-        """Whether something is measured in the step in progress, or it ends the training: no graph makes it then."""
+        """Return whether the step in progress is measured, or ends the training: no graph makes it then."""
         self.stopping = self.stopping or self.should_stop()
         return self.phases.sampled or self.halves_next or self.sync.measures_local or self.stopping
 
@@ -232,12 +232,12 @@ class Trial:
             parameter.grad = None
 
     def next_rates(self) -> list[float]:
-        """The effective learning rates of the next update, by parameter group."""
+        """Return the effective learning rates of the next update, by parameter group."""
         rate = self.progress.tally.learning_rate = self.rate.rate()
         return [rate * share for share in self.group_rates]
 
     def look(self) -> bool:
-        """Whether some step was not finite: the tally then says `diverged`, and counts only the steps before that one.
+        """Return whether some step was not finite: the tally then says `diverged`, and counts only the steps before it.
 
         Waits for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
         weights were wrong.
@@ -254,11 +254,11 @@ class Trial:
         return tally.diverged
 
     def seconds_in_period(self) -> float:
-        """Seconds in steps of the period in progress, also those that an earlier process made."""
+        """Return the seconds in steps of the period in progress, also those that an earlier process made."""
         return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
 
     def bytes_in_period(self) -> int:
-        """Bytes that this rank's strategy has sent in the period in progress, also from an earlier process."""
+        """Return the bytes that this rank has sent in the period in progress, also from an earlier process."""
         return self.sync.bytes_sent - self.bytes_at_start
 
     def out_of_rate(self) -> AbstractContextManager[None]:
@@ -270,13 +270,12 @@ class Trial:
         return self.stopwatch.paused() if self.stopwatch else nullcontext()
 
     def details(self) -> dict[str, Any]:
-        """What the training chose by itself, and what its strategy tells: plain data."""
-        graph = self.graph.details() if self.graph else self._without_graph
-        return {**self.choices.measured, **self.sync.details(), **graph}
+        """Return plain data: what the training chose by itself, and what its strategy and its graph add."""
+        return {**self.choices.measured, **self.sync.details(), **(self.graph.details() if self.graph else {})}
 
 
 def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
-    """The mean over some examples, equal on all ranks. Raises ValueError for a task that counts none."""
+    """Return the mean over some examples, equal on all ranks. Raises InputError for a task that counts no tokens."""
     if not counts_tokens(task):
         raise InputError(
             f"tokens: the task {config.task!r} does not count them", "give it a method tokens(batch), or train by steps"
@@ -290,7 +289,7 @@ def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
 
 
 def new_tally(worker: Worker) -> Tally:
-    """The tally before a period's first step."""
+    """Return the tally before a period's first step."""
     return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
 
 
@@ -378,7 +377,7 @@ def check_batch_size(batch_size: int, samples: int, data: str) -> None:
 
 
 def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Module) -> torch.optim.Optimizer:
-    """PyTorch's optimizer of that name, which updates all parameters in one fused kernel where it can, or the user's.
+    """Make PyTorch's optimizer of that name, which updates all parameters in one fused kernel if it can, or the user's.
 
     A user's is a subclass of torch.optim.Optimizer, made of the trained parameters, or a callable(model, learning_rate,
     **args) that returns one; its groups may have rates of their own, which keep their ratio to the training's. Raises

@@ -2,6 +2,13 @@
 
 A global batch of B examples is a slice of the epoch's permutation. Worker i trains the i-th piece of it, b_i examples,
 Σ b_i = B. Nothing is dropped or padded: the last batch of an epoch may be smaller, and b_i may be 0.
+
+Weights: an update follows the mean over its own batch, so each example weighs 1/B, with the B of that batch. Every
+worker multiplies the sum of its losses by 1/B before backward (`GradientSync.factor`), and gradients are summed; so
+neither shards of unequal size nor micro-batches need a weight. An epoch's smaller last batch makes a whole update, in
+which each of its examples weighs more. The losses that an epoch reports are means over examples, where each counts
+once. A user's task has its own weights in place of B, which are known only after the sum
+(`GradientSync.divide_by_weight`).
 """
 
 from __future__ import annotations
@@ -16,12 +23,12 @@ SUM_TOLERANCE = 0.01  # weights of at most 1 are shares, which sum to 1 apart fr
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """⌈samples ÷ batch_size⌉: the last, smaller batch is kept."""
+    """Return ⌈samples ÷ batch_size⌉: the last, smaller batch is kept."""
     return math.ceil(samples / batch_size)
 
 
 def batch_bounds(samples: int, batch_size: int, step: int) -> tuple[int, int]:
-    """First and one-past-last position, in the epoch's permutation, of the global batch of `step` (from 0)."""
+    """Return first and one-past-last position, in the epoch's permutation, of the global batch of `step` (from 0)."""
     start = step * batch_size
     return start, min(start + batch_size, samples)
 
@@ -46,7 +53,7 @@ def shard_sizes(batch: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def wrong_sum(weights: Sequence[float]) -> float | None:
-    """The sum of weights that look like shares of 1 (fractions, none above 1) and sum to something else; else None.
+    """Return the sum of weights that look like shares of 1 (fractions, none above 1) but do not sum to it; else None.
 
     Such a list is most often a slip, which proportions would hide.
     """
@@ -56,20 +63,20 @@ def wrong_sum(weights: Sequence[float]) -> float | None:
 
 
 def shard_bounds(batch: int, weights: Sequence[float], rank: int) -> tuple[int, int]:
-    """First and one-past-last position, in the global batch, of this rank's shard; equal if it has none."""
+    """Return first and one-past-last position, in the global batch, of this rank's shard; equal if it has none."""
     ends = (0, *itertools.accumulate(shard_sizes(batch, weights)))
     return ends[rank], ends[rank + 1]
 
 
 def fewest_in_a_shard(samples: int, batch_size: int, weights: Sequence[float]) -> int:
-    """Examples of the smallest shard of an epoch: that of a whole batch, or of the last, smaller one."""
+    """Return the examples of an epoch's smallest shard, of a whole batch or of the last, smaller one."""
     last = steps_per_epoch(samples, batch_size) - 1
     batches = {end - start for start, end in (batch_bounds(samples, batch_size, step) for step in (0, last))}
     return min(min(shard_sizes(batch, weights)) for batch in batches)
 
 
 def even_weights(world_size: int) -> tuple[float, ...]:
-    """The same weight for each worker."""
+    """Return the same weight for each worker."""
     return (1.0,) * world_size
 
 

@@ -17,7 +17,7 @@ from scalestudy.training.exceptions import InputError, is_out_of_memory
 
 
 def choose_device(kind: str, devices: Sequence[str] | None) -> torch.device:
-    """This worker's device.
+    """Return this worker's device.
 
     `kind` (auto, cpu, cuda) holds for all workers. A GPU is the one of LOCAL_RANK where several are visible; a launcher
     may also show each worker its own alone, which is then number 0. `devices` names one a worker, by rank. Raises
@@ -51,7 +51,7 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> torch.device:
 
 
 def cuda_device(index: int) -> torch.device:
-    """The CUDA device of that number among the visible ones; it is PyTorch's current one in this thread from then on.
+    """Return the visible CUDA device of that number; from then on it is PyTorch's current one in this thread.
 
     Raises InputError, with PyTorch's reason, where CUDA does not work, and if there are not so many devices.
     """
@@ -72,7 +72,7 @@ def cuda_device(index: int) -> torch.device:
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """The GPU behind a CUDA device."""
+    """Return the GPU behind a CUDA device."""
     facts: Any = torch.cuda.get_device_properties(device)  # PyTorch's stub lacks the address
     pci = f"{facts.pci_domain_id:08x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
     return Gpu(uuid=str(facts.uuid), pci=pci)
@@ -116,7 +116,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def has_precision(name: str, device: torch.device) -> bool:
-    """Whether the device computes in this precision.
+    """Return whether the device computes in this precision.
 
     bf16 on a CPU: with AVX-512 or AMX, else oneDNN has no kernels for it. tf32: on GPUs from NVIDIA's Ampere on.
     """
@@ -138,9 +138,9 @@ class DeviceFault(NamedTuple):
 
 
 def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
-    """Why none of this machine's devices of a kind, `cpu` or `cuda`, can train in these precisions; None if one can.
+    """Return why no device of a kind, `cpu` or `cuda`, of this machine can train in these precisions; None if one can.
 
-    Told is what is wrong with the first. One that can is enough: a cluster may leave out a GPU that is old or broken.
+    The fault is the first device's. One that can is enough: a cluster may leave out a GPU that is old or broken.
     """
     first = _fault_of(kind, 0, precisions)
     if first is None or kind != "cuda":
@@ -150,7 +150,7 @@ def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
 
 
 def _fault_of(kind: str, index: int, precisions: Sequence[str]) -> DeviceFault | None:
-    """The same of one device. A GPU that another process has to itself for the moment is well."""
+    """Return the same for one device. A GPU that another process has to itself for the moment is well."""
     try:
         device = cuda_device(index) if kind == "cuda" else torch.device(kind)
         lacking = [name for name in precisions if not has_precision(name, device)]
@@ -171,7 +171,7 @@ def start_memory_count(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """CUDA: most bytes allocated since start_memory_count. CPU: the process's largest resident set, ever."""
+    """Return the most bytes allocated since start_memory_count; on a CPU, the process's largest resident set, ever."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -79,7 +79,7 @@ def start_process_group(
 
 
 def _timeout(seconds: float) -> datetime.timedelta:
-    """Raises InputError for one that no backend takes."""
+    """Return the timeout. Raises InputError for one that no backend takes."""
     if not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
         remedy = f"choose a number above 0, at most {LONGEST_TIMEOUT_SECONDS:g}"
         raise InputError(f"timeout_seconds: {seconds} is not a valid timeout", remedy)
@@ -87,7 +87,7 @@ def _timeout(seconds: float) -> datetime.timedelta:
 
 
 def store_of_environment(rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
-    """The store by which ranks meet at MASTER_ADDR and MASTER_PORT: torchrun's, or else one that rank 0 serves.
+    """Open the store by which ranks meet at MASTER_ADDR and MASTER_PORT: torchrun's, or one that rank 0 serves.
 
     Raises ValueError for a bad timeout, RuntimeError or torch.distributed.DistStoreError if the ranks don't meet.
     """
@@ -96,19 +96,19 @@ def store_of_environment(rank: int, world_size: int, timeout_seconds: float) -> 
 
 
 def gather_by_store(text: str, store: dist.Store, rank: int, world_size: int) -> list[str]:
-    """Every rank's text, by rank, on every rank, before there is a process group. For one exchange a start."""
+    """Return every rank's text, by rank, on every rank, before there is a process group. For one exchange a start."""
     key = f"scalestudy/gathered/{_attempt()}"
     store.set(f"{key}/{rank}", text)
     return [store.get(f"{key}/{each}").decode() for each in range(world_size)]
 
 
 def _attempt() -> str:
-    """How often torchrun has started the workers again: its store outlives a restart."""
+    """Return how often torchrun has started the workers again: its store outlives a restart."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def store_at(address: str, port: int, rank: int, world_size: int, timeout_seconds: float) -> dist.Store:
-    """The store by which ranks meet. Rank 0 serves it, at this address and no other.
+    """Open the store by which ranks meet. Rank 0 serves it, at this address and no other.
 
     PyTorch's own `tcp://…` would listen on every interface of the machine, and the store obeys whoever connects.
     Raises OSError if the port is taken, torch.distributed.DistStoreError if the ranks don't meet.
@@ -144,7 +144,7 @@ def stop_process_group(*, abort: bool = False) -> None:
 
 
 def is_first_to_say(text: str) -> bool:
-    """Whether this rank is the first to ask about this text, by the store of the torchrun that started this process.
+    """Return whether this rank is the first to ask about this text, by the store of the torchrun that started it.
 
     True without torchrun, and if its store does not answer: better an error twice than never. It needs no process
     group, since a rank that fails early never joins one.
@@ -171,7 +171,7 @@ def check_process_group(worker: Worker) -> None:
 
 
 def gather_rows(row: Sequence[float] | torch.Tensor, worker: Worker) -> list[list[float]]:
-    """Every rank's row of numbers, by rank, on every rank; rows of one length. Whole numbers are exact to 2**53.
+    """Return every rank's row of numbers, by rank; rows of one length. Whole numbers are exact to 2**53.
 
     A tensor's numbers are gathered where they are, and read from the device once, as rows.
     """
@@ -186,7 +186,7 @@ def gather_rows(row: Sequence[float] | torch.Tensor, worker: Worker) -> list[lis
 
 
 def gather_texts(text: str, worker: Worker) -> list[str]:
-    """Every rank's text, by rank, on every rank. The texts may have different lengths."""
+    """Return every rank's text, by rank, on every rank. The texts may have different lengths."""
     if worker.world_size == 1:
         return [text]
     data = text.encode()
@@ -199,7 +199,7 @@ def gather_texts(text: str, worker: Worker) -> list[str]:
 
 
 def carried(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its copy on the CPU if the backend is gloo.
+    """Return the tensor, or its copy on the CPU if the backend is gloo.
 
     On a GPU gloo has broadcast and allreduce alone. Gather, all-gather, send and receive go through the CPU, so ranks
     on a GPU and on a CPU can share a group.
@@ -216,7 +216,7 @@ def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> Non
 
 
 def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> float:
-    """max |mine - rank 0's| over all elements: 0.0 only if this replica equals rank 0's; NaN or infinity if some is.
+    """Return max |mine - rank 0's| over all elements: 0.0 only if the replicas are equal; NaN or infinity if some is.
 
     By one collective if the tensors are less than `PACKED_BYTES`.
     """
@@ -230,7 +230,7 @@ def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worke
 
 
 def _with_those_of_first(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each tensor with rank 0's of the same place, dtype and shape.
+    """Yield each tensor with rank 0's of the same place, dtype and shape.
 
     They travel as the bytes of one buffer after another, each of at most `PACKED_BYTES`, or one tensor.
     """
@@ -247,7 +247,7 @@ def _with_those_of_first(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torc
 
 
 def _broadcast_as_one(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each tensor with rank 0's. Large elements come first, so that each tensor begins at a multiple of its own."""
+    """Yield each tensor with rank 0's. Large elements come first, so that each begins at a multiple of its size."""
     ordered = sorted(tensors, key=torch.Tensor.element_size, reverse=True)
     packed = torch.cat([tensor.flatten().contiguous().view(torch.uint8) for tensor in ordered])
     dist.broadcast(packed, src=0)
@@ -279,7 +279,7 @@ def wait_within(device: torch.device, seconds: float) -> None:
 
 
 def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
-    """Call function(worker, *arguments) on spawned ranks 0 … world_size - 1 of this machine; returns their values.
+    """Call function(worker, *arguments) on spawned ranks 0 … world_size - 1 of this machine; return their values.
 
     The ranks share a process group. The function must be importable by name. A rank has one thread. With `nccl` it has
     the CUDA device of its number, otherwise the CPU. Raises what the lowest failing rank raised, BrokenProcessPool if
@@ -297,7 +297,7 @@ def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, bac
 def _serve_rank(
     function: Callable[..., Any], rank: int, meeting: tuple[int, str, str], arguments: tuple[Any, ...]
 ) -> Any:
-    """One rank's part. It blocks until all have met, so no process of the pool takes two parts."""
+    """Do one rank's part. Block until all have met, so that no process of the pool takes two parts."""
     world_size, store, backend = meeting
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")

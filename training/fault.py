@@ -43,8 +43,8 @@ CALLERS: Mapping[str, Part] = {
     "loop.exactness:_outputs": "workload.task",
     "loop.trial:make_optimizer": "train.optimizer.name",
     "loop.memory_fit:optimizer_bytes": "train.optimizer.name",
-    "loop.train:forward_and_backward": "workload",
-    "loop.train:run_step": "train.optimizer.name",  # it calls all other parts by functions of this table
+    "loop.step:forward_and_backward": "workload",
+    "loop.step:update_parameters": "train.optimizer.name",
     "loop.learning_rate": "train.schedule",
 }
 """What calls a part: a module or room below the package, or one function of it."""

@@ -1,8 +1,8 @@
-"""What a GPU does while a training is timed, as its driver tells by NVML: clocks, heat, power, and who computes on it.
+"""A GPU's clocks, heat, power and processes while a training is timed, as its driver reports them through NVML.
 
-It needs `nvidia-ml-py` (`scalestudy[gpu]`). Without it, and where the driver does not tell, a fact is None. For a MIG
-slice the clocks, heat and power are the whole GPU's, and who computes on it is None. The driver of a study reads these
-records too, so this file loads no torch.
+It needs `nvidia-ml-py` (`scalestudy[gpu]`). Without it, a fact is None, and so is one that the driver does not report.
+For a MIG slice the clocks, heat and power are the whole GPU's, and `processes` is None. The driver of a study reads
+these records too, so this file loads no torch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ REASONS: Mapping[int, str] = {
 }
 """NVML's bits of what holds the clocks below their maximum."""
 THROTTLED = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
-"""Reasons that are faults of the machine. A power cap is not, unless it was set below the GPU's own: at it every large
-model runs."""
+"""Reasons that are faults of the machine. A power cap is none, unless it was set below the GPU's own: every large model
+runs at that one."""
 POWER_CAP = "sw_power_cap"
 
 T = TypeVar("T")
@@ -38,12 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
-    """One rank's GPU right after a training's last step. None: not known.
-
-    reasons: why the clocks were not higher, after any of its periods. processes: that computed on the GPU in the last
-    period. others: of them, those that are not workers of this training, most in any period. driver, nccl, cudnn:
-    versions.
-    """
+    """One rank's GPU right after a training's last step. None: not known."""
 
     rank: int
     name: str | None = None
@@ -53,25 +48,25 @@ class GpuState:
     power_limit_watts: float | None = None
     power_default_watts: float | None = None
     celsius: int | None = None
-    reasons: tuple[str, ...] | None = None
-    processes: int | None = None
-    others: int | None = None
-    driver: str | None = None
+    reasons: tuple[str, ...] | None = None  # why the clocks were not higher, after any of the training's periods
+    processes: int | None = None  # that computed on the GPU in the last period
+    others: int | None = None  # of them, those that are not workers of this training, most in any period
+    driver: str | None = None  # version, as the next two
     nccl: str | None = None
     cudnn: str | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The state behind `to_plain`'s data; keys of a newer version are left out."""
+        """Read `to_plain`'s data; keys of a newer version are left out."""
         known: dict[str, Any] = {field.name: plain.get(field.name) for field in dataclasses.fields(cls)}
         return cls(**{**known, "reasons": None if known["reasons"] is None else tuple(known["reasons"])})
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**dataclasses.asdict(self), "reasons": None if self.reasons is None else list(self.reasons)}
 
     def after(self, earlier: GpuState) -> GpuState:
-        """This state with the reasons and the others of an earlier one."""
+        """Return this state with the reasons and the others of an earlier one."""
         told = [each.reasons for each in (earlier, self) if each.reasons is not None]
         reasons = tuple(name for name in REASONS.values() if any(name in each for each in told)) if told else None
         others = [each.others for each in (earlier, self) if each.others is not None]
@@ -86,15 +81,15 @@ class GpuState:
 
 
 def flags_of(states: Sequence[GpuState]) -> set[str]:
-    """What puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computed on one of the GPUs."""
+    """Return what puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computed on a GPU."""
     throttled = {"throttled"} if any(state.is_throttled for state in states) else set()
     return throttled | ({"shared_gpu"} if any(state.others for state in states) else set())
 
 
 def others_on(processes: int | None, workers: int) -> int | None:
-    """How many of the processes that computed on a GPU are not its workers; None if it has more workers than these.
+    """Return how many processes that computed on a GPU are not its workers; None if it has more workers than processes.
 
-    They are told by their number: in a container a process's id is another than the driver's.
+    Only their number is compared: in a container a process has another id than for the GPU's driver.
     """
     return None if processes is None or processes < workers else processes - workers
 
@@ -102,7 +97,7 @@ def others_on(processes: int | None, workers: int) -> int | None:
 def read_gpu(rank: int, gpu: Gpu, versions: Mapping[str, str | None], *, since: float) -> GpuState:
     """Ask NVML about a GPU; for a MIG slice, about the whole GPU, but not who computed on it. Raises nothing.
 
-    versions: of nccl and cudnn. since: of which moment on processes count, by `time.time`.
+    `versions`: of nccl and cudnn. `since`: the moment from which processes count, by `time.time`.
     """
     state = GpuState(rank=rank, nccl=versions.get("nccl"), cudnn=versions.get("cudnn"))
     try:
@@ -151,7 +146,7 @@ def _asked(nvml: Any, state: GpuState, gpu: Gpu, since: float) -> GpuState:
 
 
 def _computed(nvml: Any, handle: Any, since: int) -> int:
-    """How many processes computed since that time in microseconds. A process that only holds memory does not count."""
+    """Count the processes that computed since that time in microseconds, not those that only hold memory."""
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
     except nvml.NVMLError as error:
@@ -163,5 +158,5 @@ def _computed(nvml: Any, handle: Any, since: int) -> int:
 
 
 def _text(value: str | bytes) -> str:
-    """Older versions of nvidia-ml-py give bytes."""
+    """Decode what older versions of nvidia-ml-py give as bytes."""
     return value.decode() if isinstance(value, bytes) else value

@@ -20,14 +20,14 @@ PerExample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """How the trials of a study are compared: by the mean of `function` over the test set, written as test_<name>."""
+    """What compares the trials of a study: the mean of `function` over the test set, written as test_<name>."""
 
     name: str  # `accuracy`; for an import path, the part after the colon
     function: PerExample
 
 
 def make_loss(name: str, num_classes: int) -> PerExample:
-    """The loss of that name or import path. Each call checks shapes, without waiting for the device.
+    """Return the loss of that name or import path. Each call checks shapes, without waiting for the device.
 
     `num_classes`: the width that a built-in loss asks of outputs for classes. Raises ValueError, at once for an unknown
     name or path, and at a call for outputs, targets or values that do not fit.
@@ -38,7 +38,7 @@ def make_loss(name: str, num_classes: int) -> PerExample:
 
 
 def make_metric(name: str) -> NamedMetric:
-    """The metric of that name or import path, with the checks of a loss. Raises ValueError."""
+    """Return the metric of that name or import path, with the checks of a loss. Raises InputError."""
     short = name.rpartition(":")[2]
     if short == "loss":  # test_loss is another column of every record
         raise InputError(
@@ -48,13 +48,13 @@ def make_metric(name: str) -> NamedMetric:
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Softmax cross-entropy of logits (N, K) and classes (N,): (N,)."""
+    """Return the softmax cross-entropy of logits (N, K) and classes (N,): (N,)."""
     _require_classes("loss: cross_entropy", outputs, targets)
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """(output - target)², the mean over an example's outputs: (N,).
+    """Return (output - target)², the mean over an example's outputs: (N,).
 
     Outputs (N, K); targets (N, K), or (N,) numbers if K is 1, or (N,) classes, taken as rows of 0 and one 1.
     Raises ValueError for other shapes.
@@ -75,7 +75,7 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def hits(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """1 where the largest of the logits (N, K) is the class (N,), else 0: (N,)."""
+    """Return 1 where the largest of the logits (N, K) is the class (N,), else 0: (N,)."""
     _require_classes("metric: accuracy", outputs, targets)
     return (outputs.argmax(dim=1) == targets).to(torch.float32)
 
@@ -93,7 +93,7 @@ def require_outputs(outputs: object, examples: int) -> None:
 
 
 def _checked(field: str, name: str, function: PerExample) -> PerExample:
-    """The function, with a check that it returns one value an example."""
+    """Return the function with a check that it gives one value an example."""
 
     def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         values = function(outputs, targets)
@@ -113,7 +113,7 @@ def _checked(field: str, name: str, function: PerExample) -> PerExample:
 
 
 def _for_classes(function: PerExample, num_classes: int) -> PerExample:
-    """The function, with a check that outputs are one a class if the targets are classes."""
+    """Return the function with a check that outputs are one a class if the targets are classes."""
 
     def checked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if not targets.is_floating_point() and (outputs.dim() != 2 or outputs.shape[1] != num_classes):

@@ -1,4 +1,4 @@
-"""What a training does at this moment, for another thread to read: the activity, and how far it is in it.
+"""The activity of a training at this moment, and its place in it, for another thread to read.
 
 No torch here: the driver knows the same activities.
 """
@@ -19,10 +19,10 @@ COUNTED: Mapping[Activity, tuple[str, str]] = {"training": ("step", "steps"), "e
 
 @dataclass
 class Stage:
-    """A stretch of one activity. number: of the trial's stages, from 1. since: by `time.monotonic`."""
+    """A stretch of one activity."""
 
     activity: Activity
-    number: int = 1
+    number: int = 1  # among the trial's stages, from 1
     count: int = 0  # steps or batches made in it
     since: float = field(default_factory=time.monotonic)
 
@@ -30,7 +30,7 @@ class Stage:
 class Pulse:
     """The stage that a training is in. A reader takes `stage` once; its fields then belong together.
 
-    To count is to add to an attribute, so that it costs a step nothing that could be measured.
+    The loop counts by adding to an attribute, which costs a step nothing that could be measured.
     """
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Pulse:
         self._compiled: set[Hashable] | None = None
 
     def turn_to(self, activity: Activity) -> None:
-        """A new stage begins."""
+        """Begin a new stage."""
         self._last += 1
         self.stage = Stage(activity, self._last)
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """A stage of its own inside another, which goes on afterwards."""
+        """Insert a stage inside another, which goes on afterwards."""
         earlier = self.stage
         self.turn_to(activity)
         try:
@@ -54,11 +54,11 @@ class Pulse:
             self.stage = earlier
 
     def will_compile(self) -> None:
-        """The model is compiled, by `torch.compile`, when inputs of a new shape first meet it."""
+        """Expect a compilation, by `torch.compile`, whenever inputs of a new shape first meet the model."""
         self._compiled = set()
 
     def is_new(self, *shape: Hashable) -> bool:
-        """Whether the model is about to be compiled for inputs of that shape; only the first question says so."""
+        """Return whether the model is about to be compiled for inputs of that shape: True once a shape."""
         if self._compiled is None or shape in self._compiled:
             return False
         self._compiled.add(shape)

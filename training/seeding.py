@@ -23,17 +23,17 @@ Generators = tuple[Any, Any, torch.Tensor]
 
 
 def seed_parameters(seed: int) -> None:
-    """Call it before the model is built. Every rank then draws the same parameters."""
+    """Seed before the model is built: every rank then draws the same parameters."""
     _seed_generators(_derive(seed, _PARAMETERS))
 
 
 def seed_steps(seed: int, rank: int, period: int) -> None:
-    """Call it before a period's first step. Each rank draws its own numbers: dropout depends on the world size."""
+    """Seed before a period's first step. Each rank draws its own numbers: dropout depends on the world size."""
     _seed_generators(_derive(seed, _STEPS, rank, period))
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
-    """The epoch's permutation of 0 … samples - 1, (samples,) int64 on the CPU.
+    """Return the epoch's permutation of 0 … samples - 1, (samples,) int64 on the CPU.
 
     A function of (samples, seed, epoch) alone: equal at any world size and on any device.
     """
@@ -42,12 +42,12 @@ def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def augmentation_key(seed: int, epoch: int) -> int:
-    """63 bits from which, with an example's index, the random numbers of an epoch's augmentation are made."""
+    """Return 63 bits that give, with an example's index, the random numbers of an epoch's augmentation."""
     return _derive(seed, _AUGMENTATION, epoch)
 
 
 def seed_example(seed: int, epoch: int, example: int) -> None:
-    """Call it before a user's data set reads an example (its index). Its random numbers then belong to the example.
+    """Seed before a user's data set reads an example (its index): its random numbers then belong to the example.
 
     Seeds only the CPU's generators: a GPU's belongs to the model.
     """
@@ -55,7 +55,7 @@ def seed_example(seed: int, epoch: int, example: int) -> None:
 
 
 def seed_pass(seed: int, epoch: int) -> None:
-    """Call it before a pass over a user's iterable data set: from 1 in training, 0 in an evaluation. CPU alone."""
+    """Seed before a pass over a user's iterable data set: from 1 in training, 0 in an evaluation. CPU alone."""
     _seed_cpu(_derive(seed, _PASSES, epoch))
 
 
@@ -70,19 +70,19 @@ def generators_kept() -> Iterator[None]:
 
 
 def cpu_generators() -> Generators:
-    """Their states now."""
+    """Return the states of the CPU's generators."""
     return random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
 
 
 def set_cpu_generators(states: Generators) -> None:
-    """Put them back to these states."""
+    """Put the CPU's generators back to these states."""
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])
 
 
 def plain_generators(states: Generators) -> dict[str, Any]:
-    """The states as data for `pack`."""
+    """Return the states as data for `pack`."""
     (version, internal, gauss_next), (name, words, position, has_gauss, gauss), torch_state = states
     return {
         "torch": torch_state,
@@ -98,7 +98,7 @@ def plain_generators(states: Generators) -> dict[str, Any]:
 
 
 def generators_from(plain: Mapping[str, Any]) -> Generators:
-    """The states that `plain_generators` gave."""
+    """Read what `plain_generators` gave."""
     name, words, *rest = plain["numpy"]
     version, internal, gauss_next = plain["python"]
     return (
@@ -109,7 +109,7 @@ def generators_from(plain: Mapping[str, Any]) -> Generators:
 
 
 def _derive(seed: int, *stream: int) -> int:
-    """63 well mixed bits: neighbouring seeds give unrelated streams."""
+    """Return 63 well mixed bits: neighbouring seeds give unrelated streams."""
     return int(np.random.SeedSequence((seed, *stream)).generate_state(1, np.uint64)[0] >> 1)
 
 

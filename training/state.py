@@ -24,7 +24,7 @@ _LEAVES = (torch.Tensor, nn.Parameter, bool, int, float, str, NoneType)
 
 
 def cpu_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's state_dict, copied to the CPU: safe to send to another process while training goes on."""
+    """Return the state_dict, copied to the CPU: safe to send to another process while training goes on."""
     return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
@@ -51,7 +51,7 @@ def load_state(path: str | Path) -> Mapping[str, torch.Tensor]:
 
 
 def pack(state: Any) -> bytes:
-    """A state as bytes for `unpack`: dicts with keys of int or str, lists, tuples, tensors, numbers, strings and None.
+    """Return a state as bytes: dicts keyed by int or str, lists, tuples, tensors, numbers, strings and None.
 
     Tensors may be on any device. Tensors that share memory share it again when unpacked. A view takes all of its base
     along, so clone a small view of something big. Raises ValueError for other types, also for NumPy's scalars and
@@ -66,7 +66,7 @@ def pack(state: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The state that was packed, with its tensors on the CPU. Nothing in the bytes is run.
+    """Return the state that was packed, with its tensors on the CPU. Nothing in the bytes is run.
 
     Raises ValueError if they are damaged, hold code, or hold anything that `pack` refuses.
     """
@@ -83,7 +83,7 @@ def unpack(data: bytes) -> Any:
 
 
 def _odd_places(value: Any, place: str) -> Iterator[str]:
-    """Each place in a state whose content is refused, with its type."""
+    """Yield each place in a state whose content is refused, with its type."""
     if type(value) in _MAPPINGS:
         for key, item in value.items():
             if type(key) not in _KEYS:

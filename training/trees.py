@@ -23,7 +23,7 @@ Tree = Any
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree:
-    """A tree of the same form and types, each tensor replaced by the function's value."""
+    """Return a tree of the same form and types, each tensor replaced by the function's value."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, tuple | list):
@@ -44,19 +44,19 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) -> Tree
 
 
 def tensors(tree: Tree) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tree's tensors with their places, such as `["text"]["ids"]`, `[0]` or `.mask`."""
+    """Return the tree's tensors with their places, such as `["text"]["ids"]`, `[0]` or `.mask`."""
     return ((place, leaf) for place, leaf in _leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 def form(tree: Tree) -> list[tuple[str, Any]]:
-    """The places of the tree's leaves, with a tensor's shape and dtype, and any other leaf itself."""
+    """Return the places of the tree's leaves, with a tensor's shape and dtype, and any other leaf itself."""
     return [
         (place, (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf) for place, leaf in _leaves(tree)
     ]
 
 
 def arrays(tree: Tree) -> Iterator[str]:
-    """The places of what is an array of numbers, and no tensor."""
+    """Return the places of what is an array of numbers, and no tensor."""
     return (place for place, leaf in _leaves(tree) if hasattr(leaf, "__array__") and not isinstance(leaf, torch.Tensor))
 
 
@@ -80,7 +80,7 @@ def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
 
 
 def count(batch: Tree) -> int:
-    """N, by the first tensor. Raises InputError for a batch without tensors."""
+    """Return N, by the first tensor. Raises InputError for a batch without tensors."""
     first = batch[0] if type(batch) is tuple and batch else batch  # as of most batches, and every step asks
     if isinstance(first, torch.Tensor) and first.dim():
         return first.shape[0]
@@ -92,7 +92,7 @@ def count(batch: Tree) -> int:
 
 
 def check_rows(batch: Tree, examples: int, what: str) -> Tree:
-    """The batch. Raises InputError unless it has tensors, each with a row an example. what: names it in messages."""
+    """Return the batch. Raises InputError unless it has tensors, each with a row an example. `what` names it there."""
     places = list(tensors(batch))
     if not places:
         raise InputError(f"data: a {what} batch has no tensors", "let the examples, or collate, give tensors")
@@ -107,7 +107,7 @@ def check_rows(batch: Tree, examples: int, what: str) -> Tree:
 
 
 def split(batch: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """The batch in pieces of these sizes, which sum to N; views of its tensors."""
+    """Return the batch in pieces of these sizes, which sum to N; views of its tensors."""
     if len(sizes) == 1:
         return [batch]
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
@@ -115,15 +115,15 @@ def split(batch: Tree, sizes: Sequence[int]) -> list[Tree]:
 
 
 def part(batch: Tree, start: int, stop: int) -> Tree:
-    """Its examples start … stop - 1, a view."""
+    """Return the examples start … stop - 1, a view."""
     return mapped(lambda tensor: tensor[start:stop], batch)
 
 
 def rows(batch: Tree, chosen: torch.Tensor) -> Tree:
-    """A batch of the chosen examples, (k,) int64 on the tensors' device."""
+    """Return a batch of the chosen examples, (k,) int64 on the tensors' device."""
     return mapped(lambda tensor: tensor.index_select(0, chosen), batch)
 
 
 def moved(batch: Tree, device: torch.device) -> Tree:
-    """The batch on the device; from pinned memory without waiting."""
+    """Return the batch on the device; from pinned memory without waiting."""
     return mapped(lambda tensor: tensor.to(device, non_blocking=True), batch)

@@ -28,10 +28,10 @@ class ByteStore(Protocol):
         """Store the data under this name. A reader sees all of it or none, as far as the store can."""
 
     def read(self, name: str) -> bytes:
-        """The data under this name. Raises FileNotFoundError if there is none."""
+        """Return the data under this name. Raises FileNotFoundError if there is none."""
 
     def names(self, prefix: str = "") -> list[str]:
-        """All names that start with this text, sorted."""
+        """Return all names that start with this text, sorted."""
 
     def delete(self, name: str) -> None:
         """Delete the data under this name, if there is any."""
@@ -41,12 +41,12 @@ class ByteStore(Protocol):
 
 
 def is_name(name: str) -> bool:
-    """Whether a store may hold something under this name."""
+    """Return whether a store may hold something under this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def checked_name(name: str) -> str:
-    """The name itself. Raises ValueError if no store may hold anything under it."""
+    """Return the name. Raises ValueError if no store may hold anything under it."""
     if not is_name(name):
         raise InputError(
             f"name: {name!r} is not a name in a store",
@@ -56,7 +56,7 @@ def checked_name(name: str) -> str:
 
 
 def sorted_names(found: list[str], prefix: str) -> list[str]:
-    """The relative paths that `names` returns: without temporary files and foreign files."""
+    """Return the relative paths that `names` returns: without temporary files and foreign files."""
     return sorted(name for name in found if name.startswith(prefix) and is_name(name))
 
 
@@ -83,7 +83,7 @@ class LocalByteStore:
         """See ByteStore."""
 
         def raise_unless_gone(error: OSError) -> None:
-            """Another rank may delete a folder meanwhile, which then holds nothing."""
+            """Raise, unless another rank has deleted the folder meanwhile, which then holds nothing."""
             if not isinstance(error, FileNotFoundError):
                 raise error
 

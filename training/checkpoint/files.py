@@ -43,7 +43,7 @@ class CheckpointError(ValueError):
 
 
 def part_name(rank: int) -> str:
-    """The name of a rank's own part."""
+    """Return the name of a rank's own part."""
     return f"part-{rank}.pt"
 
 
@@ -57,7 +57,7 @@ def check_part_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class PartSummary:
-    """Tells one file of a checkpoint from any other bytes."""
+    """What tells one file of a checkpoint from any other bytes."""
 
     name: str  # within the checkpoint
     size_bytes: int
@@ -65,11 +65,11 @@ class PartSummary:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> PartSummary:
-        """The summary of these bytes."""
+        """Summarise these bytes."""
         return cls(name, len(data), hashlib.sha256(data).hexdigest())
 
     def problem_with(self, data: bytes) -> str | None:
-        """How the bytes differ from those that were summarised; None if they don't."""
+        """Return how the bytes differ from those that were summarised; None if they don't."""
         if len(data) != self.size_bytes:
             return f"{self.name} has {len(data)} bytes, not {self.size_bytes}"
         if PartSummary.of(self.name, data) != self:
@@ -102,7 +102,7 @@ class Manifest:
             check_part_name(name)
 
     def part(self, name: str) -> PartSummary:
-        """The summary of the part with this name. Raises ValueError if there is none."""
+        """Return the summary of the part with this name. Raises ValueError if there is none."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -110,7 +110,7 @@ class Manifest:
         raise InputError(f"name: {name!r} is not a part of checkpoint {self.number}", f"choose one of {names}")
 
     def to_bytes(self) -> bytes:
-        """JSON with a checksum of its own, so that a flipped bit in the position does not pass."""
+        """Return JSON with its own checksum, so that a flipped bit in the position does not pass."""
         body = {
             "format": FORMAT,
             "number": self.number,
@@ -123,7 +123,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """What `to_bytes` gave. Raises ValueError for any other bytes; its whole text is the problem."""
+        """Read what `to_bytes` gave. Raises ValueError for any other bytes; its whole text is the problem."""
         try:
             fields = json.loads(data)
             written = fields["format"]
@@ -161,7 +161,7 @@ class Checkpoint:
     held: dict[str, bytes] = field(default_factory=dict, repr=False)  # name -> bytes, already verified
 
     def read(self, name: str) -> Any:
-        """The verified state in one part. Bytes that are held are released.
+        """Return the verified state in one part. Bytes that are held are released.
 
         Raises CheckpointError if the part is damaged by now, ValueError if there is none or its bytes hold code.
         """
@@ -180,7 +180,7 @@ class Search:
 
 
 def file_name(number: int, name: str) -> str:
-    """The name in the store of a checkpoint's file."""
+    """Return the name in the store of a checkpoint's file."""
     return f"{number:08d}/{name}"
 
 
@@ -268,7 +268,7 @@ def _delete(store: ByteStore, numbers: Iterable[int]) -> None:
 
 
 def _files_by_number(store: ByteStore) -> dict[int, list[str]]:
-    """The names in the store by their checkpoint's number, without foreign files."""
+    """Return the names in the store by their checkpoint's number, without foreign files."""
     files: dict[int, list[str]] = {}
     for name in store.names():
         match = _FILE.fullmatch(name)
@@ -278,7 +278,7 @@ def _files_by_number(store: ByteStore) -> dict[int, list[str]]:
 
 
 def _difference(there: str, here: str) -> str:
-    """Where two identities differ; field by field if both are JSON objects."""
+    """Return where two identities differ; field by field if both are JSON objects."""
     try:
         one, other = json.loads(there), json.loads(here)
         names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]

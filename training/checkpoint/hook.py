@@ -41,7 +41,7 @@ FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader", "checkpoint_
 
 
 class Checkpoints(Hook):
-    """Writes a checkpoint each `every_epochs` periods and each `every_steps` steps; keeps the last two.
+    """A checkpoint each `every_epochs` periods and each `every_steps` steps; the last two are kept.
 
     Call `find` on all ranks. Then give this hook, and what `find` returned, to `train`. If a checkpoint can't be
     written (the disk is full, say), a message says so and the training goes on. If one is damaged, a message says so
@@ -75,7 +75,7 @@ class Checkpoints(Hook):
         return self._found is not None
 
     def find(self, config: TrainConfig, worker: Worker) -> Choices | None:
-        """Find the last whole checkpoint; returns the training's choices if the world size is unchanged.
+        """Find the last whole checkpoint; return the training's choices if the world size is unchanged.
 
         Rank 0 looks and tells the others. Raises ValueError, on every rank, if the newest checkpoint is of another
         training, or the store fails.
@@ -146,7 +146,7 @@ class Checkpoints(Hook):
                 self._write(trial)
 
     def _meet_the_same_error(self, config: TrainConfig) -> None:
-        """On the other ranks, look as well, to raise what rank 0 raises."""
+        """Look on the other ranks as well, to raise what rank 0 raises."""
         try:
             latest(self._store, identity_of(config))
         except Exception as error:
@@ -154,7 +154,7 @@ class Checkpoints(Hook):
         raise StoreError("checkpoints: rank 0 can't use the store", "see the message of rank 0")
 
     def _write(self, trial: Trial) -> None:
-        """All ranks write their parts. Rank 0 writes the manifest once it knows that all are written."""
+        """Write this rank's part. Rank 0 writes the manifest once it knows that all parts are written."""
         self._due = False
         self._number += 1
         rank = trial.worker.rank
@@ -193,7 +193,7 @@ class Checkpoints(Hook):
 
 
 def identity_of(config: TrainConfig) -> str:
-    """What two trainings must share for one to resume from the other's checkpoint, as one readable line."""
+    """Return, as one readable line, what two trainings must share for one to resume from the other's checkpoint."""
     free = set(FREE_TO_CHANGE)
     if config.schedule == "constant" and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
         free.add(config.unit)  # evaluations stay where they are; those of a length in tokens move with it
@@ -202,7 +202,7 @@ def identity_of(config: TrainConfig) -> str:
 
 
 def _store_error(error: Exception) -> Exception:
-    """A StoreError for an error of the store itself; other errors as they are."""
+    """Return a StoreError for an error of the store itself; other errors as they are."""
     if not isinstance(error, OSError):
         return error
     place = f"{error.filename}: " if error.filename else ""
@@ -210,7 +210,7 @@ def _store_error(error: Exception) -> Exception:
 
 
 class Preemption:
-    """Rank 0 decides whether all ranks leave now, and broadcasts two numbers to the others.
+    """The decision of rank 0 whether all ranks leave now, which it broadcasts in two numbers.
 
     NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
     and buffers in a state that fits no checkpoint. They meet once or twice a second. One rank alone looks each time and
@@ -222,7 +222,7 @@ class Preemption:
         self._pace = Pace(LOOK_SECONDS, clock)
 
     def is_now(self, trial: Trial) -> bool:
-        """Whether all ranks leave. Call it at the same moments of the training on all ranks."""
+        """Return whether all ranks leave. Call it at the same moments of the training on all ranks."""
         if trial.worker.world_size == 1:
             return trial.should_preempt()
         if not self._pace.is_due():

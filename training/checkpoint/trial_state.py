@@ -30,7 +30,7 @@ State = dict[str, Any]
 
 
 def shared_state(trial: Trial) -> State:
-    """The state that is equal on all ranks."""
+    """Return the state that is equal on all ranks."""
     progress = trial.progress
     return {
         "model": dict(trial.model.state_dict()),
@@ -46,7 +46,7 @@ def shared_state(trial: Trial) -> State:
 
 
 def own_state(trial: Trial) -> State:
-    """The state that only this rank has."""
+    """Return the state that only this rank has."""
     tally = trial.progress.tally
     return {
         "generators": generator_states(trial.worker.device),
@@ -67,7 +67,7 @@ def own_state(trial: Trial) -> State:
 
 
 def choices_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) -> Choices:
-    """The trial's earlier choices, for settings that the config leaves open now."""
+    """Return the trial's earlier choices, for settings that the config leaves open now."""
     saved = shared["picked"]
     return Choices(
         weights=tuple(saved["weights"]) if config.shards == "speed" else config.weights(world_size),
@@ -116,7 +116,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
 
 
 def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:
-    """This rank's own tally. At another world size, the sum of all on rank 0."""
+    """Return this rank's own tally; at another world size, the sum of all on rank 0."""
     worker, tally = trial.worker, new_tally(trial.worker)
     same_world = len(tallies) == worker.world_size
     mine = [tallies[worker.rank]] if same_world else list(tallies) if worker.rank == 0 else []
@@ -149,7 +149,7 @@ def _load_optimizer(trial: Trial, shared: Mapping[str, Any], own: Sequence[Mappi
 
 
 def _mean(states: Sequence[Any]) -> Any:
-    """One state of the same form, with the mean of each floating-point tensor."""
+    """Return one state of the same form, with the mean of each floating-point tensor."""
     first = states[0]
     if isinstance(first, torch.Tensor) and first.is_floating_point():
         return torch.stack(list(states)).mean(dim=0)
@@ -161,7 +161,7 @@ def _mean(states: Sequence[Any]) -> Any:
 
 
 def generator_states(device: torch.device) -> State:
-    """Python's, NumPy's and PyTorch's global generators, the device's included, as data for `pack`."""
+    """Return Python's, NumPy's and PyTorch's global generators, the device's included, as data for `pack`."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return {**plain_generators(cpu_generators()), "cuda": cuda}
 

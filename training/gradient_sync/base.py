@@ -77,28 +77,28 @@ class GradientSync:
         self.local_sq_norm: torch.Tensor | None = None  # |g_i|² of this worker's gradient as its loss scaled it
 
     def factor(self, plan: StepPlan) -> float:
-        """The factor of this worker's loss sum before backward."""
+        """Return the factor of this worker's loss sum before backward: each example weighs 1/B (batches.py)."""
         return 1.0 / plan.batch
 
     def local_factor(self, plan: StepPlan) -> float:
-        """The factor from this worker's gradient, as its loss scaled it, to its shard's mean gradient (b_i above 0)."""
+        """Return the factor from this worker's gradient, as its loss scaled it, to its shard's mean (b_i above 0)."""
         return 1.0 / (plan.shard * self.factor(plan))
 
     def step_starts(self, plan: StepPlan) -> None:
-        """Called before the step's first forward."""
+        """Prepare a step. The loop calls it before the first forward."""
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """The context of forward and backward of every micro-batch except the step's last."""
+        """Return the context of forward and backward of every micro-batch except the step's last."""
         return nullcontext()
 
     def synchronise(self) -> None:
-        """Called right after the last backward: make every `.grad` the sum over the workers, if backward did not."""
+        """Make every `.grad` the sum over the workers, if backward did not. Called after the last backward."""
 
     def divide_by_weight(self) -> None:
-        """Called after `synchronise`, for a task whose weights no plan knows: make sums of losses' gradients means.
+        """Make the gradients of a sum of losses those of a mean, for a task whose weights no plan knows.
 
-        Without a wait for the device. Gradients become NaN where the weights of the batch sum to 0 or less, or where
-        one is not finite.
+        Called after `synchronise`; does not wait for the device. Gradients become NaN where the weights of the batch
+        sum to 0 or less, or where one is not finite.
         """
         if self.weight is not None and self.weight.grad is not None:
             weight, not_finite = self.weight.grad
@@ -134,11 +134,11 @@ class GradientSync:
             self.told.copy_(torch.where(found > 0, self.told, told))  # in place: a graph repeats it there
 
     def wrong_weight(self) -> InputError | None:
-        """What is wrong with the weights of the step that was not finite; None: it is not the weights."""
+        """Return what is wrong with the weights of the step that was not finite; None: it is not the weights."""
         return None if self.told is None else wrong_weight(self.told)
 
     def step_ends(self) -> None:
-        """Called after the update."""
+        """End a step. The loop calls it after the update."""
 
     @property
     def at_rest(self) -> bool:
@@ -146,14 +146,14 @@ class GradientSync:
         return True
 
     def state(self) -> dict[str, Any]:
-        """This rank's part of a checkpoint: tensors, numbers and strings in dicts and lists."""
+        """Return this rank's part of a checkpoint: tensors, numbers and strings in dicts and lists."""
         return {}
 
     def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Resume from the `state` of all ranks of a checkpoint, by rank; the world size may be another one."""
 
     def details(self) -> dict[str, Any]:
-        """Plain data for the trial's details, at its end."""
+        """Return plain data for the trial's details, at its end."""
         return {}
 
     def measure_local(self) -> None:
@@ -168,7 +168,7 @@ class GradientSync:
 
 
 def size_in_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """The tensors' elements, in bytes."""
+    """Return the size of the tensors' elements, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -207,7 +207,7 @@ class FlatBuffer:
 
 
 def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """The tensors' positions, grouped by dtype, in the order in which dtypes first appear."""
+    """Return the tensors' positions, grouped by dtype, in the order in which dtypes first appear."""
     groups: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):
         groups.setdefault(tensor.dtype, []).append(position)

@@ -57,7 +57,7 @@ class DistributedDataParallelSync(GradientSync):
         self._handles: list[RemovableHandle] = []
 
     def factor(self, plan: StepPlan) -> float:
-        """Times the world size, by which DistributedDataParallel divides."""
+        """Multiply by the world size, by which DistributedDataParallel divides."""
         return self.worker.world_size / plan.batch
 
     def step_starts(self, plan: StepPlan) -> None:
@@ -69,7 +69,7 @@ class DistributedDataParallelSync(GradientSync):
             ]
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Backward without communication."""
+        """Leave the communication out of backward."""
         return self.ddp.no_sync()
 
     def synchronise(self) -> None:
@@ -81,12 +81,12 @@ class DistributedDataParallelSync(GradientSync):
             self._handles.pop().remove()
 
     def _measure(self, position: int, parameter: torch.Tensor) -> None:
-        """Called after each micro-batch. The last value stays: that of the whole shard."""
+        """Keep a gradient's norm after each micro-batch. The last value stays: it is the whole shard's."""
         if parameter.grad is not None:
             self._norms[position] = torch.linalg.vector_norm(parameter.grad)
 
     def _bucket_mebibytes(self) -> int | None:
-        """The largest bucket; None: PyTorch's choice."""
+        """Return the largest bucket; None: PyTorch's choice."""
         return None
 
     def _bytes_reduced(self) -> float:
@@ -111,7 +111,7 @@ class Bf16Sync(DistributedDataParallelSync):
 
 
 def _compress(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PyTorch's hook under another name. Under its own, DistributedDataParallel refuses it without NCCL."""
+    """Call PyTorch's hook under another name. Under its own, DistributedDataParallel refuses it without NCCL."""
     return bf16_compress_hook(group, bucket)
 
 
@@ -159,7 +159,7 @@ class PowerSGDSync(DistributedDataParallelSync):
         self.ddp.register_comm_hook(self.compression, powerSGD_hook)
 
     def state(self) -> dict[str, Any]:
-        """Counts, errors by bucket, P and Q, and the hook's generator."""
+        """Return counts, errors by bucket, P and Q, and the hook's generator."""
         own = self.compression
         _, words, position, has_gauss, gauss = own.rng.get_state()
         return {
@@ -199,7 +199,7 @@ class PowerSGDSync(DistributedDataParallelSync):
         own.rng.set_state(("MT19937", words.numpy().astype(np.uint32), *rest))
 
     def details(self) -> dict[str, Any]:
-        """The number of compressed steps, and the share of their gradients' bytes that was sent."""
+        """Return the number of compressed steps, and the share of their gradients' bytes that was sent."""
         before, after = self.compression.total_numel_before_compression, self.compression.total_numel_after_compression
         compressed = max(self.compression.iter - self.compression.start_powerSGD_iter, 0)
         return {"powersgd_compressed_steps": compressed, "powersgd_sent_share": after / before if before else 1.0}
@@ -208,7 +208,7 @@ class PowerSGDSync(DistributedDataParallelSync):
         return size_in_bytes(self.parameters) // 2**20 + 1 if dist.get_backend() == "gloo" else None
 
     def _bytes_reduced(self) -> float:
-        """P, Q and what is not worth compressing; in the first steps the whole gradients."""
+        """Count P, Q and what is not worth compressing; in the first steps the whole gradients."""
         elements = self.compression.total_numel_after_compression
         sent, self._elements_before = elements - self._elements_before, elements
         return sent * self.parameters[0].element_size() if sent else size_in_bytes(self.parameters)

@@ -21,7 +21,7 @@ from scalestudy.training.task import ShardLoss
 
 
 class LocalSGDSync(GradientSync):
-    """Every worker updates by its own shard's mean gradient; after H updates the parameters are averaged (Stich 2018).
+    """Updates by each worker's own mean gradient; after H of them the parameters are averaged (Stich 2018).
 
     A worker's weight in an average is the number of examples that it has seen since the one before, maybe 0, or the sum
     of its batches' weights if the task has its own. Momentum
@@ -52,7 +52,7 @@ class LocalSGDSync(GradientSync):
         self._averages = 0
 
     def factor(self, plan: StepPlan) -> float:
-        """That of the shard's mean; an empty shard's loss is 0 with any factor."""
+        """Return the factor of the shard's mean; an empty shard's loss is 0 with any."""
         return 1.0 / max(plan.shard, 1)
 
     def step_starts(self, plan: StepPlan) -> None:
@@ -64,7 +64,7 @@ class LocalSGDSync(GradientSync):
         self._averages_now = plan.is_last or self._steps >= self.options.local_steps
 
     def divide_by_weight(self) -> None:
-        """As in the base, by this worker's own weight; where that is 0, the gradients are zeros and stay so."""
+        """Divide by this worker's own weight; where that is 0, the gradients are zeros and stay so."""
         if self.weight is not None and self.weight.grad is not None:
             weight, not_finite = self.weight.grad
             self._seen = self._seen + weight.detach().double() * self._shard
@@ -73,7 +73,7 @@ class LocalSGDSync(GradientSync):
             self._divide(divisor.where((weight >= 0) & (not_finite == 0), torch.nan))
 
     def check_finite(self, found: torch.Tensor) -> None:
-        """As in the base, for this rank alone; in a step that ends with an average, for all."""
+        """Check for this rank alone; in a step that ends with an average, for all."""
         self._find(found)
         if not self._averages_now:
             return
@@ -106,11 +106,11 @@ class LocalSGDSync(GradientSync):
 
     @property
     def at_rest(self) -> bool:
-        """True right after an average."""
+        """Whether an average was the last thing done."""
         return self._steps == 0
 
     def state(self) -> dict[str, Any]:
-        """A count; at rest there is nothing else."""
+        """Return a count; at rest there is nothing else."""
         return {"averages": self._averages}
 
     def load_state(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -118,5 +118,5 @@ class LocalSGDSync(GradientSync):
         self._averages = states[0].get("averages", 0)
 
     def details(self) -> dict[str, Any]:
-        """The number of averages."""
+        """Return the number of averages."""
         return {"local_sgd_averages": self._averages}

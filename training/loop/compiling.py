@@ -13,9 +13,9 @@ MOST_FORMS = 32  # of a batch, in each of which a model is compiled; PyTorch's 8
 
 
 def compile_model(model: nn.Module, mode: str | None) -> None:
-    """Compile the model in place: names, references and copies stay those of the model as it was.
+    """Compile the model in place: names, references and copies stay as they were.
 
-    mode: PyTorch's; None: its default.
+    `mode`: PyTorch's; None: its default.
 
     PyTorch does not trace the frames of its own modules. `Module.compile` therefore compiled nothing of a model without
     a forward of its own, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:

@@ -26,7 +26,7 @@ LOSS, WEIGHT = "loss", "weight"
 
 @dataclass
 class Sums:
-    """What one worker, or all together, summed over the test set."""
+    """Sums over the test set, of one worker or of all together."""
 
     loss: dict[str, torch.Tensor] = field(default_factory=dict)  # LOSS and WEIGHT; empty without examples
     named: dict[str, torch.Tensor] = field(default_factory=dict)  # of the task, by its names
@@ -78,7 +78,7 @@ def evaluate(
 
 
 def summed(sums: Sums, worker: Worker) -> Sums:
-    """Every worker's sums together, equal to the bit on every worker.
+    """Return every worker's sums together, equal to the bit on every worker.
 
     Raises ValueError, on every worker, for what a task returned wrongly on some, or if a name's shape differs.
     """
@@ -92,7 +92,10 @@ def summed(sums: Sums, worker: Worker) -> Sums:
         for name, shape in each["shapes"].items():
             if shapes.setdefault(name, shape) != shape:
                 raise _other_shape(name, shapes[name], shape)
-    row = [number for name in sorted(shapes) for number in _numbers(mine.get(name), shapes[name])]
+    row: list[float] = []
+    for name in sorted(shapes):
+        # zeros for a name that this worker lacks, since its part of the test set is empty
+        row += mine[name].flatten().tolist() if name in mine else [0.0] * math.prod(shapes[name])
     totals = iter([_sum(column) for column in zip(*gather_rows(row, worker), strict=True)])
     whole = Sums()
     for name in sorted(shapes):
@@ -103,7 +106,7 @@ def summed(sums: Sums, worker: Worker) -> Sums:
 
 
 def metrics_of(task: Task, sums: Sums, metric: str) -> tuple[float, dict[str, float]]:
-    """The mean loss, and the task's metrics by name, `metric` among them, from the sums of all workers.
+    """Return the mean loss and the task's metrics by name, `metric` among them, from the sums of all workers.
 
     Raises ValueError for what `finish` may not return.
     """
@@ -125,7 +128,8 @@ def metrics_of(task: Task, sums: Sums, metric: str) -> tuple[float, dict[str, fl
     if metric not in metrics:
         listed = ", ".join(metrics) or "nothing"
         raise InputError(f"workload.metric: {metric!r} is not what finish returns: {listed}", "name one of these")
-    return _mean(sums.loss), metrics
+    weight = sums.loss[WEIGHT].item() if sums.loss else 0.0
+    return sums.loss[LOSS].item() / weight if weight else math.nan, metrics
 
 
 def _other_shape(name: str, one: Sequence[int], other: Sequence[int]) -> InputError:
@@ -133,11 +137,6 @@ def _other_shape(name: str, one: Sequence[int], other: Sequence[int]) -> InputEr
         f"task: evaluate gave {name!r} the shapes {tuple(one)} and {tuple(other)}",
         "give it the same shape for every batch, such as minlength= of torch.bincount",
     )
-
-
-def _mean(loss: Mapping[str, torch.Tensor]) -> float:
-    weight = loss[WEIGHT].item() if loss else 0.0
-    return loss[LOSS].item() / weight if weight else math.nan
 
 
 def _checked_sums(given: Any) -> Mapping[str, Number]:
@@ -154,11 +153,6 @@ def _checked_sums(given: Any) -> Mapping[str, Number]:
     return given
 
 
-def _numbers(value: torch.Tensor | None, shape: Sequence[int]) -> list[float]:
-    """A worker's numbers of one name; zeros from a worker that has none."""
-    return [0.0] * math.prod(shape) if value is None else value.flatten().tolist()
-
-
 def _sum(values: Sequence[float]) -> float:
-    """Exactly, apart from the last rounding; `fsum` alone refuses infinities of both signs."""
+    """Sum exactly, apart from the last rounding; `fsum` alone refuses infinities of both signs."""
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

@@ -1,4 +1,4 @@
-"""Watches the GPUs of a training: a hook that asks their driver after the steps of each period."""
+"""A hook that asks the driver of a training's GPUs for their state, after the steps of each period."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.trial import Trial
 
 SAMPLE_SECONDS = 1.0
-"""NVML's sample of what a process computed is of at most so long before its time stamp."""
+"""The longest stretch, before its time stamp, that NVML's sample of a process covers."""
 
 
 class GpuWatch(Hook):
-    """Keeps what each rank's GPU does, before the evaluation changes it. For all ranks of a group, or for none.
-
-    states: by rank, equal on all ranks; a rank on a CPU has none.
-    """
+    """The state of each rank's GPU, before the evaluation changes it. For all ranks of a group, or for none."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """clock: seconds, as NVML's time stamps count them."""
-        self.states: tuple[GpuState, ...] = ()
+        """`clock`: seconds, as NVML's time stamps count them."""
+        self.states: tuple[GpuState, ...] = ()  # by rank, equal on all ranks; a rank on a CPU has none
         self._clock, self._since = clock, clock()
 
     def train_starts(self, trial: Trial) -> None:
-        """Whoever computed before, as a group that has just ended a trial, does not count."""
+        """Count no process that computed before, such as a group that has just ended a trial."""
         self._since = self._clock() + SAMPLE_SECONDS
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
@@ -57,7 +54,7 @@ class GpuWatch(Hook):
 
 
 def library_versions() -> dict[str, str | None]:
-    """Versions of the libraries that PyTorch calls on a GPU."""
+    """Return the versions of the libraries that PyTorch calls on a GPU."""
     try:
         nccl = ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, RuntimeError):  # a build without NCCL

@@ -29,17 +29,17 @@ class Guard:
             optimizer.grad_scale, optimizer.found_inf = None, self.found  # type: ignore[attr-defined]
 
     def update(self) -> None:
-        """The optimizer's step, unless something was found."""
+        """Make the optimizer's step, unless something was found."""
         if not self._reads or not self.found.item():
             self._optimizer.step()
         self._skipped += self.found
 
     def is_due(self) -> bool:
-        """Count a step. Whether to look now; equal on all ranks."""
+        """Count a step; return whether to look now, which is equal on all ranks."""
         return self._pace.is_due()
 
     def look(self) -> int:
-        """How many of the last steps made no update; 0: all are finite. By a collective: equal on all ranks."""
+        """Return how many of the last steps made no update; 0: all are finite. By a collective: equal on all ranks."""
         synchronise_device(self._worker.device)  # so that the pace is that of the device
         between = self._pace.measured()
         if self._worker.world_size == 1:

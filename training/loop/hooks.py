@@ -2,12 +2,12 @@
 
 Hooks run on every rank. The three points inside a step lie inside the timed period. Their cost counts in the phase that
 follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none. A step that a CUDA graph
-repeats (`train.cuda_graph`) has `step_ends` alone, without gradients to look at.
+repeats (`train.cuda_graph`) has the point `step_ends` alone, without gradients to look at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Override the points that you need; each does nothing by default."""
+    """An optional feature: override the points that it needs. A point's text says when the loop calls it."""
 
     def train_starts(self, trial: Trial) -> None:
         """Data, model and optimizer are ready; no step is made. May restore the trial from a checkpoint."""
@@ -31,8 +31,14 @@ class Hook:
         """The parameters are updated, unless this step or an earlier one is not finite: `trial.look` tells."""
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """All steps of the period are made. Returns entries for its record, equal on all ranks; may use collectives."""
+        """All steps of the period are made. Return entries for its record, equal on all ranks; may use collectives."""
         return {}
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
         """The period is evaluated; the record is equal on all ranks, apart from its time stamp."""
+
+
+def call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:
+    """Call each hook at this point."""
+    for hook in hooks:
+        getattr(hook, point)(*arguments)

@@ -24,28 +24,28 @@ MEMORY_SCALE = 1000.0  # AdaScale's averages lose a share S / 1000 of their weig
 
 
 def scaled_rate(rule: str, learning_rate: float, scale: float) -> float:
-    """The rule's rate for the nominal rate at S = `scale`. AdaScale's own factor, its gain, is applied later."""
+    """Return the rule's rate for the nominal rate at S = `scale`. AdaScale's factor, its gain, is applied later."""
     factors = {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale), "adascale": 1.0}
     return learning_rate * factors[rule]
 
 
 def constant_factor(progress: float, steps: float) -> float:
-    """1 throughout."""
+    """Return 1."""
     return 1.0
 
 
 def linear_factor(progress: float, steps: float) -> float:
-    """A straight line: 1 at progress 0, 0 from `steps` on."""
+    """Follow a straight line: 1 at progress 0, 0 from `steps` on."""
     return 1 - min(progress / steps, 1.0)
 
 
 def cosine_factor(progress: float, steps: float) -> float:
-    """Half a cosine wave: 1 at progress 0, 0 from `steps` on."""
+    """Follow half a cosine wave: 1 at progress 0, 0 from `steps` on."""
     return (1 + math.cos(math.pi * min(progress / steps, 1.0))) / 2
 
 
 def one_cycle_factor(progress: float, steps: float) -> float:
-    """Share of the peak at `progress` of `steps`: cosine waves from 1/25 up to 1, then down to 1/250,000.
+    """Follow cosine waves from 1/25 of the peak up to 1, then down to 1/250,000.
 
     Smith and Topin 2018 (arXiv 1708.07120), in the form of torch.optim.lr_scheduler.OneCycleLR with its defaults:
     the peak is reached at 0.3 · steps - 1, the end at steps - 1. The momentum stays as it is.
@@ -59,7 +59,7 @@ def one_cycle_factor(progress: float, steps: float) -> float:
 
 
 def gain(sq_norm: float, trace_cov: float, base_batch_size: int, scale: float) -> float:
-    """AdaScale's gain r (Johnson et al. 2020, arXiv 2007.05105), a number between 1 and S, from |G|² and tr Σ.
+    """Return AdaScale's gain r (Johnson et al. 2020, arXiv 2007.05105), between 1 and S, from |G|² and tr Σ.
 
     r = (σ² + μ²) / (σ²/S + μ²) with σ² = tr Σ / B0 and μ² = |G|². It is 1 without noise, and S with noise alone.
     """
@@ -104,7 +104,7 @@ class GainEstimator:
             self._trace_cov = self._keep * self._trace_cov + trace_cov
 
     def state(self) -> dict[str, float]:
-        """Plain numbers for a checkpoint."""
+        """Return plain numbers for a checkpoint."""
         return {"weight": self._weight, "sq_norm": self._sq_norm, "trace_cov": self._trace_cov}
 
     def load_state(self, state: Mapping[str, float]) -> None:
@@ -124,7 +124,7 @@ class RatePlan:
     schedule: Callable[[float, float], float]  # (progress, steps) after the warm-up -> share of the peak
 
     def at(self, progress: float) -> float:
-        """The rate of the update that follows `progress`."""
+        """Return the rate of the update that follows `progress`."""
         if progress < self.warm_up:
             if self.first is None:
                 return self.peak * (progress + 1) / self.warm_up
@@ -134,7 +134,7 @@ class RatePlan:
 
 
 class LearningRate:
-    """The loop asks `rate` before each update, and calls `advance` after it."""
+    """The rate of each update: the loop asks `rate` before it, and calls `advance` after it."""
 
     def __init__(self, plan: RatePlan, estimator: GainEstimator | None = None) -> None:
         self._plan = plan
@@ -147,7 +147,7 @@ class LearningRate:
         return 1.0 if self.estimator is None else self.estimator.gain
 
     def rate(self) -> float:
-        """The effective learning rate of the next update."""
+        """Return the effective learning rate of the next update."""
         return self.gain * self._plan.at(self.progress)
 
     def advance(self) -> None:
@@ -155,7 +155,7 @@ class LearningRate:
         self.progress += self.gain
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint, equal on every rank."""
+        """Return plain data for a checkpoint, equal on every rank."""
         return {"progress": self.progress, "estimator": self.estimator and self.estimator.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -166,7 +166,7 @@ class LearningRate:
 
 
 def make_rate(config: TrainConfig, samples: int, steps: int) -> LearningRate:
-    """The config's rates for `steps` updates, where an epoch is `samples` examples.
+    """Make the config's rates for `steps` updates, where an epoch is `samples` examples.
 
     Warm-up: with `linear` and S > 1 the rate rises from the nominal rate to S times it (Goyal et al. 2017, arXiv
     1706.02677): update i (from 0) of W has η0 + (S - 1)·η0·i/W. Otherwise it rises from 0: update i has (i + 1)/W of
@@ -188,5 +188,5 @@ def make_rate(config: TrainConfig, samples: int, steps: int) -> LearningRate:
 
 
 def warm_up_updates(warmup_epochs: float, steps_per_epoch: int) -> int:
-    """W, the nearest whole number of updates; at least 1 if there is any warm-up."""
+    """Return W, the nearest whole number of updates; at least 1 if there is any warm-up."""
     return max(round(warmup_epochs * steps_per_epoch), 1) if warmup_epochs else 0

@@ -1,4 +1,4 @@
-"""What a period takes: its seconds, their phases, and the CPU, memory and GPU that the process uses.
+"""Measures of a period: its seconds, their phases, and the CPU, memory and GPU that the process uses.
 
 A period's seconds are wall-clock time between two device synchronisations. Phases are marks on the device's own time
 line (CUDA events; on a CPU the clock). They are read after the period, so that no step waits for its measurement.
@@ -39,16 +39,17 @@ class Stopwatch:
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
         self.left_out = 0  # steps after the warm-up that are not timed
+        self._leaves_out = False  # whether the step in progress is one of them
 
     def step_starts(self, step: int, samples: int) -> None:
-        """Call it before each step (from 0), with the examples that this rank has trained in the period."""
+        """Begin a step (from 0), after so many examples that this rank has trained in the period."""
         if step == self._warm_up_end and step > 0:
             self._warm = self._now()
             self._samples_at_warm = samples
             self.left_out = 0
 
     def seconds(self) -> float:
-        """Seconds of the steps so far."""
+        """Return the seconds of the steps so far."""
         return self._now() - self._start
 
     @contextmanager
@@ -62,15 +63,22 @@ class Stopwatch:
 
     @contextmanager
     def out_of_timing(self, samples: int) -> Iterator[None]:
-        """Count what is done inside this context, and its examples, in the period's seconds alone, as the warm-up."""
-        before = self._now()
+        """Count the step inside this context, and its examples, in the period's seconds alone, as the warm-up.
+
+        A step may have two reasons: inside another such context this one changes nothing.
+        """
+        if self._leaves_out:
+            yield
+            return
+        before, self._leaves_out = self._now(), True
         yield
+        self._leaves_out = False
         self._warm += self._now() - before
         self._samples_at_warm += samples
         self.left_out += 1
 
     def stop(self, steps: int, samples: int) -> tuple[float, float, int]:
-        """(train_seconds, timed_seconds, timed_samples) after `steps` steps over `samples` examples of this rank."""
+        """Return train_seconds, timed_seconds and timed_samples after so many steps over so many examples."""
         now = self._now()
         if steps <= self._warm_up_end:
             return now - self._start, 0.0, 0
@@ -82,7 +90,7 @@ class Stopwatch:
 
 
 def warm_up_end(warm_up_steps: int, steps: int, began_at: int) -> int:
-    """Index, in a period of `steps` steps, of the first step after the trial's warm-up; `steps` if there is none.
+    """Return the index, in a period of `steps` steps, of the first after the trial's warm-up; `steps`: there is none.
 
     `began_at`: where this process began, in steps from the period's first one; below 0: before it. A resumed training
     is cold again.
@@ -91,12 +99,12 @@ def warm_up_end(warm_up_steps: int, steps: int, began_at: int) -> int:
 
 
 def enough_timed_steps(steps: int, timed_steps: int) -> bool:
-    """Whether a period of `steps` has enough timed steps for a rate: five, or all of a shorter one."""
+    """Return whether a period of `steps` has enough timed steps for a rate: five, or all of a shorter one."""
     return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
 
 
 def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
-    """Whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, with no period.
+    """Return whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, irregularly.
 
     A fixed stride would meet the averages of local SGD always or never. In a short period every other step is timed.
     The cold first step is left out unless it is the only one. `most`: no more than so many, evenly spread.
@@ -110,18 +118,17 @@ def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
 
 
 def sampling_stride(steps: int, most: int) -> int:
-    """Steps from one of at most `most` evenly spread steps to the next; at least `SAMPLING_INTERVAL` if there are."""
+    """Return the distance of at most `most` evenly spread steps; at least `SAMPLING_INTERVAL` if the period allows."""
     return math.ceil(steps / min(most, max(steps // SAMPLING_INTERVAL, 1)))
 
 
 class PhaseTimer:
-    """Splits sampled steps into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
+    """Sampled steps, split into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
 
     def __init__(
         self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int, most: int | None = None
     ) -> None:
-        """`parameters`: those whose gradients are watched in backward; `steps`: those of the period; `most`: as in
-        `is_sampled`."""
+        """`parameters`: whose gradients are watched in backward; `steps`: of the period; `most`: as in `is_sampled`."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps
@@ -148,7 +155,7 @@ class PhaseTimer:
             self._marks.append((phase, self._last_gradient or self._mark()))
 
     def backward(self) -> AbstractContextManager[None]:
-        """Wrap backward in it: notes when this worker's last gradient is ready.
+        """Note when this worker's last gradient is ready, in the backward inside this context.
 
         With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
         """
@@ -164,13 +171,13 @@ class PhaseTimer:
                 handle.remove()
 
     def forget_step(self) -> None:
-        """The step in progress is not sampled after all."""
+        """Drop the marks of the step in progress: it is not sampled after all."""
         while self.sampled and self._marks.pop()[0] is not None:
             pass
         self.sampled = False
 
     def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
-        """Each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.
+        """Return each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.
 
         Call it after a device synchronisation.
         """
@@ -200,7 +207,7 @@ class PhaseTimer:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process took in a stretch of time."""
+    """The CPU, memory and GPU that a process took in a stretch of time."""
 
     cpu_cores: float  # mean number of busy cores
     resident_bytes: float  # at its end
@@ -208,7 +215,7 @@ class Usage:
 
 
 class UsageMeter:
-    """Measures this process from one call to the next, evaluation and waiting included."""
+    """A meter of this process from one call to the next, evaluation and waiting included."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -216,7 +223,7 @@ class UsageMeter:
         self._since = (time.perf_counter(), time.process_time())
 
     def since_last(self) -> Usage:
-        """The usage since the last call, or since the meter was made."""
+        """Return the usage since the last call, or since the meter was made."""
         (wall, cpu), now = self._since, (time.perf_counter(), time.process_time())
         self._since = now
         seconds = now[0] - wall
@@ -224,7 +231,7 @@ class UsageMeter:
         return Usage(cores, resident_bytes(), self._gpu_share())
 
     def _gpu_share(self) -> float:
-        """By NVML, over its last sample period (up to a second)."""
+        """Ask NVML, for its last sample period (up to a second)."""
         if not self._has_nvml:
             return math.nan
         try:
@@ -235,7 +242,7 @@ class UsageMeter:
 
 
 def resident_bytes() -> float:
-    """Memory that this process holds now. If the system does not tell, the most that it has held."""
+    """Return the memory that this process holds now; where the system does not tell, the most that it has held."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

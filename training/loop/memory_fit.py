@@ -19,8 +19,7 @@ from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.exceptions import InputError, is_out_of_memory
 from scalestudy.training.gradient_sync.base import StepPlan, size_in_bytes
-from scalestudy.training.loop.measures import PhaseTimer
-from scalestudy.training.loop.train import forward_and_backward
+from scalestudy.training.loop.step import forward_and_backward
 from scalestudy.training.loop.trial import Trial, make_optimizer, start_trial
 from scalestudy.training.models import seeded_model
 from scalestudy.training.registry import OPTIMIZERS
@@ -270,7 +269,7 @@ def _step_fits(trial: Trial, example: Example, batch: int) -> bool:
     try:
         repeated = mapped(lambda tensor: tensor.repeat(batch, *[1] * (tensor.dim() - 1)), example)
         trial.plan = StepPlan(shard=batch, batch=batch)
-        forward_and_backward(trial, repeated, PhaseTimer(trial.worker.device, (), 1), ())
+        forward_and_backward(trial, repeated, ())
         trial.optimizer.step()
         synchronise_device(trial.worker.device)
     except Exception as error:

@@ -40,7 +40,7 @@ class NoiseEstimate(NamedTuple):
 
 
 def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], batch_sq_norm: float) -> NoiseEstimate:
-    """McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1), for parts of any sizes.
+    """Estimate as McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1), for parts of any sizes.
 
     `part_sq_norms`: |g_i|² of each part; `part_sizes`: its b_i; `batch_sq_norm`: |ḡ|². Over the parts with examples, L
     is the mean of |g_i|² and 1/h that of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is linear:
@@ -57,14 +57,14 @@ def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], ba
 
 
 class Parts(NamedTuple):
-    """How a whole batch is measured."""
+    """The parts of a whole batch whose gradients are compared."""
 
     sizes: tuple[tuple[int, int], ...] = ()  # by rank: b_i and 0, or the sizes of the two halves; empty: not at all
     halved: bool = False
 
 
 def parts_of(trial: Trial) -> Parts:
-    """The parts by which this trial is measured; equal on every rank.
+    """Return the parts by which this trial is measured; equal on every rank.
 
     None if the strategy's sum is only approximate, or if the task's loss is a mean over something else than examples.
     Halves need a second example. They are not made for the measurement alone if batch normalisation would see them.
@@ -83,13 +83,13 @@ def parts_of(trial: Trial) -> Parts:
 
 
 def first_half(micro_batches: Sequence[int]) -> int:
-    """How many of the first micro-batches hold at least half of the examples."""
+    """Return how many of the first micro-batches hold at least half of the examples."""
     totals = list(itertools.accumulate(micro_batches))
     return next(count for count, total in enumerate(totals, start=1) if 2 * total >= totals[-1])
 
 
 class NoiseScale(Hook):
-    """Adds |G|² and tr Σ, averaged over sampled steps, to each period's record.
+    """|G|² and tr Σ, averaged over sampled steps, for each period's record.
 
     With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is
     made in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the
@@ -140,7 +140,7 @@ class NoiseScale(Hook):
         self._request(trial, step + 1)
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """The period's means of `estimate_noise`, by a collective; None if no step was measured."""
+        """Return the period's means of `estimate_noise`, by a collective; None if no step was measured."""
         estimate = self.reduce(trial, self._sums / self.steps) if self.steps else None
         self._reset(trial)
         return {
@@ -149,10 +149,10 @@ class NoiseScale(Hook):
         }
 
     def step_measured(self, trial: Trial, squares: torch.Tensor) -> None:
-        """Override to use a step's squares at once."""
+        """Do nothing; override it to use a step's squares at once."""
 
     def reduce(self, trial: Trial, squares: torch.Tensor) -> NoiseEstimate:
-        """The estimate from every rank's squares, by one collective; equal to the bit on every rank."""
+        """Estimate from every rank's squares, by one collective; equal to the bit on every rank."""
         rows = gather_rows(squares, trial.worker)
         sizes = [size for pair in self.parts.sizes for size in pair]
         batch_sq_norm = rows[0][2]  # a norm may differ by a bit on another kind of device
@@ -173,7 +173,7 @@ class NoiseScale(Hook):
         self._sums = torch.zeros(3, dtype=torch.float64, device=trial.worker.device)
 
     def _squares(self, trial: Trial) -> torch.Tensor | None:
-        """(3,) float64 on the device: |g_i|² and 0, or |g|² of each half, and |ḡ|²; zeros for an empty shard.
+        """Return (3,) float64 on the device: |g_i|² and 0, or |g|² of each half, and |ḡ|²; zeros for an empty shard.
 
         None if the strategy does not measure.
         """
@@ -190,7 +190,7 @@ class NoiseScale(Hook):
         return torch.stack([first, second, whole])
 
     def _half_squares(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor]:
-        """|g_1|² and |g_2|² of this worker's halves, which hold all examples of the batch."""
+        """Return |g_1|² and |g_2|² of this worker's halves, which hold all examples of the batch."""
         batch = trial.plan.batch
         share = 1 / (trial.sync.factor(trial.plan) * batch)  # of the first gradients, as their loss scaled them, in ḡ
         first = [gradient for gradient in self._first_gradients if gradient is not None]
@@ -207,7 +207,7 @@ class NoiseScale(Hook):
 
 
 class AdaScale(NoiseScale):
-    """Measures every whole batch, and gives the estimates to the learning rate for the step's gain.
+    """The noise of every whole batch, from which the learning rate has the step's gain.
 
     An epoch's last, smaller batch takes the gain of the batch before it.
     """
@@ -216,7 +216,7 @@ class AdaScale(NoiseScale):
         super().__init__(interval=1)
 
     def train_starts(self, trial: Trial) -> None:
-        """As NoiseScale. Raises ValueError if the gain can't be measured."""
+        """Do as NoiseScale. Raises InputError if the gain can't be measured."""
         super().train_starts(trial)
         if self.parts.sizes:
             return
@@ -241,7 +241,7 @@ class AdaScale(NoiseScale):
         )
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """As NoiseScale. Raises ValueError if the strategy did not measure."""
+        """Do as NoiseScale. Raises InputError if the strategy did not measure."""
         before = self.steps
         super().gradients_ready(trial, step)
         if self._samples(trial, step) and self.steps == before:
@@ -257,7 +257,7 @@ class AdaScale(NoiseScale):
 
 
 def with_required(config: TrainConfig, hooks: Sequence[Hook]) -> tuple[Hook, ...]:
-    """The hooks, and behind them AdaScale if the config's rule needs it. AdaScale then replaces NoiseScale.
+    """Return the hooks, and behind them AdaScale if the config's rule needs it, in place of NoiseScale.
 
     At the base batch size AdaScale's gain is 1, and needs no hook.
     """

@@ -12,7 +12,7 @@ LONGEST_SECONDS = 1.0  # to which looks that take long stretch the distance
 
 
 class Pace:
-    """Counts moments of a training, such as its steps. All ranks look after the same ones.
+    """A count of moments of a training, such as its steps. All ranks look after the same ones.
 
     Rank 0 measures how long the last ones took and says, in a look, after how many moments the next one is due. That
     distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one look. It is
@@ -28,12 +28,12 @@ class Pace:
         self._between = 1
 
     def is_due(self) -> bool:
-        """Count a moment. Whether all ranks look now."""
+        """Count a moment; return whether all ranks look now."""
         self._moments += 1
         return self._moments >= self._between
 
     def measured(self) -> int:
-        """On rank 0, at the begin of a look: moments to the next."""
+        """Return, on rank 0 and as a look begins, the moments to the next one."""
         now = self._clock()
         passed, self._looked_at = now - self._looked_at, now
         seconds = max(self._seconds, min(self._took / COSTS_AT_MOST, LONGEST_SECONDS))
@@ -41,6 +41,6 @@ class Pace:
         return max(1, int(min(in_time, 2 * self._between, MOST_BETWEEN)))
 
     def looked(self, between: int) -> None:
-        """On every rank, at the end of a look. `between`: what rank 0 has measured."""
+        """End a look, on every rank. `between`: what rank 0 has measured."""
         self._moments, self._between = 0, between
         self._took += SMOOTHING * (self._clock() - self._looked_at - self._took)

@@ -64,7 +64,7 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
 
 
 def known_order(precision: str, *, on_gpus: bool, has_images: bool) -> bool | None:
-    """Whether images lie channels-last, as far as no test is needed for it. on_gpus: every worker is on one.
+    """Return whether images lie channels-last, or None if only a test tells. `on_gpus`: every worker is on one.
 
     Tensor cores, which tf32 and bf16 use, take convolutions channels-last; in the other order cuDNN converts before and
     after each. Without weights of four dimensions there is no convolution of images. In strict float32, and on CPUs,
@@ -78,7 +78,7 @@ def known_order(precision: str, *, on_gpus: bool, has_images: bool) -> bool | No
 
 
 def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree:
-    """The first batch's examples, as many as the largest even shard has; at least two, for batch normalisation."""
+    """Return as many of the first examples as the largest even shard has; at least two, for batch normalisation."""
     size = max(math.ceil(config.batch_size / worker.world_size), 2)
     if data.samples is None:
         return next(data.stream_shards(0, size, size, range(1)))
@@ -87,7 +87,7 @@ def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree
 
 
 def step_seconds(shard_loss: ShardLoss, worker: Worker, batch: Tree, *, channels_last: bool) -> float:
-    """Median seconds of forward and backward over the examples, on a copy of the model."""
+    """Return the median seconds of forward and backward over the examples, on a copy of the model."""
     probed = copy.deepcopy(shard_loss).to(worker.device).train()
     probed.channels_last = channels_last
     if channels_last:

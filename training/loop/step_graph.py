@@ -3,8 +3,8 @@
 A graph repeats the operations that were recorded, on the same memory. So a batch is copied to where the recorded one
 was; of a set that lives on the device, only its examples' places are, and the graph gathers them. Learning rates are
 tensors, and what Python decides in a step (a model that draws a path by `random`, say) stays what it was in the
-recorded step. Rejected: throw-away steps before the capture, after which parameters, optimizer and generators must be
-put back. The first steps of the training do as well.
+recorded step. The training's own first steps serve as warm-up. Rejected: throw-away steps before the capture, after
+which parameters, optimizer and generators must be put back.
 
 One worker's step is one graph. With several, gradients are summed between two graphs, by collectives that PyTorch's
 watchdog sees: a lost peer ends them. `cuda_graph: true` takes them into one graph, under NCCL, and watches by itself.
@@ -13,18 +13,18 @@ watchdog sees: a lost peer ends them. `cuda_graph: true` takes them into one gra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalestudy.training.config import TrainConfig
-from scalestudy.training.distributed import Worker, wait_within
+from scalestudy.training.distributed import wait_within
 from scalestudy.training.exceptions import InputError, is_device_lost, is_out_of_memory
-from scalestudy.training.gradient_sync.base import GradientSync, StepPlan
-from scalestudy.training.task import Number, ShardLoss
+from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.step import compute_gradients, run_step, update_parameters
+from scalestudy.training.loop.trial import StepSums, Trial
 from scalestudy.training.trees import Tree, form, mapped, tensors
 
 EAGER_STEPS = 3  # made first: libraries choose their kernels, and the optimizer makes its state
@@ -40,15 +40,52 @@ REMEDY = "write auto to train eagerly where a graph is not possible, or false"
 Result = TypeVar("Result")
 
 
+def step_graph(trial: Trial) -> tuple[StepGraph | None, dict[str, str]]:
+    """Return the trial's graph, and what its details say if it has none.
+
+    Raises InputError if the config insists on a graph and there can't be one.
+    """
+    if trial.config.cuda_graph is False:
+        return None, {}
+    reason = why_eager(trial)
+    if reason is None:
+        return StepGraph(trial), {}
+    if trial.config.cuda_graph is True:
+        raise InputError(f"train.cuda_graph: {reason}", REMEDY)
+    return None, {"cuda_graph": reason}
+
+
+def why_eager(trial: Trial) -> str | None:
+    """Return why this trial's steps can't be captured, as far as it shows before a try; None: no reason is known."""
+    config, worker = trial.config, trial.worker
+    if not has_graphs(worker.device):
+        return f"a graph needs a CUDA device, not {worker.device.type}"
+    if config.compile:
+        return "the model is compiled"
+    if config.lr_rule == "adascale":
+        return "adascale reads the gradient's noise in every step"
+    if not getattr(trial.optimizer, "_step_supports_amp_scaling", False):
+        return f"the optimizer {config.optimizer.name} has no fused update"
+    if worker.world_size == 1:
+        return None
+    if not trial.sync.sums_apart:
+        return f"{config.gradient_sync} communicates within the step, where flat, ring and naive do so after backward"
+    if config.sync_batch_norm:
+        return "synchronised batch normalisation communicates within the step"
+    if config.cuda_graph is True and (backend := dist.get_backend()) != "nccl":
+        return f"{backend} can't be captured; auto leaves its collectives between graphs"
+    return None
+
+
 def has_graphs(device: torch.device) -> bool:
-    """Whether the device can capture a graph."""
+    """Return whether the device can capture a graph."""
     return device.type == "cuda"
 
 
 def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
-    """Record what the function does on the GPU, without doing it. Returns what repeats it, and its result.
+    """Record what the function does on the GPU, without doing it. Return what repeats it, and its result.
 
-    The result's tensors are overwritten by each repetition. Raises RuntimeError if the function waits for the device.
+    Each repetition overwrites the result's tensors. Raises RuntimeError if the function waits for the device.
     """
     graph = torch.cuda.CUDAGraph()
     with (
@@ -59,71 +96,25 @@ def capture(function: Callable[[], Result]) -> tuple[Callable[[], None], Result]
     return graph.replay, result
 
 
-class StepSums(NamedTuple):
-    """What a step adds to the tally; in a graph, tensors that each replay overwrites."""
-
-    loss_sum: torch.Tensor  # of this worker's shard
-    weight: Number  # what divides it
-    tokens: Number  # that the task counts; 0 if it counts none
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepParts:
-    """What a step does on the device before and after the strategy's `synchronise`."""
-
-    compute: Callable[[Tree], StepSums]  # of a draw (`TrainingData.draws`)
-    apply: Callable[[], None]  # update
-
-
-def why_eager(config: TrainConfig, worker: Worker, optimizer: torch.optim.Optimizer, sync: GradientSync) -> str | None:
-    """Why this trial's steps can't be captured, as far as it shows before a try; None: nothing speaks against it."""
-    if not has_graphs(worker.device):
-        return f"a graph needs a CUDA device, not {worker.device.type}"
-    if config.compile:
-        return "the model is compiled"
-    if config.lr_rule == "adascale":
-        return "adascale reads the gradient's noise in every step"
-    if not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return f"the optimizer {config.optimizer.name} has no fused update"
-    if worker.world_size == 1:
-        return None
-    if not sync.sums_apart:
-        return f"{config.gradient_sync} communicates within the step, where flat, ring and naive do so after backward"
-    if config.sync_batch_norm:
-        return "synchronised batch normalisation communicates within the step"
-    if config.cuda_graph is True and (backend := dist.get_backend()) != "nccl":
-        return f"{backend} can't be captured; auto leaves its collectives between graphs"
-    return None
-
-
 class StepGraph:
-    """Captures the step after the first few, and repeats it for every whole batch.
+    """The step as a graph: captured after the first few steps, and repeated for every whole batch.
 
-    Other steps are made eagerly: the last, smaller batch; those whose phases or noise are measured, which are not
-    timed; the one that ends a training; and all, if the capture fails.
+    `run_step` makes the others: the last, smaller batch; those whose phases or noise are measured; the one that ends a
+    training; and all, if the capture fails. Of whole batches, only replays count in samples a second.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        worker: Worker,
-        optimizer: torch.optim.Optimizer,
-        shard_loss: ShardLoss,
-        sync: GradientSync,
-        whole: StepPlan,
-    ) -> None:
-        """`whole`: of a step with a whole batch."""
-        self._config, self._worker, self._optimizer, self._shard_loss = config, worker, optimizer, shard_loss
-        self._sync, self._whole = sync, whole
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._whole = trial.plans[0]  # of a step with a whole batch
         self._eager_steps = 0
         self._draw: Tree = ()  # what the graph reads
-        self._rates: list[torch.Tensor] = []
+        self._rates = [torch.zeros((), device=trial.worker.device) for _ in trial.optimizer.param_groups]
         self._result: StepSums | None = None
         self._gradients: list[tuple[nn.Parameter, torch.Tensor]] = []  # that the first of two graphs writes
         self._sent = 0  # bytes, by a replay
-        self._first: Callable[[], None] | None = None  # replays a whole step, or its first part
+        self._first: Callable[[], None] | None = None  # replays a whole step, or its first half
         self._second: Callable[[], None] | None = None  # replays what follows the collectives
-        self.failure: str | None = None
+        self.failure: str | None = None  # why there is no graph, after a try; all steps are then eager
 
     @property
     def is_captured(self) -> bool:
@@ -133,120 +124,116 @@ class StepGraph:
     @property
     def is_split(self) -> bool:
         """Whether collectives lie between two graphs."""
-        return self._worker.world_size > 1 and self._config.cuda_graph == "auto"
+        return self._trial.worker.world_size > 1 and self._trial.config.cuda_graph == "auto"
 
-    def fits(self, plan: StepPlan, draw: Tree) -> bool:
-        """Whether the graph makes the step of this plan and draw, in which nothing is measured."""
-        if self.failure or not self._is_whole(plan):
-            return False
-        if self._eager_steps < EAGER_STEPS:
-            self._eager_steps += 1
-            return False
-        return not self.is_captured or form(draw) == form(self._draw)
+    def step(self, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
+        """Make the step in progress with this draw (`TrainingData.draws`): replay it, capture it, or run it eagerly.
 
-    def leaves_timing(self, plan: StepPlan, measured: bool) -> bool:
-        """Whether the step of this plan is made eagerly, or captured, in place of a replay, and so not timed.
-
-        `measured`: whether something in it is.
+        Raises InputError if the config insists on a graph and the capture fails; RuntimeError for a device that is
+        lost or, for such a config, without memory.
         """
-        return not self.failure and self._is_whole(plan) and (measured or not self.is_captured)
-
-    def _is_whole(self, plan: StepPlan) -> bool:
-        """Whether this worker has examples, and as many as of a whole batch, as the graph divides by the batch."""
-        return plan.shard > 0 and (plan.shard, plan.batch) == (self._whole.shard, self._whole.batch)
-
-    def step(self, draw: Tree, rates: Sequence[float], parts: StepParts) -> StepSums | None:
-        """Make the step with this draw. `rates`: by parameter group.
-
-        None: it can't be captured, and what gradients there are now were never computed. Raises ValueError if the
-        config insists on a graph, RuntimeError for a device that is lost or, for such a config, without memory.
-        """
-        if self._first is None:
-            self._draw, sent_before = mapped(torch.Tensor.clone, draw), self._sync.bytes_sent
+        trial, eagerly = self._trial, partial(run_step, self._trial, draw, hooks)
+        plan, whole = trial.plan, self._whole
+        # A graph divides by the whole batch, and a worker without examples computes nothing that it could repeat.
+        if self.failure or not plan.shard or (plan.shard, plan.batch) != (whole.shard, whole.batch):
+            return eagerly()
+        measured = trial.is_measured()
+        if self.is_captured and not measured:
+            return self._replayed(draw) if form(draw) == form(self._draw) else eagerly()
+        self.wait()
+        with trial.out_of_rate():
+            if measured:
+                return eagerly()
+            if self._eager_steps < EAGER_STEPS:
+                self._eager_steps += 1
+                return eagerly()
             try:
-                self._first, self._result = self._captured(lambda: self._whole_or_first(parts))
+                self._capture(draw)
             except RuntimeError as error:
                 self._give_up(error)
-                return None
-            finally:
-                self._sent, self._sync.bytes_sent = self._sync.bytes_sent - sent_before, sent_before
-        for (_, kept), (_, new) in zip(tensors(self._draw), tensors(draw), strict=True):
-            kept.copy_(new, non_blocking=True)
-        for tensor, rate in zip(self._rates, rates, strict=True):
-            tensor.fill_(rate)
-        self._first()
-        self._sync.bytes_sent += self._sent
-        if self.is_split:
-            for parameter, gradient in self._gradients:
-                parameter.grad = gradient
-            self._sync.synchronise()
-            self._update(parts.apply, rates)
-        return self._result
-
-    def _whole_or_first(self, parts: StepParts) -> StepSums:
-        result = parts.compute(self._draw)
-        if self.is_split:
-            summed = self._shard_loss.summed_parameters()
-            self._gradients = [(each, each.grad) for each in summed if each.grad is not None]
-        else:
-            self._sync.synchronise()
-            parts.apply()
-        return result
-
-    def _update(self, apply: Callable[[], None], rates: Sequence[float]) -> None:
-        """The second part. Its first time comes after a sum of all workers, so a failed capture is made up for."""
-        if self._second is None:
-            try:
-                self._second, _ = self._captured(apply)
-            except RuntimeError as error:
-                self._give_up(error)
-                for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate
-                apply()
-                return
-        self._second()
+                return eagerly()
+            return self._replayed(draw)
 
     def wait(self) -> None:
         """Wait for the device, but not for ever where collectives are in the graph. Raises RuntimeError then."""
-        if self._first is not None and self._worker.world_size > 1 and not self.is_split:
-            wait_within(self._worker.device, COLLECTIVE_SECONDS)
+        if self._first is not None and self._trial.worker.world_size > 1 and not self.is_split:
+            wait_within(self._trial.worker.device, COLLECTIVE_SECONDS)
 
     def details(self) -> dict[str, str]:
-        """Plain data for the trial's details: whether steps are replayed, or why not."""
+        """Return plain data for the trial's details: whether steps are replayed, or why not."""
         captured = CAPTURED_IN_PART if self.is_split else CAPTURED
         return {"cuda_graph": self.failure or (captured if self.is_captured else TOO_SHORT)}
 
-    def _give_up(self, error: RuntimeError) -> None:
-        """After a capture that failed: keep the reason, or raise.
+    def _capture(self, draw: Tree) -> None:
+        """Record the step, or its first half. Raises RuntimeError if that is not possible."""
+        trial, sync = self._trial, self._trial.sync
+        self._draw, sent_before = mapped(torch.Tensor.clone, draw), sync.bytes_sent
 
-        PyTorch 2.13 does not give back what the capture has taken of the GPU's memory before the process ends.
+        def record() -> StepSums:
+            result = compute_gradients(trial, self._draw)
+            if self.is_split:
+                summed = trial.shard_loss.summed_parameters()
+                self._gradients = [(each, each.grad) for each in summed if each.grad is not None]
+            else:
+                sync.synchronise()
+                update_parameters(trial, rates=self._rates)
+            return result
+
+        trial.zero_gradients()
+        try:
+            self._first, self._result = self._captured(record)
+        finally:
+            self._sent, sync.bytes_sent = sync.bytes_sent - sent_before, sent_before
+
+    def _replayed(self, draw: Tree) -> StepSums:
+        """Repeat the step with this draw, and the rates of the next update."""
+        assert self._first is not None
+        assert self._result is not None
+        for (_, kept), (_, new) in zip(tensors(self._draw), tensors(draw), strict=True):
+            kept.copy_(new, non_blocking=True)
+        for tensor, rate in zip(self._rates, self._trial.next_rates(), strict=True):
+            tensor.fill_(rate)
+        self._first()
+        self._trial.sync.bytes_sent += self._sent
+        if self.is_split:
+            for parameter, gradient in self._gradients:
+                parameter.grad = gradient
+            self._trial.sync.synchronise()
+            self._update()
+        return self._result
+
+    def _update(self) -> None:
+        """Make the second half, and capture it first if that is to be done.
+
+        The sum of all workers is made by then, and can't be made twice: after a failure this half alone is eager.
         """
-        if isinstance(error.__context__, RuntimeError):  # CUDA's last error only says that there was one before
-            error = error.__context__
-        insists = self._config.cuda_graph is True
-        if is_device_lost(error) or (insists and is_out_of_memory(error)):
-            raise error
-        self.failure = f"the step can't be captured: {' '.join(str(error).split())[:LONGEST_REASON]}"
-        if insists:
-            raise InputError(f"train.cuda_graph: {self.failure}", REMEDY) from error
+        if self._second is None:
+            try:
+                self._second, _ = self._captured(partial(update_parameters, self._trial, rates=self._rates))
+            except RuntimeError as error:
+                self._give_up(error)
+                update_parameters(self._trial)
+                return
+        self._second()
 
     def _captured(self, function: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
-        """`capture`, with learning rates that are tensors, as the graph reads them; Adam asks for `capturable` too."""
-        groups = self._optimizer.param_groups
-        self._rates = self._rates or [torch.zeros((), device=self._worker.device) for _ in groups]
+        """Call `capture`, and undo what the function sets in Python. Adam asks for `capturable`, as rates are tensors.
+
+        Raises RuntimeError too for a model that replaces a buffer: each repetition would begin with the old one.
+        """
+        groups = self._trial.optimizer.param_groups
         own: list[dict[str, Any]] = [
             {key: group[key] for key in ("lr", "capturable") if key in group} for group in groups
         ]
-        buffers = [(module, dict(module._buffers)) for module in self._shard_loss.modules()]
+        buffers = [(module, dict(module._buffers)) for module in self._trial.shard_loss.modules()]
         try:
-            for group, rate in zip(groups, self._rates, strict=True):
-                group["lr"] = rate
+            for group in groups:
                 if "capturable" in group:
                     group["capturable"] = True
             replay, result = capture(function)
             for module, before in buffers:
                 for name, buffer in module._buffers.items():
-                    if buffer is not before.get(name):  # the graph would begin with the old one each time
+                    if buffer is not before.get(name):
                         raise RuntimeError(f"the model replaces its buffer {name}; it must change it in place")
             return replay, result
         finally:
@@ -255,24 +242,16 @@ class StepGraph:
             for group, values in zip(groups, own, strict=True):
                 group.update(values)
 
+    def _give_up(self, error: RuntimeError) -> None:
+        """Keep the reason of a capture that failed, or raise.
 
-def step_graph(
-    config: TrainConfig,
-    worker: Worker,
-    optimizer: torch.optim.Optimizer,
-    shard_loss: ShardLoss,
-    sync: GradientSync,
-    whole: StepPlan,
-) -> tuple[StepGraph | None, dict[str, str]]:
-    """A trial's graph, and what its details say if it has none. `whole`: of a step with a whole batch.
-
-    Raises ValueError if the config insists on a graph and there can't be one.
-    """
-    if config.cuda_graph is False:
-        return None, {}
-    reason = why_eager(config, worker, optimizer, sync)
-    if reason is None:
-        return StepGraph(config, worker, optimizer, shard_loss, sync, whole), {}
-    if config.cuda_graph is True:
-        raise InputError(f"train.cuda_graph: {reason}", REMEDY)
-    return None, {"cuda_graph": reason}
+        PyTorch 2.13 does not give back what the capture has taken of the GPU's memory before the process ends.
+        """
+        if isinstance(error.__context__, RuntimeError):  # CUDA's last error only says that there was one before
+            error = error.__context__
+        insists = self._trial.config.cuda_graph is True
+        if is_device_lost(error) or (insists and is_out_of_memory(error)):
+            raise error
+        self.failure = f"the step can't be captured: {' '.join(str(error).split())[:LONGEST_REASON]}"
+        if insists:
+            raise InputError(f"train.cuda_graph: {self.failure}", REMEDY) from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -26,19 +26,26 @@ from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncO
 from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.learning_rate import LearningRate, make_rate
-from scalestudy.training.loop.measures import Stopwatch, UsageMeter
+from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, UsageMeter
 from scalestudy.training.loop.probe import Choices, choose
-from scalestudy.training.loop.step_graph import StepGraph, step_graph
 from scalestudy.training.models import seeded_model
 from scalestudy.training.models.sync_batch_norm import convert_sync_batch_norm, sync_batch_norm_class
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import OPTIMIZERS, call_with, resolve_field
 from scalestudy.training.seeding import epoch_order, generators_kept, seed_steps
-from scalestudy.training.task import ShardLoss, Task, counts_tokens, make_task, tokens_of
+from scalestudy.training.task import Number, ShardLoss, Task, counts_tokens, make_task, tokens_of
 from scalestudy.training.trees import Tree, count
 
 TOKEN_EXAMPLES = 512  # of which the mean tokens are taken
+
+
+class StepSums(NamedTuple):
+    """What a step adds to the tally; of a CUDA graph, tensors that each replay overwrites."""
+
+    loss_sum: torch.Tensor  # of this worker's shard
+    weight: Number  # what divides it
+    tokens: Number  # that the task counts; 0 if it counts none
 
 
 @dataclass
@@ -55,10 +62,18 @@ class Tally:
     bytes_before: int = 0  # sent in those steps
     diverged: bool = False
 
+    def add(self, made: StepSums, samples: int) -> None:
+        """Count a step over so many examples of this rank."""
+        self.loss_sum += made.loss_sum
+        self.weight_sum += made.weight
+        self.tokens += made.tokens
+        self.samples += samples
+        self.steps += 1
+
 
 @dataclass
 class Progress:
-    """How far a trial is."""
+    """The place of a trial in its training."""
 
     tally: Tally  # of the period in progress
     period: int = 1  # in progress
@@ -66,8 +81,20 @@ class Progress:
     began_at: int = 0  # steps that were made before this process began
 
 
+class Graph(Protocol):
+    """A trial's CUDA graph, as the trial knows it (`loop.step_graph`)."""
+
+    failure: str | None
+
+    def step(self, draw: Tree, hooks: Sequence[Any]) -> StepSums: ...
+
+    def wait(self) -> None: ...
+
+    def details(self) -> dict[str, str]: ...
+
+
 def never() -> bool:
-    """The default of `Trial.should_stop` and `Trial.should_preempt`."""
+    """Return False: the default of `Trial.should_stop` and `Trial.should_preempt`."""
     return False
 
 
@@ -95,9 +122,10 @@ class Trial:
     micro_batches: tuple[int, ...] = ()  # examples of each micro-batch of the step in progress, on this worker
     halves_next: bool = False  # set by a hook: the next step is made in at least two micro-batches
     stopwatch: Stopwatch | None = None  # of the period in progress; None between periods
+    phases: PhaseTimer = field(init=False)  # of the period in progress; times nothing before the first
     usage: UsageMeter = field(init=False)
     guard: Guard = field(init=False)
-    graph: StepGraph | None = field(init=False)  # None: all steps are made eagerly
+    graph: Graph | None = None  # None: all steps are made eagerly
     bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
@@ -109,17 +137,15 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.usage = UsageMeter(self.worker.device)
+        self.phases = PhaseTimer(self.worker.device, (), steps=0)
         self.guard = Guard(self.optimizer, self.worker)
         self.counts_tokens = counts_tokens(self.shard_loss.task)
         self.group_rates = [group["lr"] / self.config.learning_rate for group in self.optimizer.param_groups]
-        self.graph, self._without_graph = step_graph(
-            self.config, self.worker, self.optimizer, self.shard_loss, self.sync, self.plans[0]
-        )
         self._summed = self.shard_loss.summed_parameters()
 
     @property
     def is_stream(self) -> bool:
-        """As of the data. A stream counts as one epoch as long as `steps`."""
+        """Whether the data set is a stream, treated as one epoch of `steps` steps."""
         return self.data.is_stream
 
     @property
@@ -143,7 +169,7 @@ class Trial:
         return self.budget.begin(self.progress.period) + self.progress.tally.steps
 
     def step_of_epoch(self, step: int) -> int:
-        """Place in its epoch of a step of the period in progress, or of the step after its last; both from 0."""
+        """Return the place in its epoch of a step of the period, or of the step after its last; both from 0."""
         return (self.budget.begin(self.progress.period) + step) % self.steps
 
     @cached_property
@@ -162,7 +188,7 @@ class Trial:
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
     def draws(self, step: int = 0) -> Generator[Tree]:
-        """What `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
+        """Yield what `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
         while step < self.budget.steps:  # which `prolong` may raise meanwhile
             if self.is_stream:
                 plan, steps = self.plans[0], range(step, self.budget.steps)
@@ -191,14 +217,14 @@ class Trial:
             self.progress.began_at = self.made
 
     def factor(self) -> float:
-        """What multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
+        """Return what multiplies the step's loss sum before backward: NaN once this rank asks for the end."""
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
-    def is_measured(self, phases_sampled: bool) -> bool:
-        """Whether something is measured in the next step, or it ends the training: no graph makes it then."""
+    def is_measured(self) -> bool:
+        """Return whether the step in progress is measured, or ends the training: no graph makes it then."""
         self.stopping = self.stopping or self.should_stop()
-        return phases_sampled or self.halves_next or self.sync.measures_local or self.stopping
+        return self.phases.sampled or self.halves_next or self.sync.measures_local or self.stopping
 
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""
@@ -206,12 +232,12 @@ class Trial:
             parameter.grad = None
 
     def next_rates(self) -> list[float]:
-        """The effective learning rates of the next update, by parameter group."""
+        """Return the effective learning rates of the next update, by parameter group."""
         rate = self.progress.tally.learning_rate = self.rate.rate()
         return [rate * share for share in self.group_rates]
 
     def look(self) -> bool:
-        """Whether some step was not finite: the tally then says `diverged`, and counts only the steps before that one.
+        """Return whether some step was not finite: the tally then says `diverged`, and counts only the steps before it.
 
         Waits for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
         weights were wrong.
@@ -228,25 +254,28 @@ class Trial:
         return tally.diverged
 
     def seconds_in_period(self) -> float:
-        """Seconds in steps of the period in progress, also those that an earlier process made."""
+        """Return the seconds in steps of the period in progress, also those that an earlier process made."""
         return self.progress.tally.seconds_before + (self.stopwatch.seconds() if self.stopwatch else 0.0)
 
     def bytes_in_period(self) -> int:
-        """Bytes that this rank's strategy has sent in the period in progress, also from an earlier process."""
+        """Return the bytes that this rank has sent in the period in progress, also from an earlier process."""
         return self.sync.bytes_sent - self.bytes_at_start
+
+    def out_of_rate(self) -> AbstractContextManager[None]:
+        """Leave the step made inside this context, and its examples, out of samples a second."""
+        return self.stopwatch.out_of_timing(self.plan.shard) if self.stopwatch else nullcontext()
 
     def untimed(self) -> AbstractContextManager[None]:
         """Leave out of the period's seconds what a hook does inside this context."""
         return self.stopwatch.paused() if self.stopwatch else nullcontext()
 
     def details(self) -> dict[str, Any]:
-        """What the training chose by itself, and what its strategy tells: plain data."""
-        graph = self.graph.details() if self.graph else self._without_graph
-        return {**self.choices.measured, **self.sync.details(), **graph}
+        """Return plain data: what the training chose by itself, and what its strategy and its graph add."""
+        return {**self.choices.measured, **self.sync.details(), **(self.graph.details() if self.graph else {})}
 
 
 def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
-    """The mean over some examples, equal on all ranks. Raises ValueError for a task that counts none."""
+    """Return the mean over some examples, equal on all ranks. Raises InputError for a task that counts no tokens."""
     if not counts_tokens(task):
         raise InputError(
             f"tokens: the task {config.task!r} does not count them", "give it a method tokens(batch), or train by steps"
@@ -260,7 +289,7 @@ def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
 
 
 def new_tally(worker: Worker) -> Tally:
-    """The tally before a period's first step."""
+    """Return the tally before a period's first step."""
     return Tally(loss_sum=torch.zeros((), dtype=torch.float64, device=worker.device))
 
 
@@ -348,7 +377,7 @@ def check_batch_size(batch_size: int, samples: int, data: str) -> None:
 
 
 def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Module) -> torch.optim.Optimizer:
-    """PyTorch's optimizer of that name, which updates all parameters in one fused kernel where it can, or the user's.
+    """Make PyTorch's optimizer of that name, which updates all parameters in one fused kernel if it can, or the user's.
 
     A user's is a subclass of torch.optim.Optimizer, made of the trained parameters, or a callable(model, learning_rate,
     **args) that returns one; its groups may have rates of their own, which keep their ratio to the training's. Raises

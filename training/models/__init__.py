@@ -22,7 +22,7 @@ Facts = tuple[int, int] | Mapping[str, Any]
 
 
 def seeded_model(config: TrainConfig, facts: Facts) -> nn.Module:
-    """The model that every rank of the trial starts from, at any world size.
+    """Build the model that every rank of the trial starts from, at any world size.
 
     It is drawn on the CPU, right after the generators were seeded. `facts`: the data's. Raises what `build_model`
     raises.

@@ -57,7 +57,7 @@ def _draw(module: nn.Module, fill: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether the value is a whole number, at least `least`; a bool is none."""
+    """Return whether the value is a whole number, at least `least`; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

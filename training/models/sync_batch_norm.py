@@ -36,7 +36,7 @@ class SynchronisedBatchNorm(_BatchNorm):
     world_size: int  # k
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The normalised inputs (n, C, …), in their own number format."""
+        """Return the normalised inputs (n, C, …), in their own number format."""
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
@@ -60,7 +60,7 @@ class SynchronisedBatchNorm(_BatchNorm):
 
 
 def sync_batch_norm_class(backend: str | None, fewest: int, *, is_compiled: bool) -> type[_BatchNorm]:
-    """The layer for a group with this backend (None: no group). fewest: examples of its smallest micro-batch.
+    """Return the layer for a group with this backend (None: no group). `fewest`: examples of its smallest micro-batch.
 
     Both give the same numbers, but for rounding, where every worker has examples. nn.SyncBatchNorm has kernels for CUDA
     alone. A worker without examples sends its moments in the inputs' number format, others in float32, which in bf16 do
@@ -71,7 +71,7 @@ def sync_batch_norm_class(backend: str | None, fewest: int, *, is_compiled: bool
 
 
 def convert_sync_batch_norm(model: nn.Module, worker: Worker, kind: type[_BatchNorm] = SynchronisedBatchNorm) -> bool:
-    """Turn the model's batch normalisations into synchronised ones, in place. Returns whether it has any.
+    """Turn the model's batch normalisations into synchronised ones, in place; return whether it has any.
 
     Each module stays the same object and changes its class, so names, parameters, buffers, hooks and references to it
     stay valid. Rejected: to replace modules by new ones, which misses references that a model keeps elsewhere. Raises
@@ -154,7 +154,7 @@ _normalise = torch.compiler.disable(_Normalise.apply)
 
 
 def _moments(inputs: torch.Tensor) -> torch.Tensor:
-    """This worker's m, means and sums of squared deviations from them: (1 + 2C,), in at least float32."""
+    """Return this worker's m, means and sums of squared deviations from them: (1 + 2C,), in at least float32."""
     values = inputs.numel() // inputs.shape[1]
     dtype = torch.promote_types(inputs.dtype, torch.float32)
     if values == 0:
@@ -164,7 +164,7 @@ def _moments(inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _over_workers(moments: torch.Tensor, world_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """M, means (C,) and sums of squared deviations from them (C,) over all workers, the same on every rank.
+    """Return M, means (C,) and sums of squared deviations from them (C,) over all workers, the same on every rank.
 
     Combines the parts as Chan, Golub and LeVeque 1979 do ("Updating formulae and a pairwise algorithm for computing
     sample variances"). Rejected: Σ x² - M · mean², which cancels if the mean is large.
@@ -190,5 +190,5 @@ def _sum(values: torch.Tensor) -> torch.Tensor:
 
 
 def _as_channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """(C,) -> (1, C, 1, …), to go with `like`."""
+    """Reshape (C,) to (1, C, 1, …), to go with `like`."""
     return vector.view(1, -1, *[1] * (like.dim() - 2))

@@ -25,7 +25,7 @@ _ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is that of th
 
 
 def find_classifier(name: str) -> Callable[..., nn.Module]:
-    """The callable(num_classes, in_channels, **model_args) of torchvision's classifier of that name.
+    """Return callable(num_classes, in_channels, **model_args) of torchvision's classifier of that name.
 
     Raises ValueError, with the closest name, if torchvision has none.
     """
@@ -63,7 +63,7 @@ class ImageSizeCheck:
 def _build(
     models: ModuleType, name: str, num_classes: int, in_channels: int, init: str = "default", **model_args: Any
 ) -> nn.Module:
-    """The classifier; `init: default` keeps what torchvision draws. `model_args` go to torchvision's class."""
+    """Build the classifier; `init: default` keeps what torchvision draws. `model_args` go to torchvision's class."""
     for key in ("weights", "pretrained"):
         if model_args.get(key):
             raise InputError(

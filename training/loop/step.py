@@ -1,0 +1,114 @@
+"""One optimizer update, in the order in which every training makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from scalestudy.training.batches import micro_batch_sizes
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.compiling import keep_gradients
+from scalestudy.training.loop.hooks import Hook, call
+from scalestudy.training.loop.trial import StepSums, Trial
+from scalestudy.training.task import Number, tokens_of
+from scalestudy.training.trees import Tree, split
+
+
+def run_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
+    """Make one optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update.
+
+    If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
+    later. This needs no collective: that rank runs backward with NaN, so every rank finds NaN in the sum of the
+    gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
+    task. Nothing here waits for the device; an optimizer, AdaScale or a strategy may (docs/training.md).
+    """
+    trial.zero_gradients()
+    trial.phases.mark("optimizer")
+    made = compute_gradients(trial, draw, hooks)
+    trial.sync.synchronise()
+    update_parameters(trial, hooks)
+    return made
+
+
+def compute_gradients(trial: Trial, draw: Tree, hooks: Sequence[Hook] = ()) -> StepSums:
+    """Fetch the batch and run forward and backward: the first half of a step, which a CUDA graph can record."""
+    batch = trial.data.fetched(draw)
+    trial.phases.mark("data")
+
+    counts = trial.counts_tokens and trial.plan.shard
+    tokens = tokens_of(trial.shard_loss.task, batch) if counts else 0.0
+    trial.sync.step_starts(trial.plan)
+    loss_sum, weight = forward_and_backward(trial, batch, hooks)
+    trial.phases.mark_last_gradient("forward_backward")
+    return StepSums(loss_sum, weight, tokens)
+
+
+def update_parameters(
+    trial: Trial, hooks: Sequence[Hook] = (), rates: Sequence[float | torch.Tensor] | None = None
+) -> None:
+    """Check, clip and apply the sum of all workers' gradients: the second half, which a CUDA graph can record.
+
+    `rates`: by parameter group; None: the next ones of the trial.
+    """
+    trial.sync.divide_by_weight()
+    trial.phases.mark("gradient_sync")
+
+    trial.sync.check_finite(trial.guard.found)
+    call(hooks, "gradients_ready", trial, trial.progress.tally.steps)
+
+    if trial.config.gradient_clip is not None:
+        clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
+
+    # asked for only now: AdaScale's gain follows from the gradients that a hook has just measured
+    for group, rate in zip(trial.optimizer.param_groups, rates or trial.next_rates(), strict=True):
+        group["lr"] = rate
+    trial.guard.update()
+    trial.phases.mark("optimizer")
+
+    trial.sync.step_ends()
+    trial.phases.mark("gradient_sync")
+
+
+def forward_and_backward(trial: Trial, batch: Tree, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:
+    """Accumulate the shard's gradients over its micro-batches; return the shard's loss sum and its weight.
+
+    Only the last micro-batch communicates.
+    """
+    parts = max(trial.config.accumulation, 2 if trial.halves_next else 1)
+    trial.halves_next = False
+    trial.micro_batches = micro_batch_sizes(trial.plan.shard, parts, keep_empty=trial.shard_loss.runs_empty)
+    factor, last = trial.factor(), len(trial.micro_batches) - 1
+    loss_sums: list[torch.Tensor] = []
+    weights: list[Number] = []
+    for index, piece in enumerate(split(batch, trial.micro_batches)):
+        with trial.sync.accumulating() if index < last else nullcontext():
+            loss_sum, weight = trial.sync.module(piece)
+            with trial.phases.backward():
+                value = loss_sum.detach()
+                loss_sum.backward(value.mul(0).add_(factor))  # NaN unless the loss is finite: 0 · inf
+        if index < last and isinstance(trial.config.compile, str):
+            keep_gradients(trial.parameters)
+        loss_sums.append(value)
+        weights.append(weight)
+        if not trial.all_used and trial.plan.shard:
+            _check_all_used(trial)
+        call(hooks, "backward_ends", trial, trial.progress.tally.steps, index)
+    return (loss_sums[0], weights[0]) if not last else (torch.stack(loss_sums).sum(), sum(weights))
+
+
+def _check_all_used(trial: Trial) -> None:
+    """Raise InputError unless the first backward over examples gave every trained parameter a gradient.
+
+    DistributedDataParallel needs every gradient in every step. We ask for them at any number of workers. Otherwise a
+    study would fail at some world sizes, and weight decay would act at some.
+    """
+    unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
+    if unused:
+        raise InputError(
+            f"model: {', '.join(unused)} took no part in the loss of the first batch",
+            "use them in forward, set their requires_grad to False, or say train.unused_parameters: true",
+        )
+    trial.all_used = True

@@ -46,7 +46,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "experiments": set(),
     "experiments.spec": within("training", "config", "contradictions", "registry"),
     "experiments.plan": {"experiments.spec"},
-    "experiments.study": within("experiments", "spec", "plan"),
+    "experiments.study": {*within("experiments", "spec", "plan"), "training.whole_file"},
     "experiments.analysis.laws": set(),
     "experiments.analysis.measures": within("experiments", "spec", "plan", "analysis.laws"),
     "experiments.analysis.text": within("experiments", "plan", "analysis.measures"),

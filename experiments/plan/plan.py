@@ -21,10 +21,11 @@ from scalestudy.experiments.spec.sections import (
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep import ITEMS
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
+"""Of the files of a study's folder: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
 RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
-NO_TIME = OUTSIDE_STEP - OUTSIDE_RESULT
+RESULT_ONLY = OUTSIDE_STEP - OUTSIDE_RESULT
 """Keys of `train` that can change a result, but not the time of an epoch."""
 NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in OUTSIDE_STEP)})
 """Swept parameters that can't change the time of a step."""
@@ -171,9 +172,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Plan":
-        """Reads the data of `to_dict`. Raises ValueError if another version wrote it."""
+        """Read the data of `to_dict`. Raises ValueError if it has another version."""
         if plain.get("version") != PLAN_VERSION:
-            raise ValueError(f"plan.json: version {plain.get('version')!r} is not {PLAN_VERSION}; plan the study again")
+            version = plain.get("version")
+            raise ValueError(f"plan.json: has version {version!r}, and this scalestudy reads {PLAN_VERSION}")
         parts = {
             key: {**plain[key], "sizes": tuple(plain[key]["sizes"])}
             for key in ("to_suggest", "factorised")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scalestudy.experiments.plan.plan import NO_TIME, TrialPlan, step_params, trial_id
+from scalestudy.experiments.plan.plan import RESULT_ONLY, TrialPlan, step_params, trial_id
 from scalestudy.experiments.spec.search_space import Factorised
 from scalestudy.experiments.spec.sections import length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -69,8 +69,8 @@ def timing_trials(
             **_longer(first.train, most, record),
             "checkpoint_every": 0,
         }
-        hashed = {key: value for key, value in train.items() if key not in NO_TIME}
-        train["min_seconds"] = TIMED_SECONDS  # not hashed: the runs of earlier versions had no such key
+        hashed = {key: value for key, value in train.items() if key not in RESULT_ONLY}
+        train["min_seconds"] = TIMED_SECONDS  # not hashed: it changes no step
         for size in factorised.sizes if factorised else (first.num_gpus,):
             params = {**first.params, "num_gpus": size}
             for number, timings in enumerate(rounds):

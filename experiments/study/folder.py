@@ -3,46 +3,18 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
 
 from scalestudy.experiments.plan.plan import Plan, step_params, without
 from scalestudy.experiments.spec.addresses import child
+from scalestudy.training.whole_file import write_whole
 
 PLAN_MARKS = ("study_id", "spec_sha256")
 """Keys of plan.json that are not the plan's own."""
 MODEL_FILE = "model.pt"
-
-
-@contextmanager
-def written_aside(file: Path, content: bytes, *, durable: bool = False) -> Iterator[Path]:
-    """Yields a new file beside `file` with the content, for the caller to rename or to link; then removes it.
-
-    durable: the content is on the disk, so that a power cut keeps it. Raises OSError.
-    """
-    aside = file.with_name(f".{file.name}.{uuid4().hex}")
-    try:
-        with aside.open("xb") as stream:
-            stream.write(content)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-        yield aside
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def write_whole(file: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replaces a file at once: a reader sees the old one or the new one, whole. Raises OSError.
-
-    durable: see `written_aside`.
-    """
-    with written_aside(file, content, durable=durable) as aside:
-        aside.replace(file)
 
 
 class Mirror(Protocol):
@@ -83,8 +55,13 @@ class StudyFolder:
     def study_id(self) -> str:
         """Name and UTC timestamp, from the plan's file. Without that file, the folder's name."""
         if self.plan_file.exists():
-            return str(json.loads(self.plan_file.read_text("utf-8")).get("study_id") or self.path.resolve().name)
+            return str(json.loads(self.plan_file.read_text("utf-8"))["study_id"])
         return self.path.resolve().name
+
+    @property
+    def version(self) -> Any:
+        """The version of the folder's files, which `PLAN_VERSION` is of those that this scalestudy writes."""
+        return json.loads(self.plan_file.read_text("utf-8")).get("version")
 
     @property
     def spec_file(self) -> Path:
@@ -248,12 +225,11 @@ class StudyFolder:
     def update_plan(self, plan: Plan) -> None:
         """Replaces the plan in its file, with the trials that a search has added. The `PLAN_MARKS` stay."""
         before = json.loads(self.plan_file.read_text("utf-8"))
-        self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS if key in before} | plan.to_dict())
+        self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS} | plan.to_dict())
 
     def is_spec_unchanged(self) -> bool:
         """Whether the plan was written for this spec.yaml. Raises OSError or ValueError if either can't be read."""
-        known = json.loads(self.plan_file.read_text("utf-8")).get("spec_sha256")
-        return _hash(self.spec_file.read_bytes()) in (known or ())
+        return _hash(self.spec_file.read_bytes()) in json.loads(self.plan_file.read_text("utf-8"))["spec_sha256"]
 
     def read_plan(self) -> Plan:
         """Reads the plan. Raises OSError or ValueError if there is none that can be read."""

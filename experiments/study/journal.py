@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.study.folder import written_aside
+from scalestudy.training.whole_file import written_aside
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.progress.progress import StudyProgress
@@ -25,6 +24,7 @@ from scalestudy.orchestration.study.advice import advise as advise_by_records
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.study.ready import data_root
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.orchestration.tracking.server import check_reachable, reason_of, resolve_address, same_address
@@ -78,7 +78,7 @@ def status_of(path: str | Path) -> Status:
     """How the study in a folder stands. Raises RequestError for a folder that is not a study's."""
     folder = open_folder(path)
     with readable(folder):
-        spec, plan, journal = spec_of(folder), folder.read_plan(), Journal(folder.journal_folder)
+        spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
         history = History.of(journal.entries())
     holder = lock_of(folder).holder()
     alive = holder if holder and holder.is_alive else None
@@ -183,7 +183,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
     prepare_environment()
     folder = open_folder(path)
     with readable(folder):
-        spec, plan, journal = spec_of(folder), folder.read_plan(), Journal(folder.journal_folder)
+        spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
         history = History.of(journal.entries())
     trials = plan.with_trials(history.suggested.values()).by_id()
     study = TrackedStudy(

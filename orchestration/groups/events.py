@@ -92,11 +92,11 @@ class WorkerPlace:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> WorkerPlace:
-        """The place behind `to_plain`'s data."""
+        """Return the place behind `to_plain`'s data."""
         return cls(**{**plain, "gpus": tuple(plain.get("gpus", ()))})
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data. `gpus` is left out if it is empty, as on a CPU and in earlier versions."""
+        """Return plain data. `gpus` is left out if it is empty, as on a CPU."""
         plain = {"rank": self.rank, "node": self.node, "device": self.device, "threads": self.threads}
         return {**plain, "gpus": list(self.gpus)} if self.gpus else plain
 
@@ -130,21 +130,18 @@ class World:
         )
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any] | None) -> World:
-        """The world behind the plain data of a journal; `None` and an empty mapping mean no workers."""
-        if not plain:
-            return cls()
+    def from_plain(cls, plain: Mapping[str, Any]) -> World:
+        """Return the world behind `to_plain`'s data."""
         return cls(
             device=plain["device"],
-            nodes=plain.get("nodes", 0),
+            nodes=plain["nodes"],
             backend=plain.get("backend"),
             accelerator=plain.get("accelerator"),
-            workers=tuple(WorkerPlace.from_plain(worker) for worker in plain.get("workers", ())),
+            workers=tuple(WorkerPlace.from_plain(worker) for worker in plain["workers"]),
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data in the key order of trials.jsonl. What is None but the device is left out, as in earlier
-        versions."""
+        """Return plain data in the key order of trials.jsonl. Backend and accelerator are left out if they are None."""
         known = {"backend": self.backend, "accelerator": self.accelerator}
         told = {name: value for name, value in known.items() if value}
         workers = [worker.to_plain() for worker in self.workers]
@@ -324,7 +321,7 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 
             return Suggested(trial=TrialPlan(**plain["trial"]), point=plain["point"])
         case "running":
-            return Running(attempt=plain["attempt"], world=World.from_plain(plain.get("world")))
+            return Running(attempt=plain["attempt"], world=World.from_plain(plain["world"]))
         case "epoch":
             record = EpochRecord.from_dict(plain["epoch"])
             return EpochDone(record=record, flags=tuple(plain.get("flags") or ()))

@@ -15,13 +15,13 @@ from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 
 SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
@@ -109,7 +109,7 @@ def open_resumed(path: str | Path) -> PreparedStudy:
         if not folder.is_spec_unchanged():
             remedy = f"restore it, or keep it elsewhere and type: scalestudy run SPEC --extend {folder.address}"
             raise RequestError(f"DIR: {folder.place_of(folder.spec_file)}: was edited since the study began", remedy)
-        plan, history = folder.read_plan(), History.of(Journal(folder.journal_folder).entries())
+        plan, history = folder.read_plan(), History.of(StudyJournal(folder).entries())
         for record in folder.read_trials():  # normally in the journal too
             if record["trial_id"] not in history.ended.keys() | history.reopened:
                 history.ended[record["trial_id"]] = record

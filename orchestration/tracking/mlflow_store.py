@@ -24,25 +24,20 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry
 from scalestudy.experiments.study.mlflow_filters import STUDY_ID, study_filter
 from scalestudy.orchestration.base.places import UI_HOST, UI_PORT
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
-    JournalEvent,
     Origin,
     Reopened,
     Running,
     StudyAnswer,
     StudyBegan,
-    StudyEvent,
     StudyFinished,
     StudyStopped,
-    UnknownEventError,
-    from_plain,
-    study_event_from_plain,
 )
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
@@ -138,23 +133,21 @@ class MlflowStore:
         self._bare: set[str] = set()  # trials whose runs lack parameters and input: MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
 
-    def write(self, entries: Sequence[Entry], wrote: Wrote = ignore) -> None:
+    def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
         """Writes entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
         wrote: is told the number of the last entry that MLflow has, again and again.
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
-        for (kind, trial_id), group in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
+        for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
             neighbours = list(group)
-            if kind == "study":
+            if not trial_id:
                 for entry in neighbours:
-                    with _unknown_skipped():
-                        self._write_study(study_event_from_plain(entry.event), utc_text(entry.at))
+                    self._write_study(entry)
             elif trial_id in self._study.trials:
-                with _unknown_skipped(), self._refusals_logged(f"{kind} of {trial_id}"):
-                    events = [(from_plain(entry.event), utc_text(entry.at)) for entry in neighbours]
-                    self._write_trial(self._study.trials[trial_id], events)
+                with self._refusals_logged(f"{kind.__name__} of {trial_id}"):
+                    self._write_trial(self._study.trials[trial_id], neighbours)
             wrote(neighbours[-1].number)
 
     @contextmanager
@@ -167,7 +160,8 @@ class MlflowStore:
                 raise
             logger.error("MLflow refused %s: %s", what, error)
 
-    def _write_study(self, event: StudyEvent, at: str) -> None:
+    def _write_study(self, entry: Recorded) -> None:
+        event, at = entry.event, utc_text(entry.at)
         match event:
             case StudyBegan():
                 with self._refusals_logged("the study's start"):
@@ -242,27 +236,29 @@ class MlflowStore:
         config = self._study.config_of(self._study.trials[trial_id])
         log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
 
-    def _write_trial(self, trial: TrialPlan, events: Sequence[tuple[JournalEvent, str]]) -> None:
-        """Writes events of one kind, (event, moment) each: a begin, epochs, an end, or that it counts no more."""
-        epochs = [event.record for event, _ in events if isinstance(event, EpochDone)]
+    def _write_trial(self, trial: TrialPlan, entries: Sequence[Recorded]) -> None:
+        """Write neighbouring entries with events of one type: beginnings, epochs, an end, or a reopening."""
+        epochs = [entry.event.record for entry in entries if isinstance(entry.event, EpochDone)]
         if epochs:
-            points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each.to_dict()))]
+            points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each))]
             self._log(self._trial_run(trial, epochs[0].at), points)
-        for event, at in events:
-            if isinstance(event, Running):
-                known = trial.trial_id in self.runs
-                run = self._trial_run(trial, at)
-                if known:  # an interruption, or a lost attempt, may have ended it
-                    self._set_running(run)
-            elif isinstance(event, Ended):
-                self._end_trial(trial, event)
-            elif isinstance(event, Reopened) and trial.trial_id in self.runs:
-                self.client.delete_run(self.runs.pop(trial.trial_id))  # MLflow forgets no metric; it makes a new one
+        for entry in entries:
+            match entry.event:
+                case Running():
+                    known = trial.trial_id in self.runs
+                    run = self._trial_run(trial, utc_text(entry.at))
+                    if known:  # an interruption, or a lost attempt, may have ended it
+                        self._set_running(run)
+                case Ended() as ended:
+                    assert entry.line is not None
+                    self._end_trial(trial, ended, entry.line)
+                case Reopened() if trial.trial_id in self.runs:
+                    self.client.delete_run(self.runs.pop(trial.trial_id))  # MLflow forgets no metric: it gets a new run
 
-    def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
+    def _end_trial(self, trial: TrialPlan, ended: Ended, line: Mapping[str, Any]) -> None:
         spec, at = self._study.spec, ended.ended_at
         targets, metric = spec.targets.accuracy, StudyMetric.of(spec.workload)
-        metrics = final_metrics(ended.to_line(trial), targets, metric)
+        metrics = final_metrics(line, targets, metric)
         tags = trial_tags(ended)
         if trial.kind == "training":
             tags[NOTE] = trial_note(ended, metrics, targets, metric, trial.period_word)
@@ -354,15 +350,6 @@ class MlflowStore:
         for start in range(0, max(len(points), len(marks)), METRICS_A_BATCH):
             some = slice(start, start + METRICS_A_BATCH)
             self.client.log_batch(run, metrics=points[some], tags=marks[some])
-
-
-@contextmanager
-def _unknown_skipped() -> Iterator[None]:
-    """Leaves out an event of a newer version; those after it are written."""
-    try:
-        yield
-    except UnknownEventError as error:
-        logger.warning("skipping it for MLflow: %s", error)
 
 
 def is_bare(tags: Mapping[str, str]) -> bool:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
 from scalestudy.experiments.spec.addresses import HIDDEN, bare_uri, redacted, same_place
-from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
 
@@ -30,7 +30,6 @@ DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql
 ANSWER_SECONDS = 5.0
 ASK_SECONDS = 20
 """A server's first answer may wait for its database, or for a bucket."""
-LONGEST_REASON = 300
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
 EXPERIMENT_BY_NAME = "/api/2.0/mlflow/experiments/get-by-name"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -254,7 +253,7 @@ def reason_of(error: BaseException) -> str:
         return f"the server fails ({failing[1]}): its database or its artifacts' store is away, see its log"
     if "Connection refused" in text:
         return "nobody listens there"
-    return _first_line(text) or type(error).__name__
+    return first_line(error)
 
 
 def _refusal() -> str:
@@ -269,7 +268,7 @@ def _refusal() -> str:
 
 
 def _said(answer: Any) -> str:
-    return _first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
+    return first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
 
 
 def _message(answer: Any) -> str:
@@ -282,10 +281,6 @@ def _json(answer: Any) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")[:LONGEST_REASON]
 
 
 REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})

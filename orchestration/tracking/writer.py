@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from scalestudy.experiments.study.folder import write_whole
-from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.tracking.entries import Recorded
+from scalestudy.training.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ Wrote = Callable[[int], None]
 class Store(Protocol):
     """Where entries go: MLflow, by `mlflow_store.MlflowStore`."""
 
-    def write(self, entries: Sequence[Entry], wrote: Wrote) -> None:
+    def write(self, entries: Sequence[Recorded], wrote: Wrote) -> None:
         """Writes entries in order. Raises if the store is out of reach; what it has written by then, it has told."""
 
 
@@ -68,7 +68,7 @@ class Cursor:
         write_whole(self.file, str(number).encode("ascii"))
 
 
-def send(store: Store, waiting: deque[Entry], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
+def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
     """Writes the first entries that wait, and takes away those that the store has; after an error, the others wait.
 
     cursor: is moved in any case, unless `keeps` says by then that it belongs to somebody else. Raises what the store
@@ -102,15 +102,15 @@ class TrackingWriter:
         self.error: Exception | None = None
         self._open_store = open_store
         self._cursor = cursor
-        self._queue: queue.SimpleQueue[Entry] = queue.SimpleQueue()
-        self._left: deque[Entry] = deque()
+        self._queue: queue.SimpleQueue[Recorded] = queue.SimpleQueue()
+        self._left: deque[Recorded] = deque()
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._give_up_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
         self._thread.start()
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: Recorded) -> None:
         """Queues an entry of the journal; never waits."""
         self._queue.put(entry)
 
@@ -162,7 +162,7 @@ class TrackingWriter:
         while self._left and not self._abandoned.is_set():
             send(store, self._left, self._cursor, lambda: not self._abandoned.is_set())
 
-    def _drain(self) -> list[Entry]:
+    def _drain(self) -> list[Recorded]:
         entries = []
         with suppress(queue.Empty):  # `close` may drain it too
             while True:
@@ -170,12 +170,12 @@ class TrackingWriter:
         return entries
 
 
-def catch_up(store: Store, entries: Iterable[Entry], cursor: Cursor) -> int:
+def catch_up(store: Store, entries: Iterable[Recorded], cursor: Cursor) -> int:
     """Writes the entries that MLflow has missed, in order; returns how many there were.
 
     Raises whatever the store raises at several tries in a row; the next call goes on where this one stopped.
     """
-    coming, waiting = iter(entries), deque[Entry]()
+    coming, waiting = iter(entries), deque[Recorded]()
     count = failures = 0
     while True:
         waiting.extend(islice(coming, A_BATCH - len(waiting)))

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from scalestudy.experiments.analysis.text.answer import study_took
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
-from scalestudy.training.records import epoch_metrics, find_metric
+from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.processes import named
@@ -153,7 +153,7 @@ def test_mlflow_metrics_equal_the_records_exactly(client, runs, trials):
         run = by_trial[trial["trial_id"]]
         expected = {}
         for epoch in trial["epochs"]:
-            for name, value in epoch_metrics(epoch).items():
+            for name, value in epoch_metrics(EpochRecord.from_dict(epoch)).items():
                 expected.setdefault(name, []).append((epoch["epoch"], value))
         assert len(expected) > 8
         for name, points in expected.items():

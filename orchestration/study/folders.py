@@ -24,7 +24,7 @@ Source = str | Path | Mapping[str, Any] | StudySpec
 
 
 def read_spec(source: Source, overrides: Sequence[str] = (), *, resolved: bool = False) -> StudySpec:
-    """The spec of a path, a catalogue name, a dict or a spec. Raises SpecError with every problem.
+    """Return the spec of a path, a catalogue name, a dict or a spec. Raises SpecError with every problem.
 
     resolved: see `load_study`.
     """
@@ -40,7 +40,7 @@ def read_spec(source: Source, overrides: Sequence[str] = (), *, resolved: bool =
 
 
 def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
-    """A study's folder; for a URI, its copy here, brought up to date. use: which copy.
+    """Open a study's folder; for a URI, bring its copy here up to date. use: which copy.
 
     Raises RequestError for another folder, UnreachableError if the URI can't be read.
     """
@@ -68,18 +68,18 @@ def _check_version(folder: StudyFolder) -> None:
 
 
 def lock_study(path: str | Path) -> StudyLock:
-    """The lock of the study in a folder, or under a URI. Raises RequestError if there is no study."""
+    """Return the lock of the study in a folder, or under a URI. Raises RequestError if there is no study."""
     return lock_of(mirror.check_study(mirror.mirrored(str(path), "work")) if is_uri(path) else open_folder(path))
 
 
 def spec_of(folder: StudyFolder) -> StudySpec:
-    """The resolved spec that a study ran with."""
+    """Return the resolved spec that a study ran with."""
     return read_spec(folder.spec_file, resolved=True)
 
 
 @contextmanager
 def readable(folder: StudyFolder) -> Iterator[None]:
-    """Turns what can't be read in a study's folder into a RequestError."""
+    """Turn what can't be read in a study's folder into a RequestError."""
     try:
         yield
     except SpecError:

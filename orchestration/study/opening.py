@@ -34,18 +34,15 @@ PROBE_BYTES = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedStudy:
-    """A study with its folder, before this run writes anything.
-
-    history: what earlier runs have left; empty for a new study. reopened: failed trials that are to run again.
-    """
+    """A study with its folder, before this run writes anything."""
 
     spec: StudySpec
     plan: Plan
     folder: StudyFolder
     study_id: str
-    history: History
+    history: History  # what earlier runs have left; empty for a new study
     state: Beginning
-    reopened: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()  # failed trials that are to run again
 
     @property
     def trials(self) -> dict[str, TrialPlan]:
@@ -53,7 +50,7 @@ class PreparedStudy:
         return self.plan.with_trials(self.history.suggested.values()).by_id()
 
     def write(self) -> list[Path]:
-        """Writes spec and plan; returns the folders that it made. Raises UnreachableError."""
+        """Write spec and plan; return the folders that it made. Raises UnreachableError."""
         path = self.folder.path
         if self.folder.mirror and self.state == "started":
             shutil.rmtree(path, ignore_errors=True)  # the copy of a study that is no more
@@ -69,7 +66,7 @@ class PreparedStudy:
         return made
 
     def discard(self, made: Iterable[Path]) -> None:
-        """Deletes a new study's folder, and the folders made for it that are empty, the nearest first.
+        """Delete a new study's folder, and the folders made for it that are empty, the nearest first.
 
         It leaves a study alone that has run before.
         """
@@ -88,7 +85,7 @@ class PreparedStudy:
 
 
 def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:
-    """A new study. Raises RequestError or UnreachableError as `new_folder` does."""
+    """Open a new study. Raises RequestError or UnreachableError as `new_folder` does."""
     study_id = new_study_id(spec)
     folder = new_folder(spec, study_id, out)
     return PreparedStudy(
@@ -97,7 +94,7 @@ def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:
 
 
 def open_resumed(path: str | Path) -> PreparedStudy:
-    """A study that was interrupted, or has ended. Raises RequestError if it can't go on."""
+    """Open a study that was interrupted, or has ended. Raises RequestError if it can't go on."""
     if is_uri(path):
         mirror.check_writable(str(path))
         folder = open_folder(path, "work")
@@ -120,7 +117,8 @@ def open_resumed(path: str | Path) -> PreparedStudy:
 
 
 def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
-    """The study with its failed trials to run again. only: those that failed by this cause, the kind of their error.
+    """Return the study with its failed trials to run again. only: those that failed by this cause, the kind of their
+    error.
 
     Raises RequestError for a cause by which none has failed.
     """
@@ -137,7 +135,7 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
 
 
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
-    """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
+    """Open a study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
     resources = spec.resources.model_copy(update={"placement": _placement(before, spec)})
     spec = spec.model_copy(update={"version": before.spec.version, "resources": resources})
@@ -149,7 +147,7 @@ def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
 
 
 def _placement(before: PreparedStudy, spec: StudySpec) -> str:
-    """How the study places workers: one way for all its trials. No spec asks for the way of earlier versions."""
+    """Return how the study places workers: one way for all its trials."""
     began, asked = before.spec.resources.placement, spec.resources.placement
     if asked not in (began, "emptiest") and began != "emptiest":
         problem = f"--extend: {before.folder.address}: resources.placement: the study's trials are placed by {began}"
@@ -187,7 +185,7 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
 
 
 def new_study_id(spec: StudySpec) -> str:
-    """The study's name and the time in UTC: the name of its folder, and its name in MLflow."""
+    """Return the study's name and the time in UTC: the name of its folder, and its name in MLflow."""
     stamp = f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
     storage = storage_of(spec)
@@ -198,12 +196,12 @@ def new_study_id(spec: StudySpec) -> str:
 
 
 def storage_of(spec: StudySpec) -> str:
-    """The folder or URI that holds the studies' folders."""
+    """Return the folder or URI that holds the studies' folders."""
     return spec.storage if is_uri(spec.storage) else str(base_folder() / Path(spec.storage).expanduser())
 
 
 def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
-    """The folder of a new study: `out`, else `<storage>/<study_id>`.
+    """Return the folder of a new study: `out`, else `<storage>/<study_id>`.
 
     Raises RequestError if `out` is taken, UnreachableError if the folder can't be written.
     """
@@ -222,7 +220,10 @@ def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) ->
 
 
 def check_writable(path: Path) -> None:
-    """Raises UnreachableError if a study can't be written there. Tries the nearest folder, and leaves nothing."""
+    """Check that a study can be written there: write to the nearest folder, and leave nothing.
+
+    Raises UnreachableError.
+    """
     probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
     try:
         try:

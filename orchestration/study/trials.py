@@ -15,7 +15,7 @@ WORKLOAD_KEYS = ("model", "model_args", "data", "data_args", "loss", "metric", "
 
 
 def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
-    """A trial's training configuration. Raises ValueError for a training that can't be."""
+    """Return a trial's training configuration. Raises ValueError for a training that can't be."""
     plain = {
         **{key: trial.workload[key] for key in WORKLOAD_KEYS if key in trial.workload},  # 0.2 lacked the last two
         **{key.name: trial.train[key.name] for key in keys(TrainKnobs) if key.name in trial.train},
@@ -37,7 +37,7 @@ def order(
     *,
     stop_at: float | None = None,
 ) -> TrialOrder:
-    """What the pool is handed for a trial.
+    """Return what the pool is handed for a trial.
 
     place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: what earlier
     runs have left. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for a

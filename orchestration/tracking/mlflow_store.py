@@ -81,19 +81,19 @@ RUNS_A_PAGE = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedStudy:
-    """What MLflow is told of a study beside its journal.
-
-    trials: by trial id; a search adds some later. config_of: a trial's training configuration.
-    """
+    """What MLflow gets of a study beside its journal."""
 
     spec: StudySpec
     folder: StudyFolder
-    trials: Mapping[str, TrialPlan]
-    config_of: Callable[[TrialPlan], TrainConfig]
+    trials: Mapping[str, TrialPlan]  # by trial id; a search adds some later
+    config_of: Callable[[TrialPlan], TrainConfig]  # a trial's training configuration
 
 
 def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, str]:
-    """A client of the store, and the id of the experiment; makes or restores it. Raises what MLflow raises."""
+    """Open the store, and make or restore the experiment; return a client and the id of the experiment.
+
+    Raises what MLflow raises.
+    """
     from mlflow import MlflowClient
 
     if address.uri.startswith(SQLITE):
@@ -109,7 +109,7 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
 
 
 def runs_page(address: TrackingAddress, experiment_id: str) -> str:
-    """The page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
+    """Return the page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
     server = address.uri.rstrip("/") if address.is_server else f"http://{UI_HOST}:{UI_PORT}"
     return f"{server}/#/experiments/{experiment_id}/runs"
 
@@ -134,9 +134,9 @@ class MlflowStore:
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
 
     def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
-        """Writes entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
+        """Write entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
-        wrote: is told the number of the last entry that MLflow has, again and again.
+        wrote: called, again and again, with the number of the last entry that MLflow has.
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
@@ -199,7 +199,7 @@ class MlflowStore:
         self.client.log_artifact(run, str(self._study.folder.spec_file))
 
     def _end_study(self, status: str, wall_seconds: float, answer: StudyAnswer | None, at: str) -> None:
-        """Writes the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
+        """Write the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
         spec, folder, run = self._study.spec, self._study.folder, self._known_run(self._study_id)
         metrics, tags = {"wall_seconds": wall_seconds}, {STATUS: status}
         if answer is not None:
@@ -296,7 +296,10 @@ class MlflowStore:
         return self.runs[key]
 
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
-        """The run of a trial, made at its first event. It gets a status once it has its parameters and its input."""
+        """Return the run of a trial; make it at its first event.
+
+        It gets a status once it has its parameters and its input.
+        """
         trial_id = trial.trial_id
         if trial_id not in self.runs:
             parent = {"mlflow.parentRunId": self._known_run(self._study_id)}
@@ -313,7 +316,10 @@ class MlflowStore:
         return run
 
     def _origin_of_runs(self) -> dict[str, str]:
-        """The tags of the study's own run that say where it comes from. A process that did not see it begin asks."""
+        """Return the tags of the study's own run that say where it comes from.
+
+        A process that did not see it begin asks.
+        """
         if self._origin is None:
             tags = self.client.get_run(self._known_run(self._study_id)).data.tags
             self._origin = {key: tags[key] for key in ORIGIN_TAGS if key in tags}
@@ -343,7 +349,7 @@ class MlflowStore:
             self.client.log_batch(run, params=entries[start : start + PARAMS_A_BATCH])
 
     def _log(self, run: str, points: Sequence[Metric], tags: Mapping[str, str] | None = None) -> None:
-        """Writes points and tags in as few requests as MLflow takes them."""
+        """Write points and tags in as few requests as MLflow takes them."""
         from mlflow.entities import RunTag
 
         marks = [RunTag(key, value) for key, value in (tags or {}).items()]
@@ -353,7 +359,7 @@ class MlflowStore:
 
 
 def is_bare(tags: Mapping[str, str]) -> bool:
-    """Whether a trial's run was made, and has not got all that it begins with."""
+    """Return whether a trial's run was made, and has not got all that it begins with."""
     return TRIAL_ID in tags and STATUS not in tags
 
 
@@ -364,12 +370,12 @@ def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether MLflow will refuse the same at every later try."""
+    """Return whether MLflow will refuse the same at every later try."""
     if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
         return False
     return isinstance(error, FileNotFoundError | NoRunError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:
-    """An ISO time in UTC as MLflow's milliseconds since 1970."""
+    """Return an ISO time in UTC as MLflow's milliseconds since 1970."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)

@@ -67,7 +67,7 @@ class TrackingAddress:
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
-    """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
+    """Return the address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
 
     A study's own spec.yaml holds the address without its password. The password then comes from MLFLOW_TRACKING_URI if
     that names the same place; else MLflow or the database looks for it (PGPASSWORD).
@@ -85,7 +85,7 @@ def resolve_address(uri: str | None) -> TrackingAddress:
 
 
 def without_login(uri: str) -> str:
-    """A server's URI without its user name and password. They move to the variables that MLflow's client reads.
+    """Return a server's URI without its user name and password. They move to the variables that MLflow's client reads.
 
     Left in the URI they would appear in every error text, and in the links that MLflow prints.
     """
@@ -100,7 +100,7 @@ def without_login(uri: str) -> str:
 
 
 def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """Where a study is tracked: at the address of its first run, wherever the command is typed now.
+    """Return where a study is tracked: at the address of its first run, wherever the command is typed now.
 
     file: keeps the address, without a password; the first run writes it. Raises RequestError if `now` is a server other
     than the one that has the study.
@@ -115,7 +115,7 @@ def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """The same, for who only reads: where there is no such file it is `now`, and none is written."""
+    """Return the same for a reader: without such a file it is `now`, and none is written."""
     if not file.exists():
         return now
     kept = json.loads(file.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def check_reachable(address: TrackingAddress) -> None:
-    """Asks whether a study can be tracked there; writes nothing.
+    """Ask whether a study can be tracked there; write nothing.
 
     Raises RequestError for an address that can't be right, UnreachableError where nothing answers, RefusedError where
     the store refuses this user.
@@ -157,7 +157,8 @@ def check_reachable(address: TrackingAddress) -> None:
 
 
 def find_experiment(uri: str, name: str) -> str | None:
-    """The id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not answer.
+    """Return the id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not
+    answer.
 
     uri: without a login.
     """
@@ -179,7 +180,7 @@ def _check_database_file(database: Path) -> None:
 
 
 def _check_server(uri: str) -> None:
-    """Asks a server whether it is alive, then for an experiment, then for an artifact that does not exist.
+    """Ask a server whether it is alive, then for an experiment, then for an artifact that does not exist.
 
     uri: without a login. Raises UnreachableError if nothing can be tracked, RefusedError if the server refuses this
     user.
@@ -208,7 +209,7 @@ def _check_server(uri: str) -> None:
 
 
 def _check_database(uri: str, where: str) -> None:
-    """Opens a connection to a database without a server, as MLflow will, and closes it.
+    """Open a connection to a database without a server, as MLflow will, and close it.
 
     where: what errors call it. Raises RequestError if its driver is not installed, RefusedError if it refuses the
     login, UnreachableError if it does not exist or does not answer.
@@ -230,7 +231,7 @@ def _check_database(uri: str, where: str) -> None:
 
 
 def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
-    """One request by MLflow's client, with its logins and certificates; a `requests.Response` of any status."""
+    """Send a request by MLflow's client, with its logins and certificates; return the `requests.Response`."""
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
@@ -243,7 +244,7 @@ def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a store did not take something, in one line."""
+    """Return why a store did not take something, in one line."""
     code, text = getattr(error, "error_code", None), str(error)
     if code in ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"):
         return _refusal()

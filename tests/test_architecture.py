@@ -48,7 +48,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "experiments.plan": {"experiments.spec"},
     "experiments.study": {*within("experiments", "spec", "plan"), "training.whole_file"},
     "experiments.analysis.laws": set(),
-    "experiments.analysis.measures": within("experiments", "spec", "plan", "analysis.laws"),
+    "experiments.analysis.measures": {
+        *within("experiments", "spec", "plan", "analysis.laws"),
+        "training.records",
+    },
     "experiments.analysis.text": within("experiments", "plan", "analysis.measures"),
     "experiments.analysis.answers": within("experiments", "spec", "plan", "analysis.laws", "analysis.measures"),
     "experiments.analysis": within("experiments.analysis", "text", "answers"),

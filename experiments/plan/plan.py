@@ -23,7 +23,7 @@ from scalestudy.experiments.spec.sweep import ITEMS
 
 PLAN_VERSION = 2
 """Of the files of a study's folder: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
-RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
+SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 RESULT_ONLY = OUTSIDE_STEP - OUTSIDE_RESULT
 """Keys of `train` that can change a result, but not the time of an epoch."""
@@ -87,7 +87,7 @@ class TrialPlan:
         return cell_of(self.params)
 
     @property
-    def run_name(self) -> str:
+    def name(self) -> str:
         """`workers=2 batch=256 lr=0.2 seed=0`, then other swept parameters; or `timing workers=2 batch=256`."""
         return name_of(self.kind, self.params)
 
@@ -311,4 +311,4 @@ def short_name(key: str) -> str:
     `workload.model_args.width` is model.width: a user's name may be that of another key."""
     if is_argument(key):
         return key.removeprefix("workload.").replace("_args.", ".", 1)
-    return RUN_NAMES.get(key, key.rpartition(".")[2])
+    return SHORT_NAMES.get(key, key.rpartition(".")[2])

@@ -93,7 +93,7 @@ def status_of(path: str | Path) -> Status:
         trials={"planned": progress.total, **{status: ends.count(status) for status in sorted(set(ends))}},
         running=tuple(
             RunningNow(
-                name=each.trial.run_name,
+                name=each.trial.name,
                 trial_id=trial_id,
                 attempt=each.attempt,
                 epoch=len(each.epochs),
@@ -103,7 +103,7 @@ def status_of(path: str | Path) -> Status:
             )
             for trial_id, each in progress.resting.items()
         ),
-        best={"value": progress.best[0], "trial": progress.best[1].run_name} if progress.best else None,
+        best={"value": progress.best[0], "trial": progress.best[1].name} if progress.best else None,
         wall_seconds=history.wall_seconds_at(time.time()) if alive else history.study_seconds,
         holder=f"process {alive.pid} on {alive.host}" if alive else None,
         silent_seconds=alive.silent_seconds if alive else None,

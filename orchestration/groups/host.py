@@ -240,14 +240,14 @@ class GroupHost:
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
-            error = reason_of(failure)
+            error = why_ended(failure)
             not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
 
 
-def reason_of(failure: Exception) -> str:
+def why_ended(failure: Exception) -> str:
     """Return why a `fit()` has ended, in one line: the mistake that a worker has met as it joined, else all that Ray
     says."""
     cause = getattr(getattr(failure, "controller_failure", None), "cause", None)

@@ -67,7 +67,7 @@ class Lines:
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """Print a trial's starts, retries and end; evaluations are in its last line."""
         if text := event_text(event, self._progress):
-            self._print(f"{self._progress.trials[trial_id].run_name}: {text}")
+            self._print(f"{self._progress.trials[trial_id].name}: {text}")
 
     def close(self) -> None:
         """Do nothing: every line is out already."""
@@ -102,7 +102,7 @@ class LiveTable:
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """Print retries, and trials that did not finish, above the table."""
         if isinstance(event, Retried) or (isinstance(event, Ended) and event.status not in WITH_MODEL):
-            name = self._progress.trials[trial_id].run_name
+            name = self._progress.trials[trial_id].name
             self._live.console.print(Text(f"{name}: {event_text(event, self._progress)}", style="yellow"))
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class LiveTable:
             values, rate = running.values, running.samples_per_second
             last = values[-1] if values else None
             table.add_row(
-                running.trial.run_name,
+                running.trial.name,
                 f"{len(values)}/{running.trial.evaluations}",
                 sparkline(values, share=metric.share),
                 metric.text(last, 4) if last is not None else NOTHING if values else "",
@@ -146,7 +146,7 @@ class Logged:
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """See View."""
         if text := event_text(event, self._progress):
-            line = f"{self._progress.trials[trial_id].run_name}: {text}"
+            line = f"{self._progress.trials[trial_id].name}: {text}"
             logger.info("%s", line, extra={"trial_id": trial_id, "event": EVENT_NAMES[type(event)]})
         self._view.event(trial_id, event)
 

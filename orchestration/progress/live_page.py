@@ -138,7 +138,7 @@ class LivePage:
         progress = self._progress
         running = [
             {
-                "name": each.trial.run_name,
+                "name": each.trial.name,
                 "cell": each.trial.cell,
                 "period": each.trial.period_word,
                 "last": each.trial.evaluations,

@@ -126,7 +126,7 @@ class StudyProgress:
             parts.append(f"{len(self.timings)}/{self.total_timings} timing runs")
         if self.best:
             best = self.metric.named(self.metric.text(self.best[0], 4))
-            parts.append(f"best so far {best} ({self.best[1].run_name})")
+            parts.append(f"best so far {best} ({self.best[1].name})")
         return " · ".join(parts)
 
 

@@ -179,7 +179,7 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     begun = before.history.ended.keys() | before.history.open.keys()
     gone = [trial for trial_id, trial in before.trials.items() if trial_id in begun - kept]
     if gone:
-        names = ", ".join(trial.run_name for trial in gone[:3]) + (" …" if len(gone) > 3 else "")
+        names = ", ".join(trial.name for trial in gone[:3]) + (" …" if len(gone) > 3 else "")
         remedy = "keep every value that has run, and only add to them; for another training, run a new study"
         raise RequestError(f"{where}: {len(gone)} of the trials that have run are not in the spec ({names})", remedy)
 

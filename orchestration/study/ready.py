@@ -203,7 +203,7 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
         try:
             train_config(trial, data_root).weights(trial.num_gpus)
         except ValueError as error:
-            raise request_error(error, "correct the spec", trial.run_name) from error
+            raise request_error(error, "correct the spec", trial.name) from error
 
 
 def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:

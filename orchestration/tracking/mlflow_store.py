@@ -44,9 +44,9 @@ from scalestudy.orchestration.tracking.run_content import (
     answer_params,
     final_metrics,
     flat_params,
+    mlflow_name,
     note,
     origin_tags,
-    run_name,
     short_label,
     trial_note,
     trial_params,
@@ -304,7 +304,7 @@ class MlflowStore:
         if trial_id not in self.runs:
             parent = {"mlflow.parentRunId": self._known_run(self._study_id)}
             tags = {ROLE: "trial", TRIAL_ID: trial_id, KIND: trial.kind, **parent, **self._origin_of_runs()}
-            self._make_run(trial_id, run_name(trial.kind, trial.params), at, tags)
+            self._make_run(trial_id, mlflow_name(trial.kind, trial.params), at, tags)
             self._bare.add(trial_id)
         run = self.runs[trial_id]
         if trial_id in self._bare:

@@ -106,7 +106,7 @@ ORIGIN_TAGS = tuple(origin_tags(Origin(user="", source="", commit="", job="")))
 
 
 # --- a trial's run ------------------------------------------------------------------------------------------------
-def run_name(kind: str, params: Mapping[str, Any]) -> str:
+def mlflow_name(kind: str, params: Mapping[str, Any]) -> str:
     """Return `w2 b256 lr.2 s0` of a training, then other swept parameters as `momentum=0.9`; or `timing w2 b256`."""
     if kind == "timing":
         return f"timing {short_label(step_params(params))}"

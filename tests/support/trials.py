@@ -104,7 +104,7 @@ def _timing(trial: TrialPlan, law: Law, warm_up_seconds: float) -> dict[str, Any
 
 
 def _named(table: Mapping[str, Any] | None, trial: TrialPlan, default: Any) -> Any:
-    return (table or {}).get(trial.run_name, (table or {}).get("*", default))
+    return (table or {}).get(trial.name, (table or {}).get("*", default))
 
 
 def _record(trial: TrialPlan, law: Law, status: str, clock: datetime, device: str, message: str) -> dict[str, Any]:

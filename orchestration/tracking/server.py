@@ -10,12 +10,9 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import urlopen
 
 from scalestudy.experiments.spec.addresses import HIDDEN, bare_uri, redacted, same_place
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, first_line
@@ -139,11 +136,9 @@ def check_reachable(address: TrackingAddress) -> None:
     where = f"tracking.uri: {address.shown}"
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
-    if scheme in ("file", ""):
-        raise RequestError(f"tracking.uri: {address.uri}: MLflow has retired file stores", "use sqlite:///mlflow.db")
     if scheme not in (*PORTS, "databricks"):
-        kinds = ", ".join(["sqlite", *PORTS])
-        raise RequestError(f"{where}: MLflow does not know this kind", f"use one of {kinds}")
+        kinds = ", ".join([*PORTS])
+        raise RequestError(f"{where}: MLflow takes no such store", f"use sqlite:///mlflow.db, or one of {kinds}")
     try:
         port = parts.port or PORTS.get(scheme)
     except ValueError as error:
@@ -186,13 +181,7 @@ def _check_server(uri: str) -> None:
     user.
     """
     where = f"tracking.uri: {uri}"
-    try:
-        with urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except HTTPError:
-        pass  # any HTTP answer will do, a refusal too
-    except (OSError, HTTPException) as error:
-        raise UnreachableError(f"{where}: does not answer ({error})", REMEDY) from error
+    _ask(uri, where, "/health", {}, ANSWER_SECONDS)  # any answer will do, a refusal too
     experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
     if experiments.status_code in (401, 403):
         raise RefusedError(f"{where}: {_refusal()}", LOGIN_REMEDY)
@@ -230,17 +219,17 @@ def _check_database(uri: str, where: str) -> None:
         raise UnreachableError(f"{where}: {said}", "make the database, or correct tracking.uri") from error
 
 
-def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
+def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any], seconds: float = ASK_SECONDS) -> Any:
     """Send a request by MLflow's client, with its logins and certificates; return the `requests.Response`."""
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
     login = get_default_host_creds(uri)
-    options: dict[str, Any] = {"max_retries": 0, "timeout": ASK_SECONDS, "raise_on_status": False}
+    options: dict[str, Any] = {"max_retries": 0, "timeout": seconds, "raise_on_status": False}
     try:
         return http_request(login, endpoint, "GET", params=params, **options)
     except Exception as error:
-        raise UnreachableError(f"{where}: {reason_of(error)}", REMEDY) from error
+        raise UnreachableError(f"{where}: does not answer ({reason_of(error)})", REMEDY) from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -160,6 +160,8 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
     metrics = epoch_metrics(dataclasses.replace(reduce(FAST), test_loss=math.nan))
     assert "test_loss" not in metrics
     assert "grad_sq_norm" not in metrics
+    whole = epoch_metrics(reduce(FAST))
+    assert (list(whole)[:3], whole["test_loss"]) == (["test_accuracy", "test_loss", "train_loss"], 1.0)
     assert metrics["epoch_seconds"] == 2.0
     assert next(iter(metrics)) == "test_accuracy"
     assert metrics["phase_gradient_sync_seconds"] == 0.8

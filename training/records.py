@@ -169,7 +169,7 @@ class RankMeasurements:
     enough_timed: float = 1.0  # whether enough steps were timed for a rate (else it is None)
 
     def to_row(self) -> tuple[float, ...]:
-        """The numbers in the order of the fields."""
+        """Return the numbers in the order of the fields."""
         return dataclasses.astuple(self)
 
     @property
@@ -208,38 +208,32 @@ class EpochRecord:
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics; each written as test_<name>
 
     def to_dict(self) -> dict[str, Any]:
-        """Data that JSON can hold: NaN and infinities are None."""
+        """Return data that JSON can hold: NaN and infinities are None."""
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
         named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
         named |= {f"test_{name}": value for name, value in named.pop("more").items()}
         if self.tokens is None:
             del named["tokens"]
-        return {name: _finite_or_none(value) for name, value in named.items() if name != "metric"}
+        return {name: _finite_or_none(value) for name, value in named.items()}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], metric: str | None = None) -> EpochRecord:
-        """The record behind `to_dict`'s data; what was not finite is NaN now.
-
-        metric: short name of the target metric; None: the key `test_<metric>` tells it.
-        """
-        tested = [name.removeprefix("test_") for name in plain if name.startswith("test_") and name != "test_loss"]
-        if metric is None:
-            metric = (tested or ["loss"])[0]
-        names = {"test_metric": f"test_{metric}"}
+    def from_dict(cls, plain: Mapping[str, Any]) -> EpochRecord:
+        """Return the record behind `to_dict`'s data; what was not finite is NaN now."""
+        names = {"test_metric": f"test_{plain['metric']}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
         optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", "tokens", *USAGE)
         given: dict[str, Any] = {
             name: math.nan if value is None and name not in optional else value for name, value in values.items()
         }
-        others = {name: plain[f"test_{name}"] for name in tested if name != metric}
-        more = {name: math.nan if value is None else value for name, value in others.items()}
-        return cls(**{**given, "metric": metric, "more": more})
+        others = [name for name in plain if name.startswith("test_") and name not in ("test_loss", *names.values())]
+        more = {name.removeprefix("test_"): math.nan if plain[name] is None else plain[name] for name in others}
+        return cls(**{**given, "more": more})
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFacts:
-    """What all ranks know alike of a period."""
+    """What every rank knows of a period, the same on all."""
 
     epoch: int  # number of the evaluation, from 1
     steps: int
@@ -251,7 +245,7 @@ class EpochFacts:
 
 
 def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> EpochRecord:
-    """The one place where the measurements of all ranks (RankMeasurements.to_row, by rank) become a record."""
+    """Reduce the measurements of all ranks (RankMeasurements.to_row, by rank) to one record, here and nowhere else."""
     ranks = [RankMeasurements(*row) for row in rows]
     slowest = max(ranks, key=lambda rank: rank.compute_seconds)
     samples = _total(ranks, "samples")
@@ -286,13 +280,13 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
 
 
 def _straggler_ratio(seconds: Sequence[float]) -> float | None:
-    """The largest over the median; None where they were not measured."""
+    """Return the largest over the median; None where they were not measured."""
     median = statistics.median(seconds)
     return max(seconds) / median if median > 0 else None
 
 
-def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
-    """The MLflow metrics, names of METRICS, of one epoch entry of trials.jsonl; what is None is left out.
+def epoch_metrics(record: EpochRecord) -> dict[str, float]:
+    """Return the MLflow metrics of an epoch, by their names in METRICS; leave out what is not finite.
 
     Those of the test set come first: a run's page in MLflow lists metrics in the order in which they were logged.
     """
@@ -309,23 +303,23 @@ def epoch_metrics(epoch: Mapping[str, Any]) -> dict[str, float]:
         "straggler_ratio",
         "tokens",
     )
-    tested = sorted((name for name in epoch if name.startswith("test_")), key=lambda name: name == "test_loss")
-    values = {name: epoch.get(name) for name in (*tested, *same)}
-    values["epoch_seconds"] = epoch.get("train_seconds")
-    values |= {f"{SYSTEM}{name}": epoch.get(name) for name in USAGE}
-    for name, seconds in (epoch.get("phases") or {}).items():
-        values[f"phase_{name}_seconds"] = seconds
-    return {name: float(value) for name, value in values.items() if value is not None}
+    values = {f"test_{name}": value for name, value in {record.metric: record.test_metric, **record.more}.items()}
+    values.setdefault("test_loss", record.test_loss)
+    values |= {name: getattr(record, name) for name in same}
+    values["epoch_seconds"] = record.train_seconds
+    values |= {f"{SYSTEM}{name}": getattr(record, name) for name in USAGE}
+    values |= {f"phase_{name}_seconds": seconds for name, seconds in record.phases.items()}
+    return {name: float(value) for name, value in values.items() if _finite_or_none(value) is not None}
 
 
 def noise_scale(mean_sq_norm: float, mean_trace_cov: float) -> float | None:
-    """B_noise in examples, from means over steps: their ratio, not the mean of ratios (McCandlish et al. 2018, arXiv
-    1812.06162). None if |G|² is not above 0: the mean is of unbiased estimates, which may be negative."""
+    """Return B_noise in examples, from means over steps: their ratio, not the mean of ratios (McCandlish et al. 2018,
+    arXiv 1812.06162). None if |G|² is not above 0: the mean is of unbiased estimates, which may be negative."""
     return mean_trace_cov / mean_sq_norm if mean_sq_norm > 0 else None
 
 
 def noise_scale_of(epochs: Iterable[Mapping[str, Any]]) -> float | None:
-    """`noise_scale` over a training, from the epochs of its trials.jsonl entry in which it was measured."""
+    """Return `noise_scale` over a training, from the epochs of its line of trials.jsonl in which it was measured."""
     pairs = [(epoch.get("grad_sq_norm"), epoch.get("grad_trace_cov")) for epoch in epochs]
     measured = [(square, trace) for square, trace in pairs if square is not None and trace is not None]
     if not measured:
@@ -335,7 +329,7 @@ def noise_scale_of(epochs: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def find_metric(name: str) -> Metric:
-    """The table's entry for a metric's name. Raises KeyError, with the remedy, for a name that is not in it."""
+    """Return the table's entry for a metric's name. Raises KeyError, with the remedy, for a name that is not in it."""
     for metric in METRICS:
         if name == f"{SYSTEM}{metric.name}" and metric.name in USAGE:
             return metric
@@ -346,12 +340,12 @@ def find_metric(name: str) -> Metric:
 
 
 def utc_now() -> str:
-    """The present moment, as records state it: 2026-01-31T12:00:00.000Z."""
+    """Return the present moment, as records state it: 2026-01-31T12:00:00.000Z."""
     return utc_text(time.time())
 
 
 def utc_text(seconds: float) -> str:
-    """A moment, in seconds since 1970, as records state it: ISO 8601 in UTC, with milliseconds and a Z."""
+    """Return a moment, in seconds since 1970, as records state it: ISO 8601 in UTC, with milliseconds and a Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -360,7 +354,7 @@ def _total(ranks: Sequence[RankMeasurements], name: str) -> float:
 
 
 def _largest(ranks: Sequence[RankMeasurements], name: str) -> float:
-    """The largest value; NaN if any is NaN, which `max` alone would sometimes hide."""
+    """Return the largest value; NaN if any is NaN, which `max` alone would sometimes hide."""
     values = [getattr(rank, name) for rank in ranks]
     return math.nan if any(math.isnan(value) for value in values) else max(values)
 

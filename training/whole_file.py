@@ -1,23 +1,21 @@
-"""The atomic write of `training` and of stores: a file is replaced whole.
-
-`experiments`, which may import no more of training than its configuration, writes a study's files by its own.
-"""
+"""The one atomic write: a file appears, or is replaced, whole."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 ASIDE_CHARACTERS = 32  # of what tells apart the temporary files of several writers of one name
 
 
-def write_whole(path: Path, data: bytes | memoryview, durable: bool = False) -> None:
-    """Give the file these bytes, all at once: a reader sees the old file or the new one, never a part.
+@contextmanager
+def written_aside(path: Path, data: bytes | memoryview, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a new file beside `path` with these bytes, for the caller to rename or to link; then remove it.
 
-    The bytes go to a file beside it, which is then renamed. `durable`: also flush file and folder to the disk, so that
-    the file survives a power cut. Without it a file system may keep the name and lose the bytes. Raises OSError, and
-    leaves what was there.
+    durable: whether the bytes are flushed to the disk, so that a power cut keeps them. Raises OSError.
     """
     aside = path.with_name(aside_prefix(path.name) + uuid4().hex)
     try:
@@ -26,16 +24,25 @@ def write_whole(path: Path, data: bytes | memoryview, durable: bool = False) -> 
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
-        aside.replace(path)
-    except BaseException:
+        yield aside
+    finally:
         aside.unlink(missing_ok=True)
-        raise
+
+
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
+    """Give the file these bytes, all at once: a reader sees the old file or the new one, never a part.
+
+    durable: whether file and folder are flushed to the disk, so that the file survives a power cut. Without it a file
+    system may keep the name and lose the bytes. Raises OSError, and leaves what was there.
+    """
+    with written_aside(path, data, durable=durable) as aside:
+        aside.replace(path)
     if durable:
         flush_folder(path.parent)
 
 
 def aside_prefix(path: str) -> str:
-    """How the names of a path's temporary files start; ASIDE_CHARACTERS of the writer's own follow."""
+    """Return how the names of a path's temporary files start; ASIDE_CHARACTERS that tell the writers apart follow."""
     return f".{path.rpartition('/')[2]}."
 
 

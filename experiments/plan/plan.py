@@ -15,7 +15,8 @@ from scalestudy.experiments.spec.sweep import ITEMS
 from scalestudy.training.config import Train, Workload
 
 PLAN_VERSION = 2
-RUN_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
+"""Of the files of a study's folder: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
+SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 ID_FORMAT = 2
 """Of the parameters that a trial's id hashes, and of how they are written."""
@@ -75,7 +76,7 @@ class TrialPlan:
         return cell_of(self.params)
 
     @property
-    def run_name(self) -> str:
+    def name(self) -> str:
         """`workers=2 batch=256 lr=0.2 seed=0`, then other swept parameters; or `timing workers=2 batch=256`."""
         return name_of(self.kind, self.params)
 
@@ -160,9 +161,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Plan":
-        """Reads the data of `to_dict`. Raises ValueError if another version wrote it."""
+        """Read the data of `to_dict`. Raises ValueError if it has another version."""
         if plain.get("version") != PLAN_VERSION:
-            raise ValueError(f"plan.json: version {plain.get('version')!r} is not {PLAN_VERSION}; plan the study again")
+            version = plain.get("version")
+            raise ValueError(f"plan.json: has version {version!r}, and this scalestudy reads {PLAN_VERSION}")
         parts = {
             key: {**plain[key], "sizes": tuple(plain[key]["sizes"])}
             for key in ("to_suggest", "factorised")
@@ -302,4 +304,4 @@ def short_name(key: str) -> str:
     `workload.model_args.width` is model.width: a user's name may be that of another key."""
     if is_argument(key):
         return key.removeprefix("workload.").replace("_args.", ".", 1)
-    return RUN_NAMES.get(key, key.rpartition(".")[2])
+    return SHORT_NAMES.get(key, key.rpartition(".")[2])

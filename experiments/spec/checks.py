@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Space
-from scalestudy.experiments.spec.study_spec import StudySpec, combinations, field_of, values_in
+from scalestudy.experiments.spec.study_spec import StudySpec, value_pairs, field_of, values_in
 from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.redaction import redacted
@@ -126,7 +126,7 @@ def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
-    for batch_size, num_gpus in combinations(spec, "batch_size", "num_gpus"):
+    for batch_size, num_gpus in value_pairs(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
             message = f"is smaller than num_gpus {num_gpus}, so a worker would have no example"
             remedy = f"use batches of at least {num_gpus} examples, or fewer workers"
@@ -134,7 +134,7 @@ def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _weights_do_not_fit(spec: StudySpec) -> Iterator[Finding]:
-    for shards, num_gpus in combinations(spec, "train.shards", "num_gpus"):
+    for shards, num_gpus in value_pairs(spec, "train.shards", "num_gpus"):
         if not isinstance(shards, str) and len(shards) != num_gpus:
             message = f"has {len(shards)} weights, but num_gpus is {num_gpus} in some trial"
             remedy = "give one weight for each worker, sweep one num_gpus, or use even"
@@ -144,7 +144,7 @@ def _weights_do_not_fit(spec: StudySpec) -> Iterator[Finding]:
 def _contradictions(spec: StudySpec) -> Iterator[Finding]:
     for pair in CONTRADICTIONS:
         key = _dotted(pair.key)
-        for value, other in combinations(spec, key, _dotted(pair.other_key)):
+        for value, other in value_pairs(spec, key, _dotted(pair.other_key)):
             if pair.applies(value) and pair.other_applies(other):
                 yield field_of(spec, key), value, pair.what(f"{text_of(other)}, which some trial has"), pair.remedy
 
@@ -159,7 +159,7 @@ def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
         if not (strategy := strategy_of(field)):
             continue
         key = f"train.{name}"
-        pairs = list(combinations(spec, key, "train.gradient_sync"))
+        pairs = list(value_pairs(spec, key, "train.gradient_sync"))
         value = next((value for value, _ in pairs if value is not None), None)
         if value is not None and not any(used == strategy or ":" in used for _, used in pairs):
             remedy = f"set gradient_sync: {strategy}, or remove the key"

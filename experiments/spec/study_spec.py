@@ -144,7 +144,7 @@ def value_in(spec: StudySpec, key: str) -> Any:
     return value_of(spec, key)
 
 
-def combinations(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
+def value_pairs(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
     """Every pair of values that two parameters have in the same trial. A range gives its bounds."""
     lists = {key: spec.sweep.values_of(key) for key in (*spec.sweep.lists(), *spec.sweep.ranges())}
 

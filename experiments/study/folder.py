@@ -3,46 +3,18 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
 
 from scalestudy.experiments.plan.plan import Plan, step_params, without
 from scalestudy.experiments.spec.addresses import child
+from scalestudy.training.whole_file import write_whole
 
 PLAN_MARKS = ("study_id", "spec_sha256")
 """Keys of plan.json that are not the plan's own."""
 MODEL_FILE = "model.pt"
-
-
-@contextmanager
-def written_aside(file: Path, content: bytes, *, durable: bool = False) -> Iterator[Path]:
-    """Yields a new file beside `file` with the content, for the caller to rename or to link; then removes it.
-
-    durable: the content is on the disk, so that a power cut keeps it. Raises OSError.
-    """
-    aside = file.with_name(f".{file.name}.{uuid4().hex}")
-    try:
-        with aside.open("xb") as stream:
-            stream.write(content)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-        yield aside
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def write_whole(file: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replaces a file at once: a reader sees the old one or the new one, whole. Raises OSError.
-
-    durable: see `written_aside`.
-    """
-    with written_aside(file, content, durable=durable) as aside:
-        aside.replace(file)
 
 
 class Mirror(Protocol):
@@ -57,24 +29,22 @@ class Mirror(Protocol):
         """The address of the study, such as s3://bucket/runs/<study_id>."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Stores the data under this name, in place of what was there."""
+        """Store the data under this name, in place of what was there."""
 
     def create(self, name: str, data: bytes) -> None:
-        """Stores the data under a new name. Raises FileExistsError if the name is taken."""
+        """Store the data under a new name. Raises FileExistsError if the name is taken."""
 
     def delete(self, name: str) -> None:
-        """Deletes what is stored under this name, if anything."""
+        """Delete what is stored under this name, if anything."""
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """A study's folder, `<storage>/<study_id>/`. Files are written aside, then renamed; trials are appended.
-
-    mirror: where the study is kept, if not here. Everything goes there first, so this copy never says more than it.
-    """
+    """A study's folder, `<storage>/<study_id>/`. Files are written aside, then renamed; trials are appended."""
 
     path: Path
     mirror: Mirror | None = None
+    """Where the study is kept, if not here. Everything goes there first, so this copy never says more than it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -83,8 +53,13 @@ class StudyFolder:
     def study_id(self) -> str:
         """Name and UTC timestamp, from the plan's file. Without that file, the folder's name."""
         if self.plan_file.exists():
-            return str(json.loads(self.plan_file.read_text("utf-8")).get("study_id") or self.path.resolve().name)
+            return str(json.loads(self.plan_file.read_text("utf-8"))["study_id"])
         return self.path.resolve().name
+
+    @property
+    def version(self) -> Any:
+        """The version of the folder's files, which `PLAN_VERSION` is of those that this scalestudy writes."""
+        return json.loads(self.plan_file.read_text("utf-8")).get("version")
 
     @property
     def spec_file(self) -> Path:
@@ -98,7 +73,7 @@ class StudyFolder:
 
     @property
     def journal_folder(self) -> Path:
-        """Every event in a file of its own. `scalestudy.experiments.study.journal` reads and writes them."""
+        """A file for each event. `scalestudy.experiments.study.journal` reads and writes them."""
         return self.path / "journal"
 
     @property
@@ -117,7 +92,7 @@ class StudyFolder:
         return self.path / "spool" / "pages.json"
 
     def runs_page(self) -> str | None:
-        """The address in `pages_file`. None if MLflow has never been reached, or it is no page of a server."""
+        """Return the address in `pages_file`. None if MLflow has never been reached, or it is no page of a server."""
         try:
             address = json.loads(self.pages_file.read_text("utf-8"))["experiment"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -165,7 +140,7 @@ class StudyFolder:
         return self.path / "figures"
 
     def figure_file(self, name: str) -> Path:
-        """The PNG file of a figure."""
+        """Return the PNG file of a figure."""
         return self.figures / f"{name}.png"
 
     def checkpoints(self, trial_id: str) -> Path:
@@ -173,7 +148,7 @@ class StudyFolder:
         return self.path / "checkpoints" / trial_id
 
     def model_file(self, trial_id: str) -> Path:
-        """The parameters of one trial's model. Only kept models have this file."""
+        """Return the parameters of one trial's model. Only kept models have this file."""
         return self.checkpoints(trial_id) / MODEL_FILE
 
     @property
@@ -182,22 +157,22 @@ class StudyFolder:
         return self.mirror.address if self.mirror else str(self.path)
 
     def place_of(self, file: Path) -> str:
-        """Where a file of this folder is kept: its path or URI."""
+        """Return where a file of this folder is kept: its path or URI."""
         return child(self.mirror.address, *file.relative_to(self.path).parts) if self.mirror else str(file)
 
     def share(self, *files: Path) -> None:
-        """Copies files that others wrote to where the study is kept. Skips files that do not exist."""
+        """Copy files that others wrote to where the study is kept. Skips files that do not exist."""
         for file in files:
             if self.mirror and file.is_file():
                 self.mirror.write(self._name(file), file.read_bytes())
 
     def share_new(self, file: Path, content: bytes) -> None:
-        """Stores a new file where the study is kept, before it is written here. Raises FileExistsError if it exists."""
+        """Store a new file where the study is kept, before it is written here. Raises FileExistsError if it exists."""
         if self.mirror:
             self.mirror.create(self._name(file), content)
 
     def delete(self, file: Path) -> None:
-        """Deletes a file, if it exists."""
+        """Delete a file, if it exists."""
         if self.mirror:
             self.mirror.delete(self._name(file))
         file.unlink(missing_ok=True)
@@ -206,23 +181,23 @@ class StudyFolder:
         return file.relative_to(self.path).as_posix()
 
     def create(self) -> None:
-        """Makes the folder and its subfolders. Raises OSError if that fails."""
+        """Make the folder and its subfolders. Raises OSError if that fails."""
         for folder in (self.path, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
     def write_text(self, file: Path, text: str) -> None:
-        """Writes a file of this folder aside, then renames it. A reader sees the old or the new one, whole."""
+        """Write a file of this folder aside, then rename it. A reader sees the old or the new one, whole."""
         self.write_bytes(file, text.encode("utf-8"))
 
     def write_bytes(self, file: Path, content: bytes) -> None:
-        """Does the same as `write_text`, for bytes."""
+        """Do the same as `write_text`, for bytes."""
         if self.mirror:
             self.mirror.write(self._name(file), content)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, content, durable=True)
 
     def write_json(self, file: Path, data: Mapping[str, Any]) -> None:
-        """Writes strict JSON as `write_text` does. Each key has a line, and so has each item of its list.
+        """Write strict JSON as `write_text` does. Each key has a line, and so has each item of its list.
 
         Raises ValueError for NaN and infinity.
         """
@@ -234,7 +209,7 @@ class StudyFolder:
         self.write_text(file, "{\n" + ",\n".join(f" {line(key)}: {text}" for key, text in values.items()) + "\n}\n")
 
     def write_plan(self, plan: Plan, study_id: str, spec_yaml: str) -> None:
-        """Writes the spec and its plan, with the study's id and the spec's hash.
+        """Write the spec and its plan, with the study's id and the spec's hash.
 
         The plan comes first, with the hash of the old spec too. So a study that is killed in between can still resume.
         """
@@ -246,21 +221,23 @@ class StudyFolder:
         self.write_text(self.spec_file, spec_yaml)
 
     def update_plan(self, plan: Plan) -> None:
-        """Replaces the plan in its file, with the trials that a search has added. The `PLAN_MARKS` stay."""
+        """Replace the plan in its file, with the trials that a search has added. The `PLAN_MARKS` stay."""
         before = json.loads(self.plan_file.read_text("utf-8"))
-        self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS if key in before} | plan.to_dict())
+        self.write_json(self.plan_file, {key: before[key] for key in PLAN_MARKS} | plan.to_dict())
 
     def is_spec_unchanged(self) -> bool:
-        """Whether the plan was written for this spec.yaml. Raises OSError or ValueError if either can't be read."""
-        known = json.loads(self.plan_file.read_text("utf-8")).get("spec_sha256")
-        return _hash(self.spec_file.read_bytes()) in (known or ())
+        """Return whether the plan was written for this spec.yaml.
+
+        Raises OSError or ValueError if either can't be read.
+        """
+        return _hash(self.spec_file.read_bytes()) in json.loads(self.plan_file.read_text("utf-8"))["spec_sha256"]
 
     def read_plan(self) -> Plan:
-        """Reads the plan. Raises OSError or ValueError if there is none that can be read."""
+        """Read the plan. Raises OSError or ValueError if there is none that can be read."""
         return Plan.from_dict(json.loads(self.plan_file.read_text("utf-8")))
 
     def append_trial(self, trial: Mapping[str, Any]) -> None:
-        """Appends one ended trial as a whole line. Raises ValueError for NaN and infinity.
+        """Append one ended trial as a whole line. Raises ValueError for NaN and infinity.
 
         The line may not be on disk yet when this returns. A power cut can take it, but the journal has the trial on
         disk, and the line is written again from it.
@@ -271,12 +248,12 @@ class StudyFolder:
             stream.write(line.encode("utf-8", "backslashreplace"))
 
     def write_trials(self, trials: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the lines of these trials in place of all that are there. Raises ValueError for NaN and infinity."""
+        """Write the lines of these trials in place of all that are there. Raises ValueError for NaN and infinity."""
         lines = [json.dumps(each, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n" for each in trials]
         write_whole(self.trials_file, "".join(lines).encode("utf-8", "backslashreplace"))
 
     def read_trials(self) -> list[dict[str, Any]]:
-        """Reads the ended trials in the order of their ends. The first record of a trial_id wins.
+        """Read the ended trials in the order of their ends. The first record of a trial_id wins.
 
         Ignores a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
         """
@@ -297,7 +274,7 @@ class StudyFolder:
         return list(trials.values())
 
     def measured_trials(self) -> list[dict[str, Any]]:
-        """The ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
+        """Return the ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
 
         The plan does not list timing runs. Each has those of a planned trial with the same kind of step.
         """
@@ -315,7 +292,7 @@ class StudyFolder:
 
 
 def _kind_of_step(params: Mapping[str, Any]) -> str:
-    """The kind of a trial's step, whatever its num_gpus."""
+    """Return the kind of a trial's step, whatever its num_gpus."""
     return json.dumps(without(step_params(params), {"num_gpus"}), sort_keys=True)
 
 
@@ -324,7 +301,7 @@ def _hash(content: bytes) -> str:
 
 
 def _drop_torn_line(stream: Any) -> None:
-    """Cuts off the torn line that a crash left at the end."""
+    """Cut off the torn line that a crash left at the end."""
     size = stream.seek(0, os.SEEK_END)
     position = size
     while position > 0:

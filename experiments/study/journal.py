@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.study.folder import written_aside
+from scalestudy.training.whole_file import written_aside
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +25,12 @@ DIGITS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One event.
+    """One event."""
 
-    number: from 1, in the order of the events. at: seconds since 1970, by the driver's clock. trial_id: whose event it
-    is; empty for the study's own. event: plain data with a `type`.
-    """
-
-    number: int
-    at: float
-    trial_id: str
-    event: dict[str, Any]
+    number: int  # from 1, in the order of the events
+    at: float  # seconds since 1970, by the driver's clock
+    trial_id: str  # whose event it is; empty for the study's own
+    event: dict[str, Any]  # plain data with a `type`
 
     @property
     def type(self) -> str:
@@ -61,7 +57,7 @@ class Journal:
         return self._last
 
     def append(self, trial_id: str, event: dict[str, Any]) -> Entry:
-        """Writes an event, whole or not at all.
+        """Write an event, whole or not at all.
 
         Raises ValueError for NaN, and OSError: FileExistsError if another process has written the entry.
         """
@@ -77,7 +73,7 @@ class Journal:
         return entry
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """The entries with a greater number than `after`, in order.
+        """Yield the entries with a greater number than `after`, in order.
 
         Skips a file that a lost machine left torn: its trial goes on from before it, and tells the event again.
         """

@@ -8,17 +8,20 @@ STUDY_ID = "scalestudy.study_id"
 
 
 def quoted(text: str) -> str:
-    """A text in a filter. One with both quotation marks can't be written."""
+    """Return a text in a filter. One with both quotation marks can't be written."""
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def study_filter(study_id: str) -> str:
-    """The filter for a study's runs: other studies may have the same experiment."""
+    """Return the filter for a study's runs: other studies may have the same experiment."""
     return f"tags.`{STUDY_ID}` = {quoted(study_id)}"
 
 
 def cell_filter(params: Mapping[str, Any], study_id: str) -> str | None:
-    """The filter for a cell's runs in its study; None if a value can't be written. MLflow has parameters as text."""
+    """Return the filter for a cell's runs in its study; None if a value can't be written.
+
+    MLflow has parameters as text.
+    """
     texts = {key: str(value) for key, value in params.items()}
     if any("'" in text and '"' in text for text in texts.values()):
         return None

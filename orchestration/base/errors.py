@@ -62,9 +62,13 @@ class RefusedError(UnreachableError):
     """A service answers but refuses us, so waiting or spooling will not help: exit 3."""
 
 
-def first_line(error: Exception) -> str:
-    """The first line of what an error says, at most 300 characters; its type's name if it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+def first_line(said: BaseException | str) -> str:
+    """Return the first line of a text, or of what an error says, at most 300 characters.
+
+    An error that says nothing gives its type's name, an empty text an empty one.
+    """
+    lines = str(said).strip().splitlines() or ["" if isinstance(said, str) else type(said).__name__]
+    return lines[0][:300]
 
 
 def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
 from scalestudy.orchestration.cluster.nodes import HEAD_DRAINS, ClusterNode, Growth, alive_nodes, head_drains
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
 from scalestudy.orchestration.cluster.ray_private import (
@@ -178,9 +178,8 @@ def _not_let_in(address: str, reason: str) -> UnreachableError:
 
 
 def _no_cluster(address: str | None, reason: str) -> UnreachableError:
-    first_line = reason.strip().splitlines()[0][:300] if reason.strip() else "no answer"
     return UnreachableError(
-        f"--address: {address or 'auto'}: no Ray cluster can be reached ({first_line})",
+        f"--address: {address or 'auto'}: no Ray cluster can be reached ({first_line(reason) or 'no answer'})",
         "start one (`ray start --head`), correct the address and the token, or use --address local",
     )
 

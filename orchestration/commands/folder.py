@@ -16,7 +16,6 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.progress.progress import StudyProgress
@@ -26,6 +25,7 @@ from scalestudy.orchestration.study.advice import advise as advise_by_records
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.study.ready import data_root
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.orchestration.tracking.server import check_reachable, reason_of, resolve_address, same_address
@@ -79,7 +79,7 @@ def status_of(path: str | Path) -> Status:
     """How the study in a folder stands. Raises RequestError for a folder that is not a study's."""
     folder = open_folder(path)
     with readable(folder):
-        spec, plan, journal = spec_of(folder), folder.read_plan(), Journal(folder.journal_folder)
+        spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
         history = History.of(journal.entries())
     holder = lock_of(folder).holder()
     alive = holder if holder and holder.is_alive else None
@@ -94,7 +94,7 @@ def status_of(path: str | Path) -> Status:
         trials={"planned": progress.total, **{status: ends.count(status) for status in sorted(set(ends))}},
         running=tuple(
             RunningNow(
-                name=each.trial.run_name,
+                name=each.trial.name,
                 trial_id=trial_id,
                 attempt=each.attempt,
                 epoch=len(each.epochs),
@@ -104,7 +104,7 @@ def status_of(path: str | Path) -> Status:
             )
             for trial_id, each in progress.resting.items()
         ),
-        best={"value": progress.best[0], "trial": progress.best[1].run_name} if progress.best else None,
+        best={"value": progress.best[0], "trial": progress.best[1].name} if progress.best else None,
         wall_seconds=history.wall_seconds_at(time.time()) if alive else history.study_seconds,
         holder=f"process {alive.pid} on {alive.host}" if alive else None,
         silent_seconds=alive.silent_seconds if alive else None,
@@ -239,7 +239,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
     prepare_environment()
     folder = open_folder(path)
     with readable(folder):
-        spec, plan, journal = spec_of(folder), folder.read_plan(), Journal(folder.journal_folder)
+        spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
         history = History.of(journal.entries())
     trials = plan.with_trials(history.suggested.values()).by_id()
     study = TrackedStudy(

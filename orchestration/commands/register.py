@@ -93,11 +93,11 @@ def register_recommended(path: str | Path, name: str) -> Registered:
                 continue
             if model_id := find_model(client, run.info.run_id):
                 version = register_model(client, model_id, name)
-                return Registered(name=name, cell=chosen, version=version, trial=trial.run_name)
+                return Registered(name=name, cell=chosen, version=version, trial=trial.name)
             if why := run.data.tags.get(MODEL):
                 load = f"load model/model.pt, an artifact of the run {run.info.run_id}, into the model by your code"
-                raise RequestError(f"DIR: {advice.study_id}: the model of {trial.run_name}: {why}", load)
-        if kept := [trial.run_name for trial in trials if states_of(folder).has_model(trial.trial_id)]:
+                raise RequestError(f"DIR: {advice.study_id}: the model of {trial.name}: {why}", load)
+        if kept := [trial.name for trial in trials if states_of(folder).has_model(trial.trial_id)]:
             raise RequestError(f"tracking.uri: {address.shown}: has not got the model of {kept[0]}", remedy)
     except StudyError:
         raise

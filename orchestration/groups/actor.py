@@ -64,13 +64,13 @@ class GroupPoolActor:
     # --- a Tune trial -------------------------------------------------------------------------------------------
 
     async def request(self, order: TrialOrder) -> int:
-        """Asks for workers for a trial; returns the number of the lease. See `GroupPool.request`."""
+        """Ask for workers for a trial; return the number of the lease. See `GroupPool.request`."""
         lease = self._pool.request(order)
         await self._settle()
         return lease
 
     async def events(self, trial_id: str, lease: int, after: int) -> list[JournalEvent] | None:
-        """The events of a trial from number `after` on. Waits for one; returns [] when none came in a while.
+        """Return the events of a trial from number `after` on. Waits for one; returns [] when none came in a while.
 
         None: the lease is over. It was given back, or another Tune process has the trial.
         """
@@ -81,14 +81,17 @@ class GroupPoolActor:
         return request.events_after(after) if request.lease == lease else None
 
     async def follows(self, trial_id: str, lease: int) -> bool:
-        """Whether the lease goes on. It ends when the trial is put off; whoever asks for it again has another."""
+        """Return whether the lease goes on.
+
+        It ends when the trial is put off; whoever asks for it again has another.
+        """
         request = self._pool.requests.get(trial_id)
         return request is not None and request.lease == lease and not request.put_off
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
     async def stop(self, trial_id: str, epoch: int) -> Ended | None:
-        """Stops a trial after an epoch; returns its end, with no later epoch. None: the trial was released.
+        """Stop a trial after an epoch; return its end, with no later epoch. None: the trial was released.
 
         The workers leave it within a step. See `GroupPool.stop`.
         """
@@ -102,19 +105,19 @@ class GroupPoolActor:
         return None
 
     async def release(self, trial_id: str) -> None:
-        """The study has done with a trial, and has its end. Its workers leave it within a step."""
+        """Take the study's word that it has done with a trial, and has its end. Its workers leave it within a step."""
         self._pool.release(trial_id)
         await self._settle()
 
     async def watch(self) -> None:
-        """Runs for the life of the actor: ends trials that stall or run over their time."""
+        """Run for the life of the actor, and end trials that stall or run over their time."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._pool.enforce_limits():
                 await self._settle()
 
     async def prepare(self, *sizes: int) -> None:
-        """Starts a group of each size ahead of need, where it can. sizes: of the trials to come, in their order."""
+        """Start a group of each size ahead of need, where it can. sizes: of the trials to come, in their order."""
         self._pool.sizes_ahead = list(dict.fromkeys(sizes))
         await self._settle()
 
@@ -124,7 +127,7 @@ class GroupPoolActor:
         await self._settle()
 
     async def next_orders(self) -> HostOrders | None:
-        """What the driver is to do or know. Empty after a while without news; None when the pool is closed."""
+        """Return what the driver is to do or know. Empty after a while without news; None when the pool is closed."""
         pool = self._pool
         await self._wait(lambda: bool(pool.starts) or pool.cold_starts.keys() > self._told or pool.closing)
         starts, pool.starts = pool.starts, []
@@ -133,17 +136,17 @@ class GroupPoolActor:
         return None if pool.closing else HostOrders(start=tuple(starts), ready=ready)
 
     async def group_closed(self, group_id: str, error: str | None, cause: Cause = "worker_lost") -> None:
-        """A group's `fit()` has returned, or raised `error` for that cause."""
+        """Note that a group's `fit()` has returned, or raised `error` for that cause."""
         self._pool.group_closed(group_id, error, cause)
         await self._settle()
 
     async def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Takes the nodes that the cluster has now, the room on each when it is empty, and which of them drain."""
+        """Take the nodes that the cluster has now, the room on each when it is empty, and which of them drain."""
         self._pool.set_nodes(nodes)
         await self._settle()
 
     async def share(self, demand: Demand, unplaced: Collection[str]) -> Wanted | None:
-        """Takes who else waits for room, and which groups got none; returns what waits for room here.
+        """Take who else waits for room, and which groups got none; return what waits for room here.
 
         See `GroupPool.share`.
         """
@@ -153,27 +156,27 @@ class GroupPoolActor:
         return wanted
 
     async def close(self) -> None:
-        """Tells every group to end, stops what runs, and answers every waiting trial."""
+        """Tell every group to end, stop what runs, and answer every waiting trial."""
         self._pool.close()
         await self._settle()
 
     async def abandon(self) -> None:
-        """Ends every group at once, where `close` was not enough."""
+        """End every group at once, where `close` was not enough."""
         self._pool.abandon()
 
     async def snapshot(self) -> PoolSnapshot:
-        """The pool as it is now, for who looks at a running study."""
+        """Return the pool as it is now, for who looks at a running study."""
         return replace(self._pool.snapshot(), listening=self._listening)
 
     # --- a rank, and its group's controller ---------------------------------------------------------------------
 
     async def register(self, group_id: str, incarnation: str, member: Member, handle: Any) -> None:
-        """A rank is ready to serve. handle: of its actor."""
+        """Note that a rank is ready to serve. handle: of its actor."""
         self._pool.register(group_id, incarnation, member, handle)
         await self._settle()
 
     async def next_trial(self, group_id: str, incarnation: str, after: int) -> NextTrial | EndGroup | None:
-        """The next trial for a rank that has served up to number `after`. None: ask again."""
+        """Return the next trial for a rank that has served up to number `after`. None: ask again."""
         group = self._pool.groups.get(group_id)
         if group is None:
             return EndGroup()
@@ -189,7 +192,7 @@ class GroupPoolActor:
         return EndGroup() if group.state == "stopping" else None
 
     async def wait_for_exit(self, mode: ExitMode, turn: Turn) -> bool:
-        """Waits until a group is to leave its trial in that mode (True), or has left it by itself (False)."""
+        """Wait until a group is to leave its trial in that mode; return False if it has left the trial by itself."""
         self._listening += 1
         try:
             async with self._changed:
@@ -204,17 +207,17 @@ class GroupPoolActor:
         return group is not None and group.holds(turn)
 
     async def report(self, turn: Turn, rank: int, post: WorkerPost) -> None:
-        """A rank reports on the trial in its hands."""
+        """Take a rank's report on the trial in its hands."""
         if self._pool.report(turn, rank, post):
             await self._settle()
 
     async def kernel_kills(self, group_id: str) -> dict[int, KillCount]:
-        """What the ranks of a group counted when they began the trial in their hands."""
+        """Return what the ranks of a group counted when they began the trial in their hands."""
         group = self._pool.groups.get(group_id)
         return dict(group.assignment.kernel_kills) if group and group.assignment else {}
 
     async def controller_started(self, group_id: str, controller: Any) -> None:
-        """A group's Ray Train controller is there, with its actor handle."""
+        """Note a group's Ray Train controller, by its actor handle."""
         self._pool.controller_started(group_id, controller)
 
     async def workers_lost(self, group_id: str, loss: Loss) -> bool:
@@ -272,14 +275,14 @@ class PoolClient:
     _last: Any = None  # the report that the next one must not overtake
 
     def register(self, member: Member) -> None:
-        """Tells the pool that this rank is ready to serve."""
+        """Tell the pool that this rank is ready to serve."""
         import ray
 
         handle = ray.get_runtime_context().current_actor
         ray.get(self.pool.register.remote(self.group_id, self.incarnation, member, handle))
 
     def next_trial(self, served: int) -> NextTrial | EndGroup:
-        """Waits for the next trial after that number, or for the word to end."""
+        """Wait for the next trial after that number, or for the word to end."""
         import ray
 
         while (given := ray.get(self.pool.next_trial.remote(self.group_id, self.incarnation, served))) is None:
@@ -287,18 +290,18 @@ class PoolClient:
         return given
 
     def send(self, sequence: int, post: WorkerPost) -> Any:
-        """Sends a report on the trial of that number and does not wait; returns what `wait_for` takes."""
+        """Send a report on the trial of that number, without waiting; return what `wait_for` takes."""
         return self.pool.report.remote(self._turn(sequence), self.rank, post)
 
     def send_in_order(self, sequence: int, post: WorkerPost) -> Any:
-        """As `send`, once the report before has arrived: calls of an asynchronous actor may overtake each other."""
+        """Do as `send`, once the report before has arrived: calls of an asynchronous actor may overtake each other."""
         if self._last is not None:
             self.wait_for(self._last)
         self._last = self.send(sequence, post)
         return self._last
 
     def wait_for(self, sent: Any) -> None:
-        """Waits until a report has arrived.
+        """Wait until a report has arrived.
 
         A pool that is gone raises nothing here: `exit_asked` ends the trial then, on all ranks in one step. A rank that
         left it alone would keep the others in a collective.
@@ -310,7 +313,7 @@ class PoolClient:
             ray.get(sent)
 
     def exit_asked(self, mode: ExitMode, sequence: int) -> threading.Event:
-        """An event that is set as soon as the pool asks for the trial to be left in that mode, or is gone.
+        """Return an event that is set as soon as the pool asks for the trial to be left in that mode, or is gone.
 
         One call a trial and mode. The pool answers it at the trial's end at the latest. A look at the event costs
         nothing.

@@ -28,7 +28,7 @@ class Beats:
         self.moved_at = self.began_at
 
     def take(self, rank: int, post: WorkerPost, now: float) -> None:
-        """Takes a rank's post. After a rank's last beat, earlier ones that arrive late change nothing."""
+        """Take a rank's post. After a rank's last beat, earlier ones that arrive late change nothing."""
         self.heard_at[rank] = now
         if not isinstance(post, Beat):
             self.moved_at = now
@@ -41,7 +41,8 @@ class Beats:
             self.moved_at = now
 
     def stall(self, now: float, patience: float, *, wanted: bool) -> str | None:
-        """What is wrong, in words, once some rank is silent, or all stand still, for longer than `patience` seconds.
+        """Return what is wrong, in words, once some rank is silent, or all stand still, for longer than `patience`
+        seconds.
 
         wanted: whether somebody waits for the trial's end. Otherwise an activity without a counter has no more time
         than any other.
@@ -60,7 +61,7 @@ class Beats:
         return f"no progress for {still:.0f} s{self._doing(there[0], ' while ') if there else ''}"
 
     def at_last(self) -> str:
-        """What the first rank that has not ended does, as the end of a sentence; "": nothing is known."""
+        """Return what the first rank that has not ended does, as the end of a sentence; "": nothing is known."""
         return next((self._doing(rank, ", last while ") for rank in range(self.ranks) if not self._has_ended(rank)), "")
 
     def _has_ended(self, rank: int) -> bool:

@@ -28,9 +28,9 @@ class PoolClock:
         self._counted, self._ticked_at = 0.0, monotonic()  # seconds until the last tick
 
     def __call__(self) -> float:
-        """Seconds that count, from an arbitrary moment on."""
+        """Return the seconds that count, from an arbitrary moment on."""
         return self._counted + min(self._monotonic() - self._ticked_at, self._longest_tick)
 
     def tick(self) -> None:
-        """The limits are looked after now."""
+        """Note that the limits are looked after now."""
         self._counted, self._ticked_at = self(), self._monotonic()

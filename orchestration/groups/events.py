@@ -36,15 +36,15 @@ STUDY_STOPPED = "stopped"
 # --- facts that events carry --------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class TrialError:
-    """Why a trial or an attempt ended. rank: whose error it was; None: no single one's. traceback: may be empty."""
+    """Why a trial or an attempt ended."""
 
     kind: str
     message: str
-    rank: int | None = None
-    traceback: str = ""
+    rank: int | None = None  # whose error it was; None: no single one's
+    traceback: str = ""  # may be empty
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data. `TrialError(**plain)` gives an equal error."""
+        """Return plain data. `TrialError(**plain)` gives an equal error."""
         plain = {"kind": self.kind, "message": self.message, "rank": self.rank}
         return {**plain, "traceback": self.traceback} if self.traceback else plain
 
@@ -60,62 +60,61 @@ class Failure:
 
     @classmethod
     def of(cls, attempt: int, error: TrialError) -> Failure:
-        """The attempt that this error ended."""
+        """Return the attempt that this error ended."""
         return cls(attempt=attempt, kind=error.kind, message=error.message, rank=error.rank)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """What a rank says of itself when it is ready. cores: of its host. device: `cpu`, or `cuda:0`. backend: of its
-    process group, `gloo` or `nccl`; None: it is alone. gpus: as Ray names those that it was given, on its node."""
+    """What a rank says of itself when it is ready."""
 
     rank: int
     node: str
     host: str
     pid: int
-    cores: int
-    device: str
+    cores: int  # of its host
+    device: str  # `cpu`, or `cuda:0`
     threads: int
-    backend: str | None = None
-    gpus: tuple[str, ...] = ()
+    backend: str | None = None  # of its process group, `gloo` or `nccl`; None: it is alone
+    gpus: tuple[str, ...] = ()  # as Ray names those that it was given, on its node
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlace:
-    """Where a rank of a trial runs, as trials.jsonl keeps it. gpus: as in `Member`."""
+    """Where a rank of a trial runs, as trials.jsonl keeps it."""
 
     rank: int
     node: str
     device: str
     threads: int
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()  # as in `Member`
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> WorkerPlace:
-        """The place behind `to_plain`'s data."""
+        """Return the place behind `to_plain`'s data."""
         return cls(**{**plain, "gpus": tuple(plain.get("gpus", ()))})
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data. `gpus` is left out if it is empty, as on a CPU and in earlier versions."""
+        """Return plain data. `gpus` is left out if it is empty, as on a CPU."""
         plain = {"rank": self.rank, "node": self.node, "device": self.device, "threads": self.threads}
         return {**plain, "gpus": list(self.gpus)} if self.gpus else plain
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The workers that train a trial. device: `cpu` or `cuda`; None: the trial has had no workers. backend: of their
-    process group, `gloo` or `nccl`; None: one worker, or an earlier version did not say. accelerator: the type of the
-    GPUs that Ray has given them; None: it gave none, or their nodes don't say."""
+    """The workers that train a trial."""
 
-    device: str | None = None
+    device: str | None = None  # `cpu` or `cuda`; None: the trial has had no workers
     nodes: int = 0
     backend: str | None = None
+    """Of their process group, `gloo` or `nccl`; None: there is one worker."""
     accelerator: str | None = None
+    """The type of the GPUs that Ray has given them; None: it gave none, or their nodes don't say."""
     workers: tuple[WorkerPlace, ...] = ()
 
     @classmethod
     def of(cls, members: Sequence[Member], accelerator: str = "") -> World:
-        """The world of a group's members. accelerator: of their nodes; "": not known."""
+        """Return the world of a group's members. accelerator: of their nodes; "": not known."""
         kinds = {member.device.split(":")[0] for member in members}
         workers = sorted(members, key=lambda member: member.rank)
         return cls(
@@ -130,21 +129,18 @@ class World:
         )
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any] | None) -> World:
-        """The world behind the plain data of a journal; `None` and an empty mapping mean no workers."""
-        if not plain:
-            return cls()
+    def from_plain(cls, plain: Mapping[str, Any]) -> World:
+        """Return the world behind `to_plain`'s data."""
         return cls(
             device=plain["device"],
-            nodes=plain.get("nodes", 0),
+            nodes=plain["nodes"],
             backend=plain.get("backend"),
             accelerator=plain.get("accelerator"),
-            workers=tuple(WorkerPlace.from_plain(worker) for worker in plain.get("workers", ())),
+            workers=tuple(WorkerPlace.from_plain(worker) for worker in plain["workers"]),
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data in the key order of trials.jsonl. What is None but the device is left out, as in earlier
-        versions."""
+        """Return plain data in the key order of trials.jsonl. Backend and accelerator are left out if they are None."""
         known = {"backend": self.backend, "accelerator": self.accelerator}
         told = {name: value for name, value in known.items() if value}
         workers = [worker.to_plain() for worker in self.workers]
@@ -153,20 +149,20 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class KillCount:
-    """How many processes the kernel has killed for want of memory. file: where the node's system counts them."""
+    """How many processes the kernel has killed for want of memory."""
 
     node: str
-    file: str
+    file: str  # where the node's system counts them
     kills: int
 
 
 # --- what a trial goes through ------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Suggested:
-    """A search has made a trial. point: the number of its point, from 1; None: no search counts it."""
+    """A search has made a trial."""
 
     trial: TrialPlan
-    point: int | None
+    point: int | None  # the number of its point, from 1; None: no search counts it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +175,10 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochDone:
-    """An epoch is trained and evaluated. flags: of the trial, as far as the pool knows them."""
+    """An epoch is trained and evaluated."""
 
     record: EpochRecord
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # of the trial, as far as the pool knows them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +193,7 @@ class Retried:
 class Ended:
     """A trial's last event: everything that its line of trials.jsonl says beyond the plan.
 
-    Times in seconds; started_at and ended_at as `utc_text`. details: what training picked by itself, plain data. gpus:
-    of the ranks that had one, in the last attempt.
+    Times in seconds; started_at and ended_at as `utc_text`.
     """
 
     status: Status
@@ -210,8 +205,8 @@ class Ended:
     startup_seconds: float | None
     world: World = World()
     flags: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    gpus: tuple[GpuState, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)  # what training picked by itself, plain data
+    gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, in the last attempt
     failures: tuple[Failure, ...] = ()
     epochs: tuple[EpochRecord, ...] = ()
     error: TrialError | None = None
@@ -223,7 +218,7 @@ class Ended:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Ended:
-        """The end that a line of trials.jsonl tells. Other keys, such as the plan's, are left out."""
+        """Return the end that a line of trials.jsonl tells. Other keys, such as the plan's, are left out."""
         return cls(
             status=facts["status"],
             attempts=facts["attempts"],
@@ -242,7 +237,7 @@ class Ended:
         )
 
     def to_facts(self) -> dict[str, Any]:
-        """What a line of trials.jsonl says beyond the plan, in the order of its keys."""
+        """Return what a line of trials.jsonl says beyond the plan, in the order of its keys."""
         return {
             "status": self.status,
             "attempts": self.attempts,
@@ -261,20 +256,17 @@ class Ended:
         }
 
     def to_line(self, trial: TrialPlan) -> dict[str, Any]:
-        """The trial's line of trials.jsonl."""
+        """Return the trial's line of trials.jsonl."""
         return {"trial_id": trial.trial_id, "kind": trial.kind, "params": dict(trial.params), **self.to_facts()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The trial can't tell its end itself: the recorder makes an `Ended` of what it knows.
-
-    last_epoch: the last one that counts; None: all count.
-    """
+    """The trial can't tell its end itself: the recorder makes an `Ended` of what it knows."""
 
     status: Status = "failed"
     error: TrialError | None = None
-    last_epoch: int | None = None
+    last_epoch: int | None = None  # the last one that counts; None: all count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +284,10 @@ JournalEvent = Suggested | Running | EpochDone | Retried | Ended | Reopened
 
 
 def to_plain(event: JournalEvent) -> dict[str, Any]:
-    """An event as plain data for JSON, in the journal's format. The journal adds the plan to an end (`to_line`)."""
+    """Return an event as plain data for JSON, in the journal's format.
+
+    The journal adds the plan to an end (`to_line`).
+    """
     match event:
         case Suggested():
             return {"type": "suggested", "trial": event.trial.to_dict(), "point": event.point}
@@ -314,7 +309,7 @@ class UnknownEventError(ValueError):
 
 
 def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
-    """The event behind `to_plain`'s data. Raises UnknownEventError for a type that it does not know.
+    """Return the event behind `to_plain`'s data. Raises UnknownEventError for a type that it does not know.
 
     It leaves out keys that it does not know. Of an end those are the plan's, which the study has.
     """
@@ -324,7 +319,7 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 
             return Suggested(trial=TrialPlan(**plain["trial"]), point=plain["point"])
         case "running":
-            return Running(attempt=plain["attempt"], world=World.from_plain(plain.get("world")))
+            return Running(attempt=plain["attempt"], world=World.from_plain(plain["world"]))
         case "epoch":
             record = EpochRecord.from_dict(plain["epoch"])
             return EpochDone(record=record, flags=tuple(plain.get("flags") or ()))
@@ -342,53 +337,47 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 # --- what the study itself goes through ---------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a run of a study comes from. None: not known.
+    """Where a run of a study comes from. None: not known."""
 
-    user: who started it. source: the spec as it was named. commit: of git, in the folder of the spec. job: the id that
-    `ray job submit` gave it; None: it is no job.
-    """
-
-    user: str | None = None
-    source: str | None = None
-    commit: str | None = None
-    job: str | None = None
+    user: str | None = None  # who started it
+    source: str | None = None  # the spec as it was named
+    commit: str | None = None  # of git, in the folder of the spec
+    job: str | None = None  # the id that `ray job submit` gave it; None: it is no job
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Origin:
-        """The origin behind `to_plain`'s data; keys of a newer version are left out."""
+        """Return the origin behind `to_plain`'s data; keys of a newer version are left out."""
         return cls(**{key: plain.get(key) for key in ("user", "source", "commit", "job")})
 
     def to_plain(self) -> dict[str, str]:
-        """What is known, as plain data."""
+        """Return what is known, as plain data."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnswer:
-    """What a study says at its end.
-
-    cell: the parameters of the recommended cell; empty: there is none. figures: by their names in MLflow.
-    """
+    """What a study says at its end."""
 
     cell: Mapping[str, Any] = field(default_factory=dict)
-    figures: Mapping[str, float] = field(default_factory=dict)
+    """The parameters of the recommended cell; empty: there is none."""
+    figures: Mapping[str, float] = field(default_factory=dict)  # by their names in MLflow
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StudyAnswer:
-        """The answer behind `to_plain`'s data."""
+        """Return the answer behind `to_plain`'s data."""
         return cls(cell=dict(plain["cell"]), figures=dict(plain["figures"]))
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"cell": dict(self.cell), "figures": dict(self.figures)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyBegan:
-    """A run of the study begins. origin: None: an earlier version began it."""
+    """A run of the study begins."""
 
     how: Beginning
-    origin: Origin | None = None
+    origin: Origin | None = None  # None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,27 +389,21 @@ class EngineLost:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStopped:
-    """A run ended before all trials had.
+    """A run ended before all trials had."""
 
-    open: trials that have begun and not ended. wall_seconds: of all runs. answer: so far; None: as in `StudyFinished`.
-    """
-
-    open: tuple[str, ...]
-    wall_seconds: float
-    answer: StudyAnswer | None = None
+    open: tuple[str, ...]  # trials that have begun and not ended
+    wall_seconds: float  # of all runs
+    answer: StudyAnswer | None = None  # so far; None: as in `StudyFinished`
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFinished:
-    """All trials have ended.
+    """All trials have ended."""
 
-    best: the trial with the best model; None: none kept one. wall_seconds: of all runs. answer: None: there was no
-    summary to take it from, or an earlier version wrote the event.
-    """
-
-    best: str | None
-    wall_seconds: float
+    best: str | None  # the trial with the best model; None: none kept one
+    wall_seconds: float  # of all runs
     answer: StudyAnswer | None = None
+    """None: there was no summary to take it from."""
 
 
 StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
@@ -428,7 +411,7 @@ StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
 
 
 def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
-    """An event of the study as plain data for JSON, in the journal's format."""
+    """Return an event of the study as plain data for JSON, in the journal's format."""
     match event:
         case StudyBegan():
             origin = {} if event.origin is None else {"origin": event.origin.to_plain()}
@@ -443,7 +426,10 @@ def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
 
 
 def study_event_from_plain(plain: Mapping[str, Any]) -> StudyEvent:
-    """The event behind `study_event_to_plain`'s data. Raises UnknownEventError for a state that it does not know."""
+    """Return the event behind `study_event_to_plain`'s data.
+
+    Raises UnknownEventError for a state that it does not know.
+    """
     match plain["state"]:
         case "started" | "resumed" | "extended" as how:
             origin = Origin.from_plain(plain["origin"]) if "origin" in plain else None
@@ -473,57 +459,49 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """Rank 0 is about to take the first step. resumed: from a checkpoint."""
+    """Rank 0 is about to take the first step."""
 
-    resumed: bool
+    resumed: bool  # from a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """The rank's process lives, and does this. It is sent every two seconds.
+    """The rank's process lives, and does this. It is sent every two seconds."""
 
-    activity: `ended`: the rank has left the trial, and beats no more. stage: number of the stretch of this activity,
-    from 1. seconds: in it. count: steps made, or batches evaluated, in it; 0 for an activity without a counter.
-    """
-
-    activity: Activity | Literal["ended"]
-    stage: int
-    seconds: float
-    count: int
+    activity: Activity | Literal["ended"]  # `ended`: the rank has left the trial, and beats no more
+    stage: int  # number of the stretch of this activity, from 1
+    seconds: float  # in it
+    count: int  # steps made, or batches evaluated, in it; 0 for an activity without a counter
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded:
-    """Rank 0's last word on a training that no fault has broken.
-
-    score: the last epoch's metric, turned so that more is better; None where it is not finite. lost_seconds: training
-    time of the epoch that was broken off. message: where and how it diverged. details, gpus: as in `Ended`. spent: as
-    in `TrainResult`.
-    """
+    """Rank 0's last word on a training that no fault has broken."""
 
     status: TrainingStatus
-    score: float | None
-    lost_seconds: float
-    message: str | None
-    details: Mapping[str, Any] = field(default_factory=dict)
-    gpus: tuple[GpuState, ...] = ()
-    spent: bool = False
+    score: float | None  # the last epoch's metric, turned so that more is better; None where it is not finite
+    lost_seconds: float  # training time of the epoch that was broken off
+    message: str | None  # where and how it diverged
+    details: Mapping[str, Any] = field(default_factory=dict)  # as in `Ended`
+    gpus: tuple[GpuState, ...] = ()  # as in `Ended`
+    spent: bool = False  # as in `TrainResult`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """The ranks have left the trial with a checkpoint, as they were asked to. message: where."""
+    """The ranks have left the trial with a checkpoint, as they were asked to."""
 
-    message: str
+    message: str  # where
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailed:
-    """The rank has met an exception. log: the file with its traceback. "": there is no file, or no traceback."""
+    """The rank has met an exception."""
 
     kind: FaultKind
     message: str
     log: str = ""
+    """The file with its traceback. "": there is no file, or no traceback."""
     traceback: str = ""
 
 

@@ -42,38 +42,37 @@ MESSAGE_LIMIT = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank said before it gave up. log: the file in which it wrote more. "": there is none."""
+    """What one rank said before it gave up."""
 
     rank: int
     kind: ReportKind
     message: str
     log: str = ""
+    """The file in which it wrote more. "": there is none."""
     traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What Ray Train says of dead workers. out_of_memory: by rank, those that were killed for memory, in words."""
+    """What Ray Train says of dead workers."""
 
     incarnation: str
     cause: Cause
-    out_of_memory: Mapping[int, str]
+    out_of_memory: Mapping[int, str]  # by rank, those that were killed for memory, in words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of a broken attempt: another try, or the trial's final status.
-
-    failure: the attempt as a lost one; None: it was not lost, but ended the trial by what it did.
-    """
+    """What becomes of a broken attempt: another try, or the trial's final status."""
 
     status: Literal["retry", "failed", "out_of_memory"]
     error: TrialError
     failure: Failure | None = None
+    """The attempt as a lost one; None: it was not lost, but ended the trial by what it did."""
 
 
 def classify(error: BaseException) -> FaultKind:
-    """Sorts an exception met in a trial."""
+    """Sort an exception met in a trial."""
     if is_out_of_memory(error):
         return "out_of_memory"
     if isinstance(error, StoreError | UnreachableError):  # the latter is what `open_byte_store` raises
@@ -86,7 +85,7 @@ def classify(error: BaseException) -> FaultKind:
 
 
 def describe(error: BaseException) -> str:
-    """The exception as one short text: type and message, without secrets."""
+    """Return the exception as one short text: type and message, without secrets."""
     text = without_secrets(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
@@ -102,7 +101,7 @@ def judge(
     logs: str = "",
     told: str = "",
 ) -> Verdict:
-    """Decides a broken attempt.
+    """Decide a broken attempt.
 
     Out of memory, an exception of the user's code and a time limit are final: the other ranks then broke because of
     it. A lost attempt is tried again within its cause's budget. After a cause that no budget counts, another attempt
@@ -141,7 +140,8 @@ def judge(
 
 
 def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure | None:
-    """The last failure of a cause that has taken more attempts of a trial than it may; None: there is no such cause."""
+    """Return the last failure of a cause that has taken more attempts of a trial than it may; None: there is no such
+    cause."""
     counts: dict[str, int] = {}
     for failure in failures:
         counts[failure.kind] = counts.get(failure.kind, 0) + (failure.kind not in UNCOUNTED)
@@ -149,13 +149,13 @@ def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure
 
 
 def no_room(nodes: Sequence[Node], needed: int) -> str:
-    """The message for a trial whose workers the cluster's nodes can't hold any more."""
+    """Return the message for a trial whose workers the cluster's nodes can't hold any more."""
     room = f"the cluster has room for {largest_group(nodes)} workers{types_words(nodes)}"
     return f"nodes were lost or are draining: {room}, and the trial needs {needed}; add nodes, or remove this num_gpus"
 
 
 def with_logs(message: str, logs: str) -> str:
-    """A message that ends with the place of the logs."""
+    """Return a message that ends with the place of the logs."""
     return f"{message}; logs: {logs}" if logs else message
 
 
@@ -168,7 +168,7 @@ KERNEL_KILL = "the kernel killed the worker because memory ran out (its control 
 
 
 def kills_so_far(node: str) -> KillCount | None:
-    """The count of this process's control group; None: the system keeps none. node: where the process runs."""
+    """Return the count of this process's control group; None: the system keeps none. node: where the process runs."""
     for file in count_files(Path("/proc/self/cgroup")):
         if (kills := kills_in(file)) is not None:
             return KillCount(node=node, file=str(file), kills=kills)
@@ -176,7 +176,8 @@ def kills_so_far(node: str) -> KillCount | None:
 
 
 def count_files(memberships: Path) -> list[Path]:
-    """Where the count may stand, the closest first: of version 2, of version 1, of the container, of the machine.
+    """Return where the count may stand, the closest first: of version 2, of version 1, of the container, of the
+    machine.
 
     memberships: lines `number:controllers:path`.
     """
@@ -194,7 +195,7 @@ def count_files(memberships: Path) -> list[Path]:
 
 
 def kills_in(file: Path) -> int | None:
-    """The count in one of the system's files, which all have a line `oom_kill 3`; None: there is none to read."""
+    """Return the count in one of the system's files, which have a line `oom_kill 3`; None: it can't be read."""
     try:
         facts = dict(line.split(maxsplit=1) for line in file.read_text("utf-8").splitlines() if " " in line)
         return int(facts["oom_kill"])
@@ -203,7 +204,7 @@ def kills_in(file: Path) -> int | None:
 
 
 def killed_by_kernel(counts: Mapping[int, KillCount], here: str) -> dict[int, str]:
-    """The dead workers whose count has risen since, by rank, with the message.
+    """Return the dead workers whose count has risen since, by rank, with the message.
 
     counts: by rank, as `kills_so_far` gave them when the trial began. here: this process's node. Another node is asked
     by a task; one that does not answer gives no evidence.

@@ -13,5 +13,5 @@ VARIABLE = "SCALESTUDY_GPUS_ON_CPU"
 
 
 def training_device(scheduled: str) -> str:
-    """What workers train on, `cpu` or `cuda`, to whom Ray gives this kind of device."""
+    """Return what workers train on, `cpu` or `cuda`, to whom Ray gives this kind of device."""
     return "cpu" if os.environ.get(VARIABLE) == "1" else scheduled

@@ -1,4 +1,4 @@
-"""The driver's side of the pool, which runs each group's `fit()` in a thread of its own."""
+"""The driver's side of the pool, which runs each group's `fit()` in its own thread."""
 
 from __future__ import annotations
 
@@ -37,31 +37,24 @@ UNPLACED_SECONDS = 10.0
 SAY_SECONDS = 60.0
 """Between two words on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
 USELESS_LOOKS = 3
-"""Looks at a wish that has room, before it is taken for one whose room is of no use."""
+"""Looks at a wish that has room, after which its room counts as useless."""
 AGAIN_SECONDS = 10.0
-"""How long such a wish is not shown again, by the oldest study on the cluster."""
+"""How long the oldest study on the cluster keeps such a wish back."""
 AGE_SECONDS = 4.0
-"""How much longer it is for each older study. So there are moments in which none of them holds room by a wish."""
+"""Extra back-off per older study, so that reservations do not overlap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupResources:
-    """What each worker of a group is given.
+    """What each worker of a group is given."""
 
-    Attributes:
-        device: "cpu" or "cuda".
-        cpus_per_worker: Ray CPUs, and threads on a CPU worker.
-        gpus_per_worker: Ray GPUs; 0 on CPU.
-        timeout_seconds: longest time that a collective waits for a peer.
-    """
-
-    device: str
-    cpus_per_worker: int
-    gpus_per_worker: float
-    timeout_seconds: float
+    device: str  # "cpu" or "cuda"
+    cpus_per_worker: int  # Ray CPUs, and threads on a CPU worker
+    gpus_per_worker: float  # Ray GPUs; 0 on CPU
+    timeout_seconds: float  # longest time that a collective waits for a peer
 
     def per_worker(self, tag: int = 0) -> dict[str, float]:
-        """Ray's resources of one worker. tag: a few bytes of memory, by which its group is known; 0: none."""
+        """Return Ray's resources of one worker. tag: a few bytes of memory, by which its group is known; 0: none."""
         gpus = {"GPU": self.gpus_per_worker} if self.device == "cuda" else {}
         memory = {"memory": tag} if tag else {}
         return {"CPU": self.cpus_per_worker, **memory, **gpus}
@@ -69,21 +62,18 @@ class GroupResources:
 
 @dataclass(frozen=True, kw_only=True)
 class Starting:
-    """A group whose workers are not ready. since: when it was ordered, by `time.monotonic`."""
+    """A group whose workers are not ready."""
 
     num_workers: int
-    since: float
+    since: float  # when it was ordered, by `time.monotonic`
 
 
 @dataclass
 class GroupHost:
     """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
 
-    say: is told what trials wait for, every minute. most: workers of one trial that the cluster may have room for with
-    all that its autoscaler may add; infinity: it is not known.
-
     `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
-    being an actor of its own.
+    being a separate actor.
     """
 
     pool: Any  # handle of the pool's actor
@@ -95,8 +85,10 @@ class GroupHost:
     threads: list[threading.Thread] = field(default_factory=list)
     pool_lost: bool = False  # whether the pool's actor has died
     cluster_ends: str | None = None  # why there will be no cluster soon
-    say: Callable[[str], None] = logger.info
+    say: Callable[[str], None] = logger.info  # takes, every minute, what trials wait for
     most: float = math.inf
+    """Workers of one trial that the cluster may have room for with all that its autoscaler may add; infinity: it is not
+    known."""
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
     _tags: dict[float, str] = field(default_factory=dict)  # tag → group
 
@@ -106,12 +98,12 @@ class GroupHost:
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
-        """Begins to watch for wanted groups and for changes of the cluster."""
+        """Begin to watch for wanted groups and for changes of the cluster."""
         self._spawn(self._watch_orders)
         self._spawn(self._watch_nodes)
 
     def close(self, seconds: float) -> bool:
-        """Ends every group, at once those that take longer than that; returns whether all have ended.
+        """End every group, at once those that take longer than that; return whether all have ended.
 
         All threads must have left Ray before Ray shuts down. Ray kills the process otherwise.
         """
@@ -122,7 +114,7 @@ class GroupHost:
         return self.join(seconds)
 
     def join(self, seconds: float) -> bool:
-        """Waits for every group to end; returns whether all did in time."""
+        """Wait for every group to end; return whether all did in time."""
         deadline = time.monotonic() + seconds
         for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -153,7 +145,7 @@ class GroupHost:
         self._ended.set()
 
     def _watch_nodes(self) -> None:
-        """Tells the pool what the cluster has room for, until no more groups are wanted."""
+        """Tell the pool what the cluster has room for, until no more groups are wanted."""
         import ray
 
         while not self._ended.wait(NODES_SECONDS) and ray.is_initialized():
@@ -162,7 +154,7 @@ class GroupHost:
             self._wish.drop()
 
     def _tell_room(self) -> None:
-        """Tells the pool the room on each node that is alive, and what others wait for; asks what waits here."""
+        """Tell the pool the room on each node that is alive, and what others wait for; ask what waits here."""
         import ray
 
         try:
@@ -186,7 +178,7 @@ class GroupHost:
         return reservation.memory in self._tags or reservation.key == self._wish.key
 
     def _long_unplaced(self, reservations: Sequence[Reservation]) -> list[str]:
-        """The groups whose placement group has waited for too long."""
+        """Return the groups whose placement group has waited for too long."""
         now = time.monotonic()
         waiting = {each.key: each for each in reservations if each.waits and each.memory in self._tags}
         self._unplaced = {key: self._unplaced.get(key, now) for key in waiting}
@@ -194,7 +186,7 @@ class GroupHost:
         return [self._tags[waiting[key].memory or 0.0] for key in late]
 
     def _run(self, start: GroupStart) -> None:
-        """A group's whole life, and the word to the pool that it is over."""
+        """Run a group for its whole life, then tell the pool that it is over."""
         import ray
 
         error, cause = self._fit(start)
@@ -207,7 +199,7 @@ class GroupHost:
             logger.info("group %s ended after its pool: %s", start.group_id, gone)
 
     def _fit(self, start: GroupStart) -> tuple[str | None, Cause]:
-        """Runs a group's `fit()`; returns what ended it before its time, and the word for that."""
+        """Run a group's `fit()`; return what ended it before its time, and the word for that."""
         from ray.exceptions import RayActorError
         from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -248,15 +240,16 @@ class GroupHost:
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
-            error = reason_of(failure)
+            error = why_ended(failure)
             not_wanted = isinstance(getattr(failure, "controller_failure", None), NotWantedError)
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
 
 
-def reason_of(failure: Exception) -> str:
-    """Why a `fit()` has ended, in one line: the mistake that a worker has met as it joined, else all that Ray says."""
+def why_ended(failure: Exception) -> str:
+    """Return why a `fit()` has ended, in one line: the mistake that a worker has met as it joined, else all that Ray
+    says."""
     cause = getattr(getattr(failure, "controller_failure", None), "cause", None)
     if isinstance(cause, InputError):
         return str(cause)
@@ -270,7 +263,7 @@ def room_beside_others(
     reservations: Sequence[Reservation],
     ours: Callable[[Reservation], bool] = lambda _: False,
 ) -> list[Node]:
-    """The room on each of these nodes, which are alive, and what others hold of it. used: takes the sample."""
+    """Return the room on each of these nodes, which are alive, and what others hold of it. used: takes the sample."""
     sample = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, ours)
     return clusters.slots(
         nodes,
@@ -306,7 +299,7 @@ class _Wish:
         return None if group is None else group.id.hex()
 
     def show(self, wanted: Wanted | None, reservations: Sequence[Reservation] = (), older: int = 0) -> None:
-        """Shows what is wanted now, if others or an autoscaler can help, and says every minute what is waited for.
+        """Show what is wanted now, if others or an autoscaler can help, and say every minute what is waited for.
 
         reservations: of the cluster. older: studies on it that began before this one.
         """
@@ -332,7 +325,7 @@ class _Wish:
             self._say(waits_for(wanted, now - self._since, self._most))
 
     def drop(self) -> None:
-        """Gives back its room, or its place in the queue."""
+        """Give back its room, or its place in the queue."""
         import ray
 
         with self._lock:
@@ -351,7 +344,7 @@ class _Wish:
 
 
 def waits_for(wanted: Wanted, seconds: float, most: float = math.inf) -> str:
-    """What the study waits for, in words. most: as in `GroupHost`."""
+    """Return what the study waits for, in words. most: as in `GroupHost`."""
     waited = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
     workers = plural(wanted.num_workers, "worker")
     room = f"{wanted.largest_group}" + (" on GPUs of one type" if wanted.largest_group < wanted.room else "")

@@ -20,21 +20,15 @@ ExitMode = Literal["stop", "leave"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLimits:
-    """The study's limits as the pool needs them.
+    """The study's limits as the pool needs them."""
 
-    Attributes:
-        trial_seconds: longest time from a trial's start to its end.
-        stalled_seconds: longest time without progress, without a rank's beat, and without room for a trial's workers.
-        failures_per_trial: attempts that a trial may lose to each cause.
-        trials_per_group: trials after which a group is replaced.
-        start_seconds: longest start of a group's workers. Later they are taken for frozen and started anew.
-    """
-
-    trial_seconds: float
+    trial_seconds: float  # longest time from a trial's start to its end
     stalled_seconds: float
-    failures_per_trial: int
-    trials_per_group: int
+    """Longest time without progress, without a rank's beat, and without room for a trial's workers."""
+    failures_per_trial: int  # attempts that a trial may lose to each cause
+    trials_per_group: int  # trials after which a group is replaced
     start_seconds: float = 240.0
+    """Longest start of a group's workers. Later they are taken for frozen and started anew."""
 
 
 # --- a trial ------------------------------------------------------------------------------------------------------
@@ -48,35 +42,25 @@ class CheckpointPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What the pool is handed for a trial.
-
-    Attributes:
-        num_workers: how many train it together.
-        config: what to train.
-        metric_mode: whether more or less of the target metric is better.
-        model_path: where the model goes if it is the best so far; None: nowhere.
-        checkpoints: None: it writes none.
-        stop_at: the target at which the training ends; None: after its last epoch.
-        so_far: what earlier engines have left of the trial.
-    """
+    """What the pool is handed for a trial."""
 
     trial_id: str
-    num_workers: int
-    config: TrainConfig
-    metric_mode: Literal["max", "min"] = "max"
-    model_path: str | None = None
-    checkpoints: CheckpointPlace | None = None
-    stop_at: float | None = None
-    so_far: TrialRecord = field(default_factory=TrialRecord)
+    num_workers: int  # how many train it together
+    config: TrainConfig  # what to train
+    metric_mode: Literal["max", "min"] = "max"  # whether more or less of the target metric is better
+    model_path: str | None = None  # where the model goes if it is the best so far; None: nowhere
+    checkpoints: CheckpointPlace | None = None  # None: it writes none
+    stop_at: float | None = None  # the target at which the training ends; None: after its last epoch
+    so_far: TrialRecord = field(default_factory=TrialRecord)  # what earlier engines have left of the trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextTrial:
-    """A trial as each rank of a group takes it. best_score: of the study so far; more is better."""
+    """A trial as each rank of a group takes it."""
 
     sequence: int
     attempt: int
-    best_score: float | None
+    best_score: float | None  # of the study so far; more is better
     order: TrialOrder
 
 
@@ -87,27 +71,24 @@ class EndGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One trial in the hands of one life of a group's workers. sequence: the trial's number in the group, from 1."""
+    """One trial in the hands of one life of a group's workers."""
 
     group_id: str
     incarnation: str
-    sequence: int
+    sequence: int  # the trial's number in the group, from 1
 
 
 @dataclass
 class TrialRequest:
-    """A trial that wants workers or has them, from its Tune trial's request to its release.
-
-    lease: the number of the last request for it. Of two Tune processes that take each other's place the later one has
-    it; what the earlier one still says does not count. put_off: whether it waits for another request, because it was
-    hit by a cause outside it.
-    """
+    """A trial that wants workers or has them, from its Tune trial's request to its release."""
 
     order: TrialOrder
     lease: int
+    """The number of the last request for it. Of two Tune processes that take each other's place the later one has it;
+    what the earlier one still says does not count."""
     attempt: int = 1
     group_id: str | None = None
-    put_off: bool = False
+    put_off: bool = False  # whether it waits for another request, because it was hit by a cause outside it
     no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
     record: TrialRecord = field(default_factory=TrialRecord)
     events: list[JournalEvent] = field(default_factory=list)
@@ -115,7 +96,7 @@ class TrialRequest:
 
     @classmethod
     def of(cls, order: TrialOrder, lease: int) -> TrialRequest:
-        """A new request, which goes on where the order's `so_far` ends."""
+        """Return a new request, which goes on where the order's `so_far` ends."""
         record = deepcopy(order.so_far)
         alone = replace(order, so_far=TrialRecord())  # the ranks need no more
         return cls(alone, lease=lease, attempt=1 + record.attempts, record=record)
@@ -141,16 +122,16 @@ class TrialRequest:
         return max(self.record.epochs, default=0)
 
     def tell(self, event: JournalEvent, now: float) -> None:
-        """Adds an event for whoever follows the trial, and takes it into the record."""
+        """Add an event for whoever follows the trial, and take it into the record."""
         self.record.apply(event, now)
         self.events.append(event)
 
     def end(self, status: Status, error: TrialError | None, now: float) -> None:
-        """Adds the last event. A second end comes only after `stop_after` has dropped the first."""
+        """Add the last event. A second end comes only after `stop_after` has dropped the first."""
         self.events.append(self.record.end(status, attempts=self.attempt, error=error, at=now))
 
     def stop_after(self, epoch: int, now: float) -> None:
-        """Stops the trial after this epoch. Drops later events, even its own end."""
+        """Stop the trial after this epoch. Drops later events, even its own end."""
         self.record.forget_after(epoch)
         self.events = [
             event
@@ -160,7 +141,10 @@ class TrialRequest:
         self.end("stopped", None, now)
 
     def seconds_without_room(self, room: int, now: float) -> float:
-        """For how long the empty cluster has been too small for its workers. room: of one group, that it holds now."""
+        """Return for how long the empty cluster has been too small for its workers.
+
+        room: of one group, that it holds now.
+        """
         if self.num_workers <= room:
             self.no_room_since = None
         elif self.no_room_since is None:
@@ -168,7 +152,7 @@ class TrialRequest:
         return 0.0 if self.no_room_since is None else now - self.no_room_since
 
     def events_after(self, number: int) -> list[JournalEvent]:
-        """The events from that number on. A trial that has ended gives its end again and again."""
+        """Return the events from that number on. A trial that has ended gives its end again and again."""
         return self.events[min(number, len(self.events) - 1) if self.ended else number :]
 
 
@@ -224,20 +208,20 @@ class Group:
         return {member.host for member in self.members.values()}
 
     def rest(self, now: float) -> None:
-        """Its ranks are ready for a trial."""
+        """Note that its ranks are ready for a trial."""
         self.state, self.idle_since = "idle", now
 
     def idle_for(self, now: float) -> float:
-        """Seconds since its ranks were ready for a trial; 0 if they have one, or are not there."""
+        """Return the seconds since its ranks were ready for a trial; 0 if they have one, or are not there."""
         return now - self.idle_since if self.state == "idle" and self.idle_since is not None else 0.0
 
     def stop(self, now: float) -> None:
-        """Tells it to end as soon as its ranks are free."""
+        """Tell it to end as soon as its ranks are free."""
         self.state = "stopping"
         self.stopping_since = now if self.stopping_since is None else self.stopping_since
 
     def start_again(self, now: float) -> None:
-        """Its workers are gone, and Ray Train starts others."""
+        """Note that its workers are gone, and that Ray Train starts others."""
         self.state, self.start_began_at = "starting", now
 
     def new_life(self, incarnation: str) -> None:
@@ -247,23 +231,23 @@ class Group:
         self.state = "stopping" if self.state == "stopping" else "starting"
 
     def has_work(self, incarnation: str, after: int) -> bool:
-        """Whether a rank that has served up to a number has a trial to take."""
+        """Return whether a rank that has served up to a number has a trial to take."""
         return self.assignment is not None and self.incarnation == incarnation and self.assignment.sequence > after
 
     def holds(self, turn: Turn) -> bool:
-        """Whether its ranks still have that trial in their hands."""
+        """Return whether its ranks still have that trial in their hands."""
         if self.assignment is None or self.incarnation != turn.incarnation:
             return False
         return self.assignment.sequence == turn.sequence
 
     def still_trains(self, turn: Turn, mode: ExitMode) -> bool:
-        """Whether its ranks have that trial in their hands and are not to leave it in that mode."""
+        """Return whether its ranks have that trial in their hands and are not to leave it in that mode."""
         if self.assignment is None or not self.holds(turn):
             return False
         return not (self.assignment.stopping if mode == "stop" else self.assignment.leaving)
 
     def view(self, limits: GroupLimits) -> GroupView:
-        """What a decision needs to know of it."""
+        """Return what a decision needs to know of it."""
         return GroupView(
             group_id=self.group_id,
             num_workers=self.num_workers,
@@ -275,91 +259,83 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStart:
-    """A group that the driver is to start. nodes: one a worker. tag: as in `Group`."""
+    """A group that the driver is to start."""
 
     group_id: str
     num_workers: int
-    nodes: tuple[str, ...]
-    tag: int
+    nodes: tuple[str, ...]  # one a worker
+    tag: int  # as in `Group`
 
 
 @dataclass
 class Withdrawn:
-    """Starts of one size of groups for which Ray found no place, since one of that size last had its workers.
-
-    nodes: where the last ones were to be. until: they are avoided up to then; None: no more.
-    """
+    """Starts of one size of groups for which Ray found no place, since one of that size last had its workers."""
 
     times: int
-    nodes: set[str]
-    until: float | None
+    nodes: set[str]  # where the last ones were to be
+    until: float | None  # they are avoided up to then; None: no more
 
 
 Hindrance = Literal["others", "growth", "shrunken", "unplaced"]
-"""Why a group waits that no trial of its own study is in the way of: other work holds its room; the cluster is too
+"""Why a group waits although none of our trials blocks it: other work holds its room; the cluster is too
 small until its autoscaler adds nodes; the cluster is too small, and does not grow; Ray finds no place for it, although
 there seems to be room."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A group that waits for room on the cluster.
-
-    one_node: whether it must not span nodes. room: workers that the cluster has room for when it is empty.
-    largest_group: of these, those of one group, which are on GPUs of one type. taken: what other work holds of the
-    room. machines: where there seems to be room, of a group that is unplaced.
-    """
+    """A group that waits for room on the cluster."""
 
     why: Hindrance
     num_workers: int
-    one_node: bool
-    room: int
-    largest_group: int
-    taken: int
-    machines: tuple[str, ...] = ()
+    one_node: bool  # whether it must not span nodes
+    room: int  # workers that the cluster has room for when it is empty
+    largest_group: int  # of these, those of one group, which are on GPUs of one type
+    taken: int  # what other work holds of the room
+    machines: tuple[str, ...] = ()  # where there seems to be room, of a group that is unplaced
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostOrders:
-    """What the driver is to do and to know. ready: seconds that the starts of groups took, by group."""
+    """What the driver is to do and to know."""
 
     start: Sequence[GroupStart] = ()
-    ready: Mapping[str, float] = field(default_factory=dict)
+    ready: Mapping[str, float] = field(default_factory=dict)  # seconds that the starts of groups took, by group
 
 
 # --- the pool as others see it ------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class GroupSnapshot:
-    """A group. trial: in its hands; None: it is free. nodes: how many workers each holds."""
+    """A group."""
 
     group_id: str
     num_workers: int
     state: GroupState
-    trial: str | None
+    trial: str | None  # in its hands; None: it is free
     served: int
-    nodes: Mapping[str, int]
+    nodes: Mapping[str, int]  # how many workers each holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSnapshot:
-    """A trial that has asked for workers. since: when the engine began with it. epoch: the last one recorded."""
+    """A trial that has asked for workers."""
 
     trial: str
     attempt: int
-    since: float | None
+    since: float | None  # when the engine began with it
     status: Status | None
     group: str | None
-    epoch: int
+    epoch: int  # the last one recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSnapshot:
-    """The pool at one moment. room: workers that each node holds. listening: long polls of ranks that train."""
+    """The pool at one moment."""
 
     groups: tuple[GroupSnapshot, ...]
     requests: tuple[RequestSnapshot, ...]
     waiting: tuple[str, ...]
-    room: Mapping[str, int]
+    room: Mapping[str, int]  # workers that each node holds
     evictions: int
     cold_starts: Mapping[str, float]
-    listening: int = 0
+    listening: int = 0  # long polls of ranks that train

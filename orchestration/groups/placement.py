@@ -78,7 +78,7 @@ def decide(
     exclusive: bool,
     placement: Placement = "pack",
 ) -> list[Action]:
-    """Decides what to do now for the waiting requests, oldest first.
+    """Decide what to do now for the waiting requests, oldest first.
 
     Args:
         nodes: the cluster.
@@ -126,7 +126,7 @@ def ahead(
     exclusive: bool,
     placement: Placement = "pack",
 ) -> Start | None:
-    """The start of a group ahead of need, in room that nobody has used yet; ask when no trial waits.
+    """Return the start of a group ahead of need, in room that nobody has used yet; ask when no trial waits.
 
     One at a time: two starts at once take longer than one after the other. With `exclusive`, only on machines without
     any group: a trial that comes in the meantime would have to wait for the start's end.
@@ -165,7 +165,7 @@ class _Room:
 
     @classmethod
     def of(cls, nodes: Sequence[Node], groups: Sequence[GroupView], *, exclusive: bool, placement: Placement) -> _Room:
-        """What the groups leave free; nothing counts as busy yet."""
+        """Return what the groups leave free; nothing counts as busy yet."""
         totals = {node.node_id: node.slots for node in nodes}
         free = {node.node_id: node.slots - node.taken for node in nodes}
         for group in groups:
@@ -175,29 +175,30 @@ class _Room:
         return cls(totals=totals, free=free, machines=machines, groups=groups, exclusive=exclusive, placement=placement)
 
     def unused(self, state: GroupState) -> list[GroupView]:
-        """The groups in this state that the decision has not used up."""
+        """Return the groups in this state that the decision has not used up."""
         return [group for group in self.groups if group.state == state and group.group_id not in self.taken]
 
     def of_size(self, state: GroupState, size: int, most_nodes: int) -> list[GroupView]:
-        """Those of the unused groups that have so many workers, on so many nodes at the most."""
+        """Return those of the unused groups that have so many workers, on so many nodes at the most."""
         return [group for group in self.unused(state) if group.num_workers == size and len(group.slots) <= most_nodes]
 
     def disturbs(self, slots: Iterable[str]) -> bool:
-        """Whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
+        """Return whether work on these nodes would spoil the timings of a trial that has its machines to itself."""
         return self.exclusive and not self.busy.isdisjoint(self._machines_of(slots))
 
     def mark_busy(self, slots: Iterable[str]) -> None:
-        """A trial runs, or a group starts, on these nodes."""
+        """Note that a trial runs, or a group starts, on these nodes."""
         self.busy.update(self._machines_of(slots))
 
     def take(self, slots: Mapping[str, int]) -> None:
-        """A group is to start on these slots."""
+        """Note that a group is to start on these slots."""
         for node_id, count in slots.items():
             self.free[node_id] -= count
         self.mark_busy(slots)
 
     def most_nodes(self, size: int) -> int:
-        """The most nodes that a group of this size may have: with `pack` the fewest that hold it when they are empty.
+        """Return the most nodes that a group of this size may have: with `pack` the fewest that hold it when they are
+        empty.
 
         A training could do with more nodes than a timing run could. It waits for the fewest as well: groups that span
         nodes leave no node whole, so that the next ones would span too. See docs/results/engine.md for what it costs.
@@ -205,7 +206,7 @@ class _Room:
         return (self.placement == "pack" and _fewest(size, self.totals)) or len(self.free)
 
     def preferred(self, idle: Sequence[GroupView]) -> GroupView:
-        """Which of several idle groups of a size is granted.
+        """Return which of several idle groups of a size is granted.
 
         With `pack` the one on the fewest nodes, and of these where others train already, so that other nodes can be
         freed; with `spread` the one on the most.
@@ -218,7 +219,7 @@ class _Room:
         return min(idle, key=lambda group: (len(group.slots), sum(most[node_id] for node_id in group.slots)))
 
     def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
-        """Where a group of this size can start now, on so many nodes at the most; None: nowhere."""
+        """Return where a group of this size can start now, on so many nodes at the most; None: nowhere."""
         free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
         if sum(free.values()) < size:
             return None
@@ -227,7 +228,7 @@ class _Room:
         return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
-        """The fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
+        """Return the fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
 
         Room that is on its way already is waited for. Of two ways that end equally many groups, the one that ends fewer
         workers is taken.
@@ -253,11 +254,11 @@ class _Room:
         return [group for group in self.unused("idle") if not self.disturbs(group.slots)]
 
     def _once_idle_have_ended(self) -> dict[str, int]:
-        """What is free once the groups that end, and all idle ones that may end, are gone."""
+        """Return what is free once the groups that end, and all idle ones that may end, are gone."""
         return self._without([*self.leaving, *self._evictable()])
 
     def _without(self, groups: Iterable[GroupView]) -> dict[str, int]:
-        """What is free once these groups are gone."""
+        """Return what is free once these groups are gone."""
         free = dict(self.free)
         for group in groups:
             for node_id, count in group.slots.items():
@@ -269,7 +270,7 @@ class _Room:
 
 
 def _fewest(size: int, free: Mapping[str, int]) -> int | None:
-    """The fewest nodes that hold so many workers; None if all together don't."""
+    """Return the fewest nodes that hold so many workers; None if all together don't."""
     held = 0
     for number, count in enumerate(sorted(free.values(), reverse=True), start=1):
         held += max(count, 0)
@@ -279,7 +280,7 @@ def _fewest(size: int, free: Mapping[str, int]) -> int | None:
 
 
 def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
-    """The fewest nodes: the roomiest wholly, and of those that hold the rest the fullest.
+    """Return the fewest nodes: the roomiest wholly, and of those that hold the rest the fullest.
 
     The fullest node is the one with the least room even if its idle groups ended. free: has the room. most: once idle
     groups have ended.
@@ -293,7 +294,7 @@ def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict
 
 
 def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
-    """One worker after another on the node that has fewest of them; of these nodes, the emptiest."""
+    """Return one worker after another on the node that has fewest of them; of these nodes, the emptiest."""
     slots: dict[str, int] = {}
     for _ in range(size):
         having_room = [node_id for node_id in free if free[node_id] > slots.get(node_id, 0)]
@@ -303,7 +304,10 @@ def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
 
 
 def _fewest_ends(frees: Iterable[tuple[int, GroupView]], missing: int) -> list[GroupView] | None:
-    """The fewest groups that free so many slots; None if all together don't. frees: how many slots each one does."""
+    """Return the fewest groups that free so many slots; None if all together don't.
+
+    frees: how many slots each one does.
+    """
     ends: list[GroupView] = []
     left = sorted((each for each in frees if each[0]), key=lambda each: -each[0])
     while missing > 0 and left:

@@ -73,27 +73,23 @@ MOST_AVOID_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """How a pool works.
-
-    exclusive: one trial at a time on a machine. placement: see `placement`. logs: where the workers' output lies.
-    grows: whether an autoscaler may add nodes, so that a trial waits for room as long as it takes.
-    """
+    """How a pool works."""
 
     limits: GroupLimits
-    exclusive: bool
-    placement: Placement = "pack"
-    logs: str = ""
-    grows: bool = False
+    exclusive: bool  # one trial at a time on a machine
+    placement: Placement = "pack"  # see `placement`
+    logs: str = ""  # where the workers' output lies
+    grows: bool = False  # whether an autoscaler may add nodes, so that a trial waits for room as long as it takes
 
 
 class Hands(Protocol):
     """What only Ray can do."""
 
     def kill(self, actor: Any) -> None:
-        """Ends an actor, by its handle."""
+        """End an actor, by its handle."""
 
     def remove_workers(self, tag: int) -> None:
-        """Ends all workers of a group and gives their room back, by the group's tag."""
+        """End all workers of a group and give their room back, by the group's tag."""
 
 
 class GroupPool:
@@ -127,8 +123,8 @@ class GroupPool:
     # --- a trial ------------------------------------------------------------------------------------------------
 
     def request(self, order: TrialOrder) -> int:
-        """A trial asks for workers: for the first time, anew after it was put off, or because the Tune process that
-        followed it was lost.
+        """Take a trial's request for workers: its first one, one after it was put off, or one because the Tune process
+        that followed it was lost.
 
         In the last case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
         Returns the number of the lease. A trial keeps its workers until the driver gives them back: a Tune process that
@@ -165,7 +161,7 @@ class GroupPool:
         return request.lease
 
     def stop(self, trial_id: str, epoch: int) -> None:
-        """A scheduler stops a trial after an epoch: whatever it has done since does not count.
+        """Stop a trial after an epoch, for a scheduler: whatever it has done since does not count.
 
         A trial that has recorded its last epoch is left to finish, unless it has no workers, which would bring its end.
         One that ended with this epoch is left alone.
@@ -181,7 +177,7 @@ class GroupPool:
         self._stop_training(request)
 
     def release(self, trial_id: str) -> None:
-        """The study has done with a trial. Where workers still train it, they leave it within a step."""
+        """Take the study's word that it has done with a trial. Workers that still train it leave it within a step."""
         self._over.add(trial_id)
         request = self.requests.pop(trial_id, None)
         if request is None:
@@ -194,7 +190,7 @@ class GroupPool:
     # --- a group ------------------------------------------------------------------------------------------------
 
     def controller_started(self, group_id: str, controller: Any) -> None:
-        """A group's controller is there. If the group was given up meanwhile, its controller is ended."""
+        """Note a group's controller. If the group was given up meanwhile, end its controller."""
         group = self.groups.get(group_id)
         if group is None:
             self.hands.kill(controller)
@@ -202,7 +198,7 @@ class GroupPool:
             group.controller = controller
 
     def register(self, group_id: str, incarnation: str, member: Member, handle: Any) -> None:
-        """A rank is ready to serve. The group is idle once all ranks of an incarnation are here."""
+        """Note that a rank is ready to serve. The group is idle once all ranks of an incarnation are here."""
         group = self.groups.get(group_id)
         if group is None or incarnation in group.past_incarnations:
             return
@@ -219,7 +215,7 @@ class GroupPool:
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
     def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
-        """Takes what a rank says of the trial in its hands; returns whether that may change what others wait for.
+        """Take what a rank says of the trial in its hands; return whether that may change what others wait for.
 
         It does not if it is a beat, or if the rank's group has another trial by now.
         """
@@ -278,7 +274,7 @@ class GroupPool:
         self._break_attempt(group, loss.cause)
 
     def group_closed(self, group_id: str, error: str | None, cause: Cause) -> None:
-        """A group's `fit()` has returned, or raised `error`.
+        """Note that a group's `fit()` has returned, or raised `error`.
 
         If the group never served a trial, the trials that wait for its size are put off: `fit()` itself has tried
         again. After a lost controller it has not, so that some further starts are tried.
@@ -310,7 +306,7 @@ class GroupPool:
         return largest_group(self.nodes)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Takes the cluster's room as it is now. Gives up the groups with workers on a node that has gone."""
+        """Take the cluster's room as it is now. Gives up the groups with workers on a node that has gone."""
         there = {node.node_id for node in nodes}
         self.nodes = list(nodes)
         for group in [group for group in self.groups.values() if not group.slots.keys() <= there]:
@@ -319,7 +315,7 @@ class GroupPool:
             self._note_others(group)
 
     def share(self, demand: Demand, unplaced: Collection[str]) -> Wanted | None:
-        """Takes who else waits for room, and which groups got none; returns what waits for room here.
+        """Take who else waits for room, and which groups got none; return what waits for room here.
 
         unplaced: groups without room on the cluster although there seemed to be some. They are withdrawn, and their
         nodes avoided for a while; no trial is to blame. None: every trial that waits can have its turn once others of
@@ -337,7 +333,7 @@ class GroupPool:
         return None if self.closing else self._wanted()
 
     def enforce_limits(self) -> bool:
-        """Breaks off what takes too long; returns whether anything was changed."""
+        """Break off what takes too long; return whether anything was changed."""
         self.clock.tick()
         now = self.clock()
         overrun = [(group, over) for group in self.groups.values() if (over := self._overrun(group, now))]
@@ -364,7 +360,7 @@ class GroupPool:
         return bool(overrun or hopeless or again) or self._yield(now)
 
     def close(self) -> None:
-        """Ends every trial, and tells every group to end as soon as it has left its own."""
+        """End every trial, and tell every group to end as soon as it has left its own."""
         now = self.clock.wall()
         self.closing = True
         self.waiting.clear()
@@ -377,12 +373,12 @@ class GroupPool:
             group.stop(self.clock())
 
     def abandon(self) -> None:
-        """Ends every group at once, whatever its workers do."""
+        """End every group at once, whatever its workers do."""
         for group in self.groups.values():
             self._end_fit(group)
 
     def reconcile(self) -> None:
-        """Leaves nodes that drain, then does what can be done now for the trials that wait.
+        """Leave nodes that drain, then do what can be done now for the trials that wait.
 
         If none waits, it starts a group for the trials to come.
         """
@@ -406,7 +402,7 @@ class GroupPool:
             self._order_start(start)
 
     def snapshot(self) -> PoolSnapshot:
-        """The pool as it is now, for who looks at a running study."""
+        """Return the pool as it is now, for who looks at a running study."""
         return PoolSnapshot(
             groups=tuple(
                 GroupSnapshot(
@@ -439,19 +435,22 @@ class GroupPool:
     # --- inside: trials -----------------------------------------------------------------------------------------
 
     def _without_room(self, now: float) -> list[TrialRequest]:
-        """The waiting trials that the cluster's nodes have been unable to hold for too long."""
+        """Return the waiting trials that the cluster's nodes have been unable to hold for too long."""
         waiting = [self.requests[trial_id] for trial_id in self.waiting]
         return [each for each in waiting if each.seconds_without_room(self.room, now) > self.limits.stalled_seconds]
 
     def _put_off(self, request: TrialRequest, error: TrialError) -> None:
-        """A cause outside the trial keeps it from its workers: it counts as an attempt, and others come first."""
+        """Put off a trial that a cause outside it keeps from its workers.
+
+        It counts as an attempt, and others come first.
+        """
         self._forget_wait(request)
         request.tell(Retried(attempt=request.attempt, error=error), self.clock.wall())
         request.attempt += 1
         request.put_off = True
 
     def _asking(self) -> list[Request]:
-        """The waiting trials that the cluster can hold, oldest first."""
+        """Return the waiting trials that the cluster can hold, oldest first."""
         waiting = [self.requests[trial_id] for trial_id in self.waiting]
         return [
             Request(trial_id=request.trial_id, num_workers=request.num_workers)
@@ -460,11 +459,12 @@ class GroupPool:
         ]
 
     def _decide(self, nodes: Sequence[Node], asking: Sequence[Request]) -> list[Action]:
-        """What to do on these nodes for the trials that ask; see `decide`."""
+        """Return what to do on these nodes for the trials that ask; see `decide`."""
         return decide(nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement)
 
     def _wanted(self) -> Wanted | None:
-        """The first trial that waits for others' work to end, for Ray to find its place, or for a larger cluster."""
+        """Return the first trial that waits for others' work to end, for Ray to find its place, or for a larger
+        cluster."""
         if first := self._asking()[:1]:
             size, withdrawn = first[0].num_workers, self._withdrawn.get(first[0].num_workers)
             possible = self._decide(self.nodes, first)
@@ -498,7 +498,7 @@ class GroupPool:
         )
 
     def _not_avoided(self) -> list[Node]:
-        """The nodes, those that are avoided with no room but what this study's groups hold there."""
+        """Return the nodes, those that are avoided with no room but what this study's groups hold there."""
         avoided = {node for each in self._withdrawn.values() if each.until is not None for node in each.nodes}
 
         def room(node: Node) -> Node:
@@ -508,7 +508,7 @@ class GroupPool:
         return [room(node) for node in self.nodes]
 
     def _request_of(self, group: Group) -> TrialRequest | None:
-        """The request whose attempt the group makes. None: it was released, or has another group by now."""
+        """Return the request whose attempt the group makes. None: it was released, or has another group by now."""
         request = self.requests.get(group.trial_id)
         return request if request and request.group_id == group.group_id else None
 
@@ -517,7 +517,7 @@ class GroupPool:
             self.waiting.remove(request.trial_id)
 
     def _stop_training(self, request: TrialRequest) -> None:
-        """Tells the ranks that have the trial in their hands, if any, to leave it soon."""
+        """Tell the ranks that have the trial in their hands, if any, to leave it soon."""
         group = self.groups.get(request.group_id or "")
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True
@@ -525,7 +525,7 @@ class GroupPool:
     def _judge(
         self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None, told: str = ""
     ) -> Verdict:
-        """What becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
+        """Return what becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
         return judge(
             assignment.reports if assignment else {},
             cause=cause,
@@ -537,7 +537,7 @@ class GroupPool:
         )
 
     def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
-        """Notes what became of an attempt; returns whether the trial makes another."""
+        """Note what became of an attempt; return whether the trial makes another."""
         now = self.clock.wall()
         if verdict.status == "retry":
             request.tell(Retried(attempt=request.attempt, error=verdict.error), now)
@@ -549,7 +549,7 @@ class GroupPool:
         return False
 
     def _break_attempt(self, group: Group, cause: Cause, told: str = "") -> None:
-        """The group has lost its trial: another attempt follows, or the trial's end. told: see `judge`."""
+        """Take a group's trial from it: another attempt follows, or the trial's end. told: see `judge`."""
         assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
         group.served += 1
@@ -569,7 +569,7 @@ class GroupPool:
         return [group.view(self.limits) for group in self.groups.values()]
 
     def _drain(self) -> None:
-        """Ends the groups that have workers on a node that drains, each as soon as it can.
+        """End the groups that have workers on a node that drains, each as soon as it can.
 
         Such a node is to go soon, as a spot machine that is taken back. Ray starts nothing new there, and leaves what
         runs alone until the node goes: minutes, or half a minute. An idle group is told to end. A group that starts is
@@ -588,7 +588,7 @@ class GroupPool:
                 group.assignment.leaving = bool(place and place.every_epochs)
 
     def _yield(self, now: float) -> bool:
-        """Gives back groups that have long been idle while others wait for room; returns whether it did.
+        """Give back groups that have long been idle while others wait for room; return whether it did.
 
         Of two studies the one that began first keeps a group, so that not both give up theirs.
         """
@@ -602,7 +602,7 @@ class GroupPool:
         return bool(idle)
 
     def _note_others(self, group: Group) -> None:
-        """Flags the trial of a group on whose machines other work on the cluster holds room."""
+        """Flag the trial of a group on whose machines other work on the cluster holds room."""
         machines = {node.machine for node in self.nodes if node.taken}
         shared = any(node.machine in machines for node in self.nodes if node.node_id in group.slots)
         if shared and (request := self._request_of(group)):
@@ -623,7 +623,7 @@ class GroupPool:
         self.starts.append(GroupStart(group_id=group_id, num_workers=start.num_workers, nodes=nodes, tag=tag))
 
     def _grant(self, request: TrialRequest, group: Group) -> None:
-        """Gives a trial to an idle group, and flags all trials that disturb each other's timings on a host."""
+        """Give a trial to an idle group, and flag all trials that disturb each other's timings on a host."""
         now = self.clock()
         self.waiting.remove(request.trial_id)
         request.group_id = group.group_id
@@ -644,7 +644,8 @@ class GroupPool:
         self._note_others(group)
 
     def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
-        """Why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it may."""
+        """Return why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it
+        may."""
         if group.stopping_since is not None:
             patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
             if now - group.stopping_since > patience:
@@ -659,7 +660,7 @@ class GroupPool:
         return ("stalled", told) if told else None
 
     def _give_up(self, group: Group, cause: Cause = "worker_lost") -> None:
-        """Ends a group at once, its workers and the controller that would start others.
+        """End a group at once, its workers and the controller that would start others.
 
         cause: of its trial's lost attempt. A group that starts has no trial.
         """
@@ -672,7 +673,7 @@ class GroupPool:
         self._kill_workers(group)
 
     def _end_fit(self, group: Group) -> None:
-        """Ends a group's `fit()`, which may wait for minutes for workers that don't come."""
+        """End a group's `fit()`, which may wait for minutes for workers that don't come."""
         if group.controller is not None:
             self.hands.kill(group.controller)
         self.hands.remove_workers(group.tag)  # a placement group outlives the actor that made it

@@ -33,7 +33,7 @@ _INCARNATION = {"id": ""}
 
 
 def incarnation() -> str:
-    """The name of this life of the group's workers; in the controller, of the last one that was started."""
+    """Return the name of this life of the group's workers; in the controller, of the last one that was started."""
     return _INCARNATION["id"]
 
 
@@ -41,7 +41,7 @@ def incarnation() -> str:
 class ControllerHandle(ControllerCallback):
     """Gives the pool a handle of the controller: `fit()` ends with it, even while it waits for workers.
 
-    It is a callback of its own, since Ray Train calls only the public methods of a `UserCallback`.
+    It is a separate callback, since Ray Train calls only the public methods of a `UserCallback`.
     """
 
     def __init__(self, pool: Any, group_id: str) -> None:
@@ -49,7 +49,7 @@ class ControllerHandle(ControllerCallback):
         self._pool, self._group_id = pool, group_id
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Runs in the controller, before it starts workers."""
+        """Give the pool the handle. Ray Train calls this in the controller, before it starts workers."""
         import ray
 
         self._pool.controller_started.remote(self._group_id, ray.get_runtime_context().current_actor)
@@ -67,7 +67,7 @@ class GroupCallback(UserCallback):
         self._pool, self._group_id = pool, group_id
 
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Some workers have raised or died; raises if the group is to end, or the pool is gone."""
+        """Tell the pool that some workers have raised or died. Raises if the group is to end, or the pool is gone."""
         import ray
 
         killed, cause = out_of_memory_kills(worker_exceptions), cause_of(worker_exceptions)
@@ -82,14 +82,14 @@ class GroupCallback(UserCallback):
 
 
 def died(errors: Mapping[int, BaseException]) -> set[int]:
-    """The ranks whose process is gone. The others have raised, as a collective does that has lost its peer."""
+    """Return the ranks whose process is gone. The others have raised, as a collective does that has lost its peer."""
     from ray.exceptions import RayActorError
 
     return {rank for rank, error in errors.items() if isinstance(_reason(error), RayActorError)}
 
 
 def out_of_memory_kills(errors: Mapping[int, BaseException]) -> dict[int, str]:
-    """What Ray says of the workers that its memory monitor has killed, by rank."""
+    """Return what Ray says of the workers that its memory monitor has killed, by rank."""
     from ray.exceptions import OutOfMemoryError
 
     reasons = {rank: _reason(error) for rank, error in errors.items()}
@@ -97,27 +97,23 @@ def out_of_memory_kills(errors: Mapping[int, BaseException]) -> dict[int, str]:
 
 
 def cause_of(errors: Mapping[int, BaseException]) -> Cause:
-    """`node_lost` if Ray says of any worker that its node has died, else `worker_lost`."""
+    """Return `node_lost` if Ray says of any worker that its node has died, else `worker_lost`."""
     return "node_lost" if any("node has died" in str(_reason(error)) for error in errors.values()) else "worker_lost"
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Ray Train wraps what its health check has met."""
+    """Return what Ray Train's health check has met, which it wraps."""
     return getattr(error, "health_check_failure", error)
 
 
 # --- joining the workers ------------------------------------------------------------------------------------------
 @dataclass
 class ProcessGroupConfig(BackendConfig):
-    """How the workers of a group find each other.
-
-    Attributes:
-        backend: `gloo` for CPU workers, `nccl` for GPU workers; where two of these share a GPU they get `gloo`.
-        timeout_seconds: longest time that a collective waits for a peer.
-    """
+    """How the workers of a group find each other."""
 
     backend: str = "gloo"
-    timeout_seconds: float = 120.0
+    """`gloo` for CPU workers, `nccl` for GPU workers; where two of these share a GPU they get `gloo`."""
+    timeout_seconds: float = 120.0  # longest time that a collective waits for a peer
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -127,13 +123,13 @@ class ProcessGroupConfig(BackendConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where Ray has put a worker. machine: by the name that `training.backend.machine` gives. gpu: None on a CPU.
+    """Where Ray has put a worker.
 
     Ray's own names don't tell machines and GPUs apart: two raylets may run on one machine, and count the same GPUs.
     """
 
-    machine: str
-    gpu: Gpu | None = None
+    machine: str  # by the name that `training.backend.machine` gives
+    gpu: Gpu | None = None  # None on a CPU
 
     @property
     def gpu_names(self) -> set[str]:
@@ -143,26 +139,25 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """One start of a group's workers. address, port: where rank 0 waits for the others. seats: of the workers, by
-    rank."""
+    """One start of a group's workers."""
 
     incarnation: str
-    address: str
-    port: int
-    seats: tuple[Seat, ...]
+    address: str  # where rank 0 waits for the others
+    port: int  # where rank 0 waits for the others
+    seats: tuple[Seat, ...]  # of the workers, by rank
 
     def neighbours(self, rank: int) -> int:
-        """How many of the workers are on this rank's machine, with itself."""
+        """Return how many of the workers are on this rank's machine, with itself."""
         return sum(seat.machine == self.seats[rank].machine for seat in self.seats)
 
 
 def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
-    """The backend of a group whose workers sit there: NCCL only where each has a GPU of its own."""
+    """Return the backend of a group whose workers sit there: NCCL only where no two share a GPU."""
     return wanted if wanted == "gloo" else backend_of([seat.gpu_names for seat in seats])
 
 
 def cuda_index(gpus: Sequence[str], visible: str | None) -> int:
-    """The number, among the devices that PyTorch sees, of the first GPU that Ray has given to a worker.
+    """Return the number, among the devices that PyTorch sees, of the first GPU that Ray has given to a worker.
 
     gpus: Ray's names: numbers or, where its node was started with others, `GPU-…` or `MIG-…`. visible:
     CUDA_VISIBLE_DEVICES. Ray sets it to the worker's own, but can be told to leave it as it is. Raises InputError if it
@@ -185,7 +180,7 @@ class ProcessGroupBackend(Backend):
     """Names the incarnation and, for two workers or more, starts their process group."""
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        """Runs in the controller, once in each life of the workers."""
+        """Seat the workers and join them. Ray Train calls this in the controller, once in each life of the workers."""
         import ray
 
         size = len(worker_group)
@@ -197,11 +192,11 @@ class ProcessGroupBackend(Backend):
         ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
 
     def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        """Leaves the process groups to the end of their processes: destroying them could wait for a dead peer."""
+        """Leave the process groups to the end of their processes: destroying them could wait for a dead peer."""
 
 
 def rendezvous() -> tuple[str, int]:
-    """Runs on rank 0: its address and a port that is free now."""
+    """Return this machine's address and a port that is free now. Runs on rank 0."""
     import ray
 
     address = ray.util.get_node_ip_address()
@@ -212,7 +207,7 @@ def rendezvous() -> tuple[str, int]:
 
 
 def own_seat(on_gpu: bool) -> Seat:
-    """Runs on every worker. Raises InputError for a GPU that can't be used."""
+    """Check this worker's GPU; runs on every worker. Raises InputError for a GPU that can't be used."""
     if not on_gpu:
         return Seat(machine=machine())
     from scalestudy.training.device import gpu_of
@@ -221,7 +216,7 @@ def own_seat(on_gpu: bool) -> Seat:
 
 
 def own_device(kind: str) -> torch.device:
-    """This worker's device, of the kind `cpu` or `cuda`; a GPU is PyTorch's current one in this thread from then on.
+    """Return this worker's device, of the kind `cpu` or `cuda`; make a GPU PyTorch's current one in this thread.
 
     Raises InputError for a GPU that can't be used.
     """
@@ -235,14 +230,14 @@ def own_device(kind: str) -> torch.device:
 
 
 def given_gpus() -> tuple[str, ...]:
-    """Ray's names of the GPUs that it has given to this worker, on its node."""
+    """Return Ray's names of the GPUs that it has given to this worker, on its node."""
     import ray
 
     return tuple(ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
 
 
 def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
-    """Runs on every worker: notes the incarnation and joins the process group.
+    """Note the incarnation and join the process group. Runs on every worker.
 
     The data's loaders learn from LOCAL_WORLD_SIZE, as from torchrun, with how many workers they share the machine. In a
     cluster that is on the loopback interface alone, so are gloo's connections.

@@ -35,7 +35,7 @@ WARM_UP_INCLUDED = "warm_up_included"
 
 
 def worker_flags(members: Sequence[Member]) -> set[str]:
-    """`oversubscribed` if the CPU workers on one host have more threads than it has cores; else nothing."""
+    """Return `oversubscribed` if the CPU workers on one host have more threads than it has cores; else nothing."""
     on_cpu = [member for member in members if member.device == "cpu"]
     threads: dict[str, int] = {}
     for member in on_cpu:
@@ -67,7 +67,7 @@ class TrialRecord:
     ended: Ended | None = None
 
     def is_news(self, event: TrialEvent) -> bool:
-        """Whether an event tells something new.
+        """Return whether an event tells something new.
 
         The first record of an epoch wins. An attempt begins once and is lost once. A trial ends once. The pool tells a
         trial's events again to whoever takes the place of a lost Tune process.
@@ -88,7 +88,7 @@ class TrialRecord:
         assert_never(event)
 
     def apply(self, event: JournalEvent, at: float) -> None:
-        """Takes an event that came at this moment."""
+        """Take an event that came at this moment."""
         self.last_seen = at
         match event:
             case Running():
@@ -106,7 +106,7 @@ class TrialRecord:
 
     @classmethod
     def reopened(cls, ended: Ended) -> TrialRecord:
-        """What is left of a trial that is to run again after this end."""
+        """Return what is left of a trial that is to run again after this end."""
         failures = list(ended.failures)
         return cls(attempts=ended.attempts, failures=failures, forgiven=len(failures))
 
@@ -116,11 +116,11 @@ class TrialRecord:
         return self.failures[self.forgiven :]
 
     def is_lost(self, attempt: int) -> bool:
-        """Whether an attempt is among the failures."""
+        """Return whether an attempt is among the failures."""
         return any(failure.attempt == attempt for failure in self.failures)
 
     def begin(self, at: float) -> None:
-        """The present engine does something for the trial; later calls change nothing."""
+        """Note that the present engine does something for the trial; later calls change nothing."""
         self.begun_at = at if self.begun_at is None else self.begun_at
         self.started_at = at if self.started_at is None else self.started_at
 
@@ -132,14 +132,14 @@ class TrialRecord:
             self.startup_seconds = at - self.begun_at
 
     def training_ended(self, post: TrainingEnded) -> None:
-        """Takes rank 0's last word on the attempt that ends the trial."""
+        """Take rank 0's last word on the attempt that ends the trial."""
         if post.status == "diverged":
             self.lost_seconds = post.lost_seconds
         self.details, self.gpus = dict(post.details), post.gpus
         self.flags |= flags_of(post.gpus)
 
     def cut(self, error: TrialError) -> None:
-        """The engine that ran the trial has ended; a later one goes on with it."""
+        """Note that the engine that ran the trial has ended; a later one goes on with it."""
         if self.begun_at is None:
             return
         self.earlier_seconds += self.last_seen - self.begun_at
@@ -148,13 +148,13 @@ class TrialRecord:
             self.failures.append(Failure.of(self.attempts, error))
 
     def forget_after(self, epoch: int) -> None:
-        """Drops what came after an epoch, even the trial's own end."""
+        """Drop what came after an epoch, even the trial's own end."""
         self.epochs = {number: record for number, record in self.epochs.items() if number <= epoch}
         self.lost_seconds = 0.0
         self.ended = None
 
     def end(self, status: Status, *, attempts: int, error: TrialError | None, at: float) -> Ended:
-        """Ends the trial; returns the event that says so, with all that is known."""
+        """End the trial; return the event that says so, with all that is known."""
         begun = at if self.begun_at is None else self.begun_at
         started = begun if self.started_at is None else self.started_at
         trained = sum(epoch.train_seconds for epoch in self.epochs.values()) + self.lost_seconds
@@ -179,7 +179,10 @@ class TrialRecord:
         return self.ended
 
     def end_of_lost(self, lost: Lost, at: float) -> Ended:
-        """The end of a trial that can't tell it itself, from what is recorded of it. The record stays as it is."""
+        """Return the end of a trial that can't tell it itself, from what is recorded of it.
+
+        The record stays as it is.
+        """
         known = deepcopy(self)
         known.begun_at = None  # how long the present engine was at it, only the pool knew
         if lost.last_epoch is not None:

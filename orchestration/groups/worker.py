@@ -1,4 +1,4 @@
-"""What runs in every Ray Train worker, from its start until its group is told to end."""
+"""What runs in every Ray Train worker, from its start to the end of its group."""
 
 from __future__ import annotations
 
@@ -43,27 +43,24 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 2.0
 LONGEST_TRACEBACK = 20_000
-"""Characters of a traceback that the journal gets: its end, where the exception stands."""
+"""Characters of a traceback that the journal gets: its end, which names the exception."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What every worker of a group is told.
+    """What every worker of a group needs to know."""
 
-    pool: handle of the pool's actor. device: `cpu` or `cuda`. logs: the folder for tracebacks of trials' exceptions.
-    """
-
-    pool: Any
+    pool: Any  # handle of the pool's actor
     group_id: str
     threads: int
-    device: str
-    logs: Path
+    device: str  # `cpu` or `cuda`
+    logs: Path  # the folder for tracebacks of trials' exceptions
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Takes trials from the pool one after another and trains them, until it is told to end.
+    """Take trials from the pool one after another and train them, until the pool ends the group.
 
     config: `settings`, the WorkerSettings; Ray Train hands a function a mapping.
 
@@ -118,7 +115,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path, pulse: Pulse) -> None:
-    """Trains one trial and reports it; an exception is reported and raised again."""
+    """Train one trial and report it; an exception is reported and raised again."""
     from scalestudy.orchestration.storage.byte_store import open_byte_store
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.loop.gpu_watch import GpuWatch
@@ -154,7 +151,7 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
 
 
 def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> RankFailed:
-    """An exception as the pool takes it. Its traceback also goes into a file of the rank's, whole."""
+    """Return an exception as the pool takes it. Its traceback also goes into a file of the rank's, whole."""
     from scalestudy.orchestration.base.environment import without_secrets
 
     kind, message = classify(error), describe(error)
@@ -178,7 +175,7 @@ def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> Ra
 
 @contextmanager
 def beating(client: PoolClient, sequence: int) -> Iterator[Pulse]:
-    """Tells the pool every two seconds, from a thread, what the pulse that it gives says; at the end, that it ended.
+    """Tell the pool every two seconds, from a thread, what the pulse that it gives says; at the end, that it ended.
 
     A beat is sent once the one before has arrived, so that none pile up at a pool that does not answer. A call that
     keeps Python's lock to itself keeps the thread from beating: for the pool the process is frozen.
@@ -201,7 +198,7 @@ def beating(client: PoolClient, sequence: int) -> Iterator[Pulse]:
 
 
 def exit_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed: bool) -> Any:
-    """A hook that tells the pool that the steps begin.
+    """Return a hook that tells the pool that the steps begin.
 
     It also ends the training when the pool asks for that, with a checkpoint if it asks for one.
     """
@@ -218,7 +215,10 @@ def exit_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed:
 
 
 def target_hook(target: float, mode: Mode) -> Any:
-    """A hook that ends the training once it has reached the target, on all ranks alike: they have the same records."""
+    """Return a hook that ends the training once it has reached the target.
+
+    All ranks do so, for they have the same records.
+    """
     from scalestudy.training.loop.hooks import Hook
 
     class StopAtTarget(Hook):
@@ -256,7 +256,7 @@ def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] 
 
 
 def score_of(given: NextTrial, result: TrainResult) -> float | None:
-    """The metric after the last epoch, turned so that more is better; None where it is not there or not finite."""
+    """Return the metric after the last epoch, turned so that more is better; None: it is absent or not finite."""
     value = result.records[-1].test_metric if result.records else math.nan
     if not math.isfinite(value):
         return None
@@ -264,7 +264,7 @@ def score_of(given: NextTrial, result: TrainResult) -> float | None:
 
 
 def save_if_best(given: NextTrial, result: TrainResult) -> None:
-    """Keeps the model of a trial that has come to its own end and beats every one before it: storage holds one."""
+    """Keep the model of a trial that has come to its own end and beats every one before it: storage holds one."""
     from scalestudy.orchestration.storage.trial_states import written_to
     from scalestudy.training.state import save_state
 

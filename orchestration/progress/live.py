@@ -31,13 +31,13 @@ class View(Protocol):
     """What the study tells whoever watches it."""
 
     def stage(self, text: str) -> None:
-        """The study has come to a stage: connecting, starting, writing the report."""
+        """Show that the study has come to a stage: connecting, starting, writing the report."""
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
-        """A trial's event, after the progress has taken it."""
+        """Show a trial's event, after the progress has taken it."""
 
     def close(self) -> None:
-        """Nothing more is shown."""
+        """Show nothing more."""
 
 
 class Silent:
@@ -61,16 +61,16 @@ class Lines:
         self._screen = screen
 
     def stage(self, text: str) -> None:
-        """Prints a line with the time since the start."""
+        """Print a line with the time since the start."""
         self._print(text)
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
-        """Prints a trial's starts, retries and end; evaluations are in its last line."""
+        """Print a trial's starts, retries and end; evaluations are in its last line."""
         if text := event_text(event, self._progress):
-            self._print(f"{self._progress.trials[trial_id].run_name}: {text}")
+            self._print(f"{self._progress.trials[trial_id].name}: {text}")
 
     def close(self) -> None:
-        """Every line is out already."""
+        """Do nothing: every line is out already."""
 
     def _print(self, text: str) -> None:
         print(f"[{clock(self._progress.elapsed_seconds):>6}] {text}", file=self._screen, flush=True)
@@ -95,18 +95,18 @@ class LiveTable:
         self._live.start()
 
     def stage(self, text: str) -> None:
-        """Prints a line above the table, which stays."""
+        """Print a line above the table, which stays."""
         self._stage = text
         self._live.console.print(Text(text), soft_wrap=True)
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
-        """Prints retries, and trials that did not finish, above the table."""
+        """Print retries, and trials that did not finish, above the table."""
         if isinstance(event, Retried) or (isinstance(event, Ended) and event.status not in WITH_MODEL):
-            name = self._progress.trials[trial_id].run_name
+            name = self._progress.trials[trial_id].name
             self._live.console.print(Text(f"{name}: {event_text(event, self._progress)}", style="yellow"))
 
     def close(self) -> None:
-        """Takes the table off the screen."""
+        """Take the table off the screen."""
         self._live.stop()
 
     def _draw(self) -> RenderableType:
@@ -123,7 +123,7 @@ class LiveTable:
             values, rate = running.values, running.samples_per_second
             last = values[-1] if values else None
             table.add_row(
-                running.trial.run_name,
+                running.trial.name,
                 f"{len(values)}/{running.trial.evaluations}",
                 sparkline(values, share=metric.share),
                 metric.text(last, 4) if last is not None else NOTHING if values else "",
@@ -133,7 +133,7 @@ class LiveTable:
 
 
 class Logged:
-    """A view that also logs what it is told, each event with its trial's id."""
+    """A view that also logs what it shows, each event with its trial's id."""
 
     def __init__(self, view: View, progress: StudyProgress) -> None:
         self._view, self._progress = view, progress
@@ -146,7 +146,7 @@ class Logged:
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """See View."""
         if text := event_text(event, self._progress):
-            line = f"{self._progress.trials[trial_id].run_name}: {text}"
+            line = f"{self._progress.trials[trial_id].name}: {text}"
             logger.info("%s", line, extra={"trial_id": trial_id, "event": EVENT_NAMES[type(event)]})
         self._view.event(trial_id, event)
 
@@ -160,7 +160,7 @@ EVENT_NAMES: Mapping[type, str] = {Running: "running", Retried: "retry", Ended: 
 
 
 def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
-    """An event in words; None for one that gets no line."""
+    """Return an event in words; None for one that gets no line."""
     match event:
         case Running():
             return "training" if event.attempt == 1 else f"training, attempt {event.attempt}"
@@ -179,7 +179,7 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
 
 @contextmanager
 def study_log(file: Path, study_id: str) -> Iterator[None]:
-    """Makes everything that this package logs a line of `log.jsonl` while it is open."""
+    """Make everything that this package logs a line of `log.jsonl` while it is open."""
     handler = _LogFile(file, study_id)
     ours = logging.getLogger("scalestudy")
     level = ours.level
@@ -199,7 +199,7 @@ class _LogFile(logging.Handler):
         self.setFormatter(JsonLines(study_id))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Appends a line. A line that the storage does not take is lost; no study ends for want of its log."""
+        """Append a line. A line that the storage does not take is lost; no study ends for want of its log."""
         with suppress(OSError), self._file.open("a", encoding="utf-8") as stream:
             stream.write(self.format(record) + "\n")
 
@@ -212,7 +212,7 @@ class JsonLines(logging.Formatter):
         self._study_id = study_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """One object: when, how grave, whose, about what, and a traceback if there is one."""
+        """Return one object: when, how grave, whose, about what, and a traceback if there is one."""
         known = {name: getattr(record, name, None) for name in ("trial_id", "event")}
         line: dict[str, Any] = {
             "at": utc_text(record.created),

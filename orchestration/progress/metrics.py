@@ -25,15 +25,15 @@ GAUGES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Gauged:
-    """One value of a gauge. status: a tag; "" for gauges without it."""
+    """One value of a gauge."""
 
     name: str
     value: float
-    status: str = ""
+    status: str = ""  # a tag; "" for gauges without it
 
 
 def gauged(progress: StudyProgress, pool: PoolSnapshot | None, backlog: int) -> list[Gauged]:
-    """The values of a study's gauges. pool: its snapshot; None: it does not answer."""
+    """Return the values of a study's gauges. pool: its snapshot; None: it does not answer."""
     running, statuses = list(progress.running.values()), Counter(list(progress.statuses.values()))
     waiting = max(0, progress.total - len(progress.statuses) - len(running))
     trials = {"waiting": waiting, "running": len(running), **statuses}
@@ -47,7 +47,7 @@ def gauged(progress: StudyProgress, pool: PoolSnapshot | None, backlog: int) -> 
 
 
 def busy_share(pool: PoolSnapshot | None) -> float:
-    """Workers with a trial over those that the cluster has room for."""
+    """Return the share of the workers with a trial among those that the cluster has room for."""
     if pool is None or not sum(pool.room.values()):
         return 0.0
     busy = sum(sum(group.nodes.values()) for group in pool.groups if group.trial)
@@ -55,7 +55,7 @@ def busy_share(pool: PoolSnapshot | None) -> float:
 
 
 class ProgressMetrics:
-    """Sets the gauges every few seconds, in a thread of its own: `with ProgressMetrics(…): …`."""
+    """A thread that sets the gauges every few seconds: `with ProgressMetrics(…): …`."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def finite_metric(epoch: EpochRecord) -> float | None:
-    """An epoch's value of the study's metric; None: not measured, or not finite."""
+    """Return an epoch's value of the study's metric; None: not measured, or not finite."""
     return epoch.test_metric if math.isfinite(epoch.test_metric) else None
 
 
@@ -44,28 +44,22 @@ class RunningTrial:
 
 @dataclass
 class StudyProgress:
-    """The state of a study as its events tell it.
+    """The state of a study as its events tell it."""
 
-    trials: by id; a search adds some later. expected: trials of the study, None: those that are known. ended_before: by
-    earlier runs of the study. statuses: how each trial ended, timing runs left out. timings: how each timing run ended.
-    resting: begun in an earlier run, and not taken up yet. stopping: the study ends before its time, by Ctrl-C for
-    instance: what is in running is cut off.
-    """
-
-    trials: dict[str, TrialPlan]
+    trials: dict[str, TrialPlan]  # by id; a search adds some later
     metric: StudyMetric = ACCURACY
-    expected: int | None = None
-    ended_before: int = 0
+    expected: int | None = None  # trials of the study, None: those that are known
+    ended_before: int = 0  # by earlier runs of the study
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
-    statuses: dict[str, str] = field(default_factory=dict)
-    timings: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)  # how each trial ended, timing runs left out
+    timings: dict[str, str] = field(default_factory=dict)  # how each timing run ended
     best: tuple[float, TrialPlan] | None = None
-    resting: dict[str, RunningTrial] = field(default_factory=dict)
-    stopping: bool = False
+    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not taken up yet
+    stopping: bool = False  # the study ends before its time, by Ctrl-C for instance: what is in running is cut off
 
     def catch_up(self, past: Iterable[tuple[str, TrialEvent]]) -> None:
-        """Takes the events of the study's earlier runs, (trial id, event) each."""
+        """Take the events of the study's earlier runs, (trial id, event) each."""
         for trial_id, event in past:
             if trial_id in self.trials:
                 self.take(trial_id, event)
@@ -73,7 +67,7 @@ class StudyProgress:
         self.ended_before = len(self.statuses)
 
     def take(self, trial_id: str, event: TrialEvent) -> None:
-        """Brings the state up to date with one event."""
+        """Bring the state up to date with one event."""
         trial = self.trials[trial_id]
         match event:
             case Running():
@@ -119,7 +113,7 @@ class StudyProgress:
         return self.elapsed_seconds / ended * (self.total - len(self.statuses))
 
     def line(self) -> str:
-        """`7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
+        """Return `7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
         parts = [f"{len(self.statuses)}/{self.total} trials", f"{clock(self.elapsed_seconds)} elapsed"]
         left = self.remaining_seconds
         if left is not None and len(self.statuses) < self.total:
@@ -132,12 +126,12 @@ class StudyProgress:
             parts.append(f"{len(self.timings)}/{self.total_timings} timing runs")
         if self.best:
             best = self.metric.named(self.metric.text(self.best[0], 4))
-            parts.append(f"best so far {best} ({self.best[1].run_name})")
+            parts.append(f"best so far {best} ({self.best[1].name})")
         return " · ".join(parts)
 
 
 def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
-    """The last values as bars, one an epoch; a gap where there is none.
+    """Return the last values as bars, one an epoch; a gap where there is none.
 
     Bars reach from 0 to 1; or, for values that are no shares, from the smallest that is shown to the largest.
     """
@@ -155,7 +149,7 @@ def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = 
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds as 1:05, or hours as 2:03:04."""
+    """Return minutes and seconds as 1:05, or hours as 2:03:04."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

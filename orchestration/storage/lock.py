@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from scalestudy.experiments.study.folder import StudyFolder, write_whole, written_aside
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.training.checkpoint.byte_store import ByteStore
+from scalestudy.training.whole_file import write_whole, written_aside
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,14 @@ from typing import Literal
 from uuid import uuid4
 
 from scalestudy.experiments.spec.addresses import child, parent_and_name, uri_problem
-from scalestudy.experiments.study.folder import StudyFolder, written_aside
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.base.places import home
 from scalestudy.orchestration.cluster.checks import ask_nodes
 from scalestudy.orchestration.cluster.connection import Cluster
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore, Stamp, storage_reason
 from scalestudy.training.redaction import redacted
+from scalestudy.training.whole_file import written_aside
 
 Use = Literal["work", "read", "seen"]
 NOT_COPIED = ("checkpoints/", "logs/", "driver.log", "lock", "probe-")

@@ -20,16 +20,12 @@ BY = ("time", "cost")
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to choose by a study's records. data: for --json. lines: in words, as it prints.
+    """What to choose by a study's records."""
 
-    role: of the cell that was asked for: recommended, fastest or cheapest. spec: the study's, with the target, price
-    and tolerance that were asked for.
-    """
-
-    data: dict[str, Any]
-    lines: list[str]
-    role: str
-    spec: StudySpec
+    data: dict[str, Any]  # for --json
+    lines: list[str]  # in words, as it prints
+    role: str  # of the cell that was asked for: recommended, fastest or cheapest
+    spec: StudySpec  # the study's, with the target, price and tolerance that were asked for
     plan: Plan
     study_id: str
 
@@ -47,7 +43,7 @@ def advise(
     by: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Advice:
-    """What to choose by a study's records.
+    """Return what to choose by a study's records.
 
     Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
     max_gpus) and `study` (the num_gpus that were measured, the device).

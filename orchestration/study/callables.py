@@ -26,7 +26,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 def plain_spec(value: Any, field: str = "") -> Any:
-    """A spec's value as plain data. field: its dotted name, for errors.
+    """Return a spec's value as plain data. field: its dotted name, for errors.
 
     Raises SpecError for a callable that workers can't import.
     """
@@ -42,7 +42,7 @@ def plain_spec(value: Any, field: str = "") -> Any:
 
 
 def import_path(function: Any, field: str) -> str:
-    """The name `package.module:name` of a callable, or its short name if it is a built-in one.
+    """Return the name `package.module:name` of a callable, or its short name if it is a built-in one.
 
     Workers are processes of their own and import it. Raises SpecError for one that can't be imported by its name.
     """

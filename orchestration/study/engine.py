@@ -31,7 +31,7 @@ POOL_CONCURRENCY = 10_000
 
 
 def pool_actor() -> Any:
-    """Ray's actor class of `GroupPoolActor`. It lives on the head, as Tune's trials do."""
+    """Return Ray's actor class of `GroupPoolActor`. It lives on the head, as Tune's trials do."""
     import ray
 
     room = {name: share for name, share in HEAD_SHARE.items() if name != "CPU"}
@@ -40,7 +40,7 @@ def pool_actor() -> Any:
 
 
 def collective_seconds(limits: Limits) -> float:
-    """How long a rank waits for another: one may load, compile or write for as long as a trial may last.
+    """Return how long a rank waits for another: one may load, compile or write for as long as a trial may last.
 
     The pool finds what hangs, and ends it, long before.
     """
@@ -65,7 +65,7 @@ class Engine:
     ) -> None:
         """The engine that a spec asks for, for trials of these sizes.
 
-        growth: of the cluster's autoscaler; None: it has none. say: is told what trials wait for, from another thread.
+        growth: of the cluster's autoscaler; None: it has none. say: takes what trials wait for, from another thread.
         """
         wanted, device, nodes = spec.resources, placed.device, placed.nodes
         resources = GroupResources(
@@ -110,7 +110,7 @@ class Engine:
         *,
         exclusive: bool = False,
     ) -> None:
-        """Runs every trial of a search; returns when all have ended, `should_stop` says so, or the pool is lost.
+        """Run every trial of a search; return when all have ended, `should_stop` says so, or the pool is lost.
 
         May be called again: groups stay warm in between. order_of, record: see `Sweep`. sizes: of the trials to come,
         in their order, as far as they are known: groups may be started ahead of need. exclusive: one trial at a time on
@@ -135,7 +135,7 @@ class Engine:
         )
 
     def _at_a_time(self) -> float:
-        """Trials that the cluster as it is now has use for: where it may grow, one waits beyond those with room.
+        """Return how many trials the cluster can use now. Where it may grow, one more waits than has room.
 
         An autoscaler adds nodes for that one. More of them would come too early for a search that learns from its
         trials.
@@ -156,7 +156,7 @@ class Engine:
         return self.host.pool_lost
 
     def check_lost(self) -> bool:
-        """As `is_lost`, asking the pool itself: it may have died just now."""
+        """Return `is_lost` after asking the pool itself, which may have died just now."""
         import ray
 
         try:
@@ -166,7 +166,7 @@ class Engine:
         return self.is_lost
 
     def pool_snapshot(self, seconds: float = 1.0) -> PoolSnapshot | None:
-        """The pool as it is now; None where it is gone or does not answer."""
+        """Return the pool as it is now; None where it is gone or does not answer."""
         import ray
 
         try:
@@ -176,21 +176,21 @@ class Engine:
         return snapshot
 
     def waiting(self) -> dict[str, float]:
-        """What is being started, and for how many seconds; for the live view."""
+        """Return what is being started, and for how many seconds; for the live view."""
         now = time.monotonic()
         groups = list(self.host.starting.values())
         return {f"starting {plural(group.num_workers, 'worker')}": now - group.since for group in groups}
 
     def cold_starts(self) -> dict[str, float]:
-        """Seconds from each group's order to its workers being ready."""
+        """Return the seconds from each group's order to its workers being ready."""
         return dict(self.host.cold_starts)
 
     def stop_soon(self) -> None:
-        """Answers every waiting trial, so that the sweep can end; safe in a signal handler."""
+        """Answer every waiting trial, so that the sweep can end; safe in a signal handler."""
         self.pool.close.remote()
 
     def shut_down(self, seconds: float = SHUTDOWN_SECONDS) -> bool:
-        """Ends the groups, waits a little for their workers, and ends the pool; returns whether all groups have ended.
+        """End the groups, wait a little for their workers, and end the pool; return whether all groups have ended.
 
         Ray would keep the pool for as long as this process runs, which may be a notebook.
         """

@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.plan.plan import PLAN_VERSION
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.experiments.spec.reading import find_study, load_study, study_from
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
 Source = str | Path | Mapping[str, Any] | StudySpec
@@ -34,34 +35,46 @@ def read_spec(source: Source, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
-    """A study's folder; for a URI, its copy here, brought up to date. use: which copy.
+    """Open a study's folder; for a URI, bring its copy here up to date. use: which copy.
 
     Raises RequestError for another folder, UnreachableError if the URI can't be read.
     """
     if is_uri(path):
         copy = mirror.fetch(mirror.mirrored(str(path), use))
+        _check_version(copy)
         with readable(copy):
-            complete_trials(copy, History.of(Journal(copy.journal_folder).entries()))
+            complete_trials(copy, History.of(StudyJournal(copy).entries()))
         return copy
     folder = StudyFolder(Path(path))
     if not folder.plan_file.exists():
         raise RequestError(f"DIR: {path}: is not a study's folder (it has no plan.json)", "name one of scalestudy list")
+    _check_version(folder)
     return folder
 
 
+def _check_version(folder: StudyFolder) -> None:
+    """Raise RequestError for a study that another version of scalestudy wrote."""
+    with readable(folder):
+        version = folder.version
+    if version != PLAN_VERSION:
+        problem = f"DIR: {folder.address}: its files have version {version}, and this scalestudy reads {PLAN_VERSION}"
+        remedy = "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1), or run the study again"
+        raise RequestError(problem, remedy)
+
+
 def lock_study(path: str | Path) -> StudyLock:
-    """The lock of the study in a folder, or under a URI. Raises RequestError if there is no study."""
+    """Return the lock of the study in a folder, or under a URI. Raises RequestError if there is no study."""
     return lock_of(mirror.check_study(mirror.mirrored(str(path), "work")) if is_uri(path) else open_folder(path))
 
 
 def spec_of(folder: StudyFolder) -> StudySpec:
-    """The resolved spec that a study ran with."""
+    """Return the resolved spec that a study ran with."""
     return read_spec(folder.spec_file)
 
 
 @contextmanager
 def readable(folder: StudyFolder) -> Iterator[None]:
-    """Turns what can't be read in a study's folder into a RequestError."""
+    """Turn what can't be read in a study's folder into a RequestError."""
     try:
         yield
     except SpecError:

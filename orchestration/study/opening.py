@@ -15,13 +15,13 @@ from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.byte_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 
 SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
@@ -34,18 +34,15 @@ PROBE_BYTES = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedStudy:
-    """A study with its folder, before this run writes anything.
-
-    history: what earlier runs have left; empty for a new study. reopened: failed trials that are to run again.
-    """
+    """A study with its folder, before this run writes anything."""
 
     spec: StudySpec
     plan: Plan
     folder: StudyFolder
     study_id: str
-    history: History
+    history: History  # what earlier runs have left; empty for a new study
     state: Beginning
-    reopened: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()  # failed trials that are to run again
 
     @property
     def trials(self) -> dict[str, TrialPlan]:
@@ -53,7 +50,7 @@ class PreparedStudy:
         return self.plan.with_trials(self.history.suggested.values()).by_id()
 
     def write(self) -> list[Path]:
-        """Writes spec and plan; returns the folders that it made. Raises UnreachableError."""
+        """Write spec and plan; return the folders that it made. Raises UnreachableError."""
         path = self.folder.path
         if self.folder.mirror and self.state == "started":
             shutil.rmtree(path, ignore_errors=True)  # the copy of a study that is no more
@@ -69,7 +66,7 @@ class PreparedStudy:
         return made
 
     def discard(self, made: Iterable[Path]) -> None:
-        """Deletes a new study's folder, and the folders made for it that are empty, the nearest first.
+        """Delete a new study's folder, and the folders made for it that are empty, the nearest first.
 
         It leaves a study alone that has run before.
         """
@@ -88,7 +85,7 @@ class PreparedStudy:
 
 
 def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:
-    """A new study. Raises RequestError or UnreachableError as `new_folder` does."""
+    """Open a new study. Raises RequestError or UnreachableError as `new_folder` does."""
     study_id = new_study_id(spec)
     folder = new_folder(spec, study_id, out)
     return PreparedStudy(
@@ -97,7 +94,7 @@ def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:
 
 
 def open_resumed(path: str | Path) -> PreparedStudy:
-    """A study that was interrupted, or has ended. Raises RequestError if it can't go on."""
+    """Open a study that was interrupted, or has ended. Raises RequestError if it can't go on."""
     if is_uri(path):
         mirror.check_writable(str(path))
         folder = open_folder(path, "work")
@@ -109,7 +106,7 @@ def open_resumed(path: str | Path) -> PreparedStudy:
         if not folder.is_spec_unchanged():
             remedy = f"restore it, or keep it elsewhere and type: scalestudy run SPEC --extend {folder.address}"
             raise RequestError(f"DIR: {folder.place_of(folder.spec_file)}: was edited since the study began", remedy)
-        plan, history = folder.read_plan(), History.of(Journal(folder.journal_folder).entries())
+        plan, history = folder.read_plan(), History.of(StudyJournal(folder).entries())
         for record in folder.read_trials():  # normally in the journal too
             if record["trial_id"] not in history.ended.keys() | history.reopened:
                 history.ended[record["trial_id"]] = record
@@ -120,7 +117,8 @@ def open_resumed(path: str | Path) -> PreparedStudy:
 
 
 def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
-    """The study with its failed trials to run again. only: those that failed by this cause, the kind of their error.
+    """Return the study with its failed trials to run again. only: those that failed by this cause, the kind of their
+    error.
 
     Raises RequestError for a cause by which none has failed.
     """
@@ -137,7 +135,7 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
 
 
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
-    """A study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
+    """Open a study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
     before = open_resumed(path)
     plan = make_plan(spec)
     _refuse_change(before, spec, plan)
@@ -174,13 +172,13 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     begun = before.history.ended.keys() | before.history.open.keys()
     gone = [trial for trial_id, trial in before.trials.items() if trial_id in begun - kept]
     if gone:
-        names = ", ".join(trial.run_name for trial in gone[:3]) + (" …" if len(gone) > 3 else "")
+        names = ", ".join(trial.name for trial in gone[:3]) + (" …" if len(gone) > 3 else "")
         remedy = "keep every value that has run, and only add to them; for another training, run a new study"
         raise RequestError(f"{where}: {len(gone)} of the trials that have run are not in the spec ({names})", remedy)
 
 
 def new_study_id(spec: StudySpec) -> str:
-    """The study's name and the time in UTC: the name of its folder, and its name in MLflow."""
+    """Return the study's name and the time in UTC: the name of its folder, and its name in MLflow."""
     stamp = f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
     storage = storage_of(spec)
@@ -191,12 +189,12 @@ def new_study_id(spec: StudySpec) -> str:
 
 
 def storage_of(spec: StudySpec) -> str:
-    """The folder or URI that holds the studies' folders."""
+    """Return the folder or URI that holds the studies' folders."""
     return spec.storage if is_uri(spec.storage) else str(base_folder() / Path(spec.storage).expanduser())
 
 
 def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
-    """The folder of a new study: `out`, else `<storage>/<study_id>`.
+    """Return the folder of a new study: `out`, else `<storage>/<study_id>`.
 
     Raises RequestError if `out` is taken, UnreachableError if the folder can't be written.
     """
@@ -215,7 +213,10 @@ def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) ->
 
 
 def check_writable(path: Path) -> None:
-    """Raises UnreachableError if a study can't be written there. Tries the nearest folder, and leaves nothing."""
+    """Check that a study can be written there: write to the nearest folder, and leave nothing.
+
+    Raises UnreachableError.
+    """
     probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
     try:
         try:

@@ -21,7 +21,7 @@ JOB_KEY = "job_submission_id"  # of Ray's own
 
 
 def origin_of(source: Any = None) -> Origin:
-    """Where a run of a study comes from. Never fails: what can't be found out is None.
+    """Return where a run of a study comes from. What can't be found out is None.
 
     source: the spec as the user named it, a path or a name of the catalogue; anything else: the running script.
     """
@@ -37,7 +37,7 @@ def origin_of(source: Any = None) -> Origin:
 
 
 def user_name() -> str | None:
-    """The tracking server's user, else the one of this machine; None: the machine has no name for it."""
+    """Return the tracking server's user, else the one of this machine; None: the machine has no name for it."""
     try:
         return os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser()
     except (KeyError, OSError):  # a container may know the user's number alone
@@ -45,7 +45,7 @@ def user_name() -> str | None:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit that a folder is at; None where there is no git, or no commit in it."""
+    """Return the commit that a folder is at; None where there is no git, or no commit in it."""
     command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
@@ -55,13 +55,13 @@ def git_commit(folder: Path) -> str | None:
 
 
 def job_metadata(folder: Path) -> dict[str, str]:
-    """What a job is told of where it is submitted."""
+    """Return what a job gets to know of the place where it was submitted."""
     known = {USER_KEY: user_name(), COMMIT_KEY: git_commit(folder)}
     return {key: value for key, value in known.items() if value}
 
 
 def _told_by_the_job() -> Mapping[str, str]:
-    """The metadata of the Ray job that this process is; empty: it is none."""
+    """Return the metadata of the Ray job that this process is; empty: it is none."""
     try:
         metadata = json.loads(os.environ.get(JOB_CONFIG, "{}"))["metadata"]
         return {str(key): str(value) for key, value in metadata.items()}

@@ -33,29 +33,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A study that nothing refuses any more, and what it runs with.
-
-    output: where everything goes that this process prints; it still waits for the study's folder.
-    """
+    """A study that nothing refuses any more, and what it runs with."""
 
     study: PreparedStudy
     data_root: Path
     tracking: TrackingAddress
     cluster: connection.Cluster
     placed: Placed
-    output: Output
+    output: Output  # where everything goes that this process prints; it still waits for the study's folder
 
 
 def get_ready(
     study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing, *, rehearsal: bool = True
 ) -> Ready:
-    """Asks everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
+    """Ask everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
 
     Args:
         study: new, resumed or extended.
         address: of the Ray cluster; see `cluster.connect`.
         stack: takes the redirected output and the cluster, which the study needs to its end.
-        say: is told what comes next, before each wait.
+        say: takes what comes next, before each wait.
         rehearsal: whether the study is rehearsed.
 
     Raises:
@@ -108,7 +105,7 @@ def get_ready(
 
 
 def check_storage(folder: StudyFolder, cluster: connection.Cluster) -> None:
-    """Raises UnreachableError if a node can't reach the study's storage."""
+    """Check that every node can reach the study's storage. Raises UnreachableError."""
     if folder.mirror:
         mirror.check_nodes(folder.address, cluster)
     else:
@@ -116,14 +113,14 @@ def check_storage(folder: StudyFolder, cluster: connection.Cluster) -> None:
 
 
 def data_root() -> Path:
-    """The folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
+    """Return the folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
     from scalestudy.training.data.files import default_root
 
     return default_root().expanduser().absolute()
 
 
 def check_data(spec: StudySpec) -> Path:
-    """The folder of data sets. Raises RequestError if the study's data set is not in it."""
+    """Return the folder of data sets. Raises RequestError if the study's data set is not in it."""
     from scalestudy.training.data import require
     from scalestudy.training.data.files import DataError
 
@@ -136,7 +133,7 @@ def check_data(spec: StudySpec) -> Path:
 
 
 def check_callables(spec: StudySpec) -> None:
-    """Raises RequestError if something that the spec names as `package.module:callable` does not exist."""
+    """Check that everything that the spec names as `package.module:callable` exists. Raises RequestError."""
     from scalestudy.training.registry import (
         DATASETS,
         GRADIENT_SYNCS,
@@ -176,12 +173,12 @@ def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
 
 
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
-    """The plan's trials; for a search, which makes them later, those at the corners of its space."""
+    """Return the plan's trials; for a search, which makes them later, those at the corners of its space."""
     return corner_trials(spec) if plan.to_suggest else plan.trials
 
 
 def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
-    """The trials whose kinds are rehearsed: those without a result, and none of a study that goes on."""
+    """Return the trials whose kinds are rehearsed: those without a result, and none of a study that goes on."""
     ended = study.history.ended
     if study.state == "resumed" and (ended or study.history.open):
         return []
@@ -189,7 +186,10 @@ def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
 
 
 def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
-    """Raises RequestError for a mistake. What was not rehearsed is logged, which standard error shows."""
+    """Rehearse these trials.
+
+    Raises RequestError for a mistake; logs what was not rehearsed, which standard error shows.
+    """
     if is_known_to_fit(trials):
         return
     say(f"a rehearsal: one step of {trials[0].workload['model']} on the CPU")
@@ -198,16 +198,16 @@ def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
 
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
-    """Raises RequestError for a trial that the training loop would refuse."""
+    """Check that the training loop would refuse no trial. Raises RequestError."""
     for trial in trials:
         try:
             train_config(trial, data_root).weights(trial.num_gpus)
         except ValueError as error:
-            raise request_error(error, "correct the spec", trial.run_name) from error
+            raise request_error(error, "correct the spec", trial.name) from error
 
 
 def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
-    """Raises RequestError for a factorised study whose model does not train alike at every num_gpus.
+    """Check that the model of a factorised study trains the same at every num_gpus. Raises RequestError.
 
     The name of a user's model does not tell. So the model is built and tried here, on a few examples.
     """
@@ -233,7 +233,10 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
-    """CPUs of a cluster that is started here. None: one a core; the spec may allow more workers than cores."""
+    """Return the CPUs of a cluster that is started here.
+
+    None: one a core; the spec may allow more workers than cores.
+    """
     if not spec.resources.oversubscribe:
         return None
     needed = max(plan.sizes) * spec.resources.cpus_per_worker

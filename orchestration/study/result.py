@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,32 +27,21 @@ SHOWN_FAILURES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class StudyResult:
-    """How a run of a study ended. In a notebook it shows the answer and the best cells.
-
-    Attributes:
-        folder: the study's folder, with `report.html`, `summary.json` and `trials.jsonl`; the copy on this machine
-            where the study is kept under a URI.
-        address: what commands take for the study: the folder, or the URI.
-        summary: `summary.json`; None where the run was ended before it could be written.
-        exit_code: the command's exit status.
-        tracking_uri: where MLflow has the study, without a password.
-        broken: why the sweep broke off before its end, or None.
-        unsent: events that MLflow did not get; `scalestudy ui DIR --sync` sends them.
-        unsent_reason: why it did not, in one line; None where it got all.
-        cold_starts: seconds from a group's order to its workers being ready, by group.
-        wall_seconds: of the whole call, or of the whole command, with start-up and report; None where it is not known.
-    """
+    """How a run of a study ended. In a notebook it shows the answer and the best cells."""
 
     folder: Path
-    address: str
-    summary: dict[str, Any] | None
-    exit_code: ExitCode
-    tracking_uri: str
-    broken: str | None
-    unsent: int
-    cold_starts: dict[str, float]
-    unsent_reason: str | None = None
+    """The study's folder, with `report.html`, `summary.json` and `trials.jsonl`; the copy on this machine where the
+    study is kept under a URI."""
+    address: str  # what commands take for the study: the folder, or the URI
+    summary: dict[str, Any] | None  # `summary.json`; None where the run was ended before it could be written
+    exit_code: ExitCode  # the command's exit status
+    tracking_uri: str  # where MLflow has the study, without a password
+    broken: str | None  # why the sweep broke off before its end, or None
+    unsent: int  # events that MLflow did not get; `scalestudy ui DIR --sync` sends them
+    cold_starts: dict[str, float]  # seconds from a group's order to its workers being ready, by group
+    unsent_reason: str | None = None  # why MLflow lacks them, in one line; None: it has all
     wall_seconds: float | None = None
+    """Of the whole call, or of the whole command, with start-up and report; None where it is not known."""
 
     @property
     def report(self) -> Path | None:
@@ -97,7 +87,7 @@ class StudyResult:
         tolerance: float | None = None,
         by: str | None = None,
     ) -> Advice:
-        """What to choose, as `scalestudy recommend` says it: prints as sentences, `data` has the figures.
+        """Return what to choose, as `scalestudy recommend` says it: prints as sentences, `data` has the figures.
 
         target: of the study's metric; default: the spec's. Raises RequestError for a wish that can't be met.
         """
@@ -105,14 +95,14 @@ class StudyResult:
         return advise(folder, target=target, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by)
 
     def raise_on_failure(self) -> Self:
-        """Returns the result of a study that ended cleanly; raises StudyFailedError for any other, such as one with
+        """Return the result of a study that ended cleanly; raise StudyFailedError for any other, such as one with
         failed trials, one that was stopped, or one that MLflow has not got all of."""
         if self.exit_code == ExitCode.DONE:
             return self
         raise StudyFailedError(*failure_words(self), self.exit_code)
 
     def _repr_html_(self) -> str:
-        """The answer, and the best cells as a table, for notebooks."""
+        """Return the answer, and the best cells as a table, for notebooks."""
         from markupsafe import Markup, escape
 
         place = Markup("<p>{}</p>").format(self.report or self.folder)
@@ -134,13 +124,41 @@ class StudyResult:
         return str(Markup("<p>{}</p>").format(lines) + table + more + place)
 
 
+def exit_code_of(
+    summary: Mapping[str, Any] | None, *, caught: int | None, broken: str | None, failed_alike: bool, unsent: int
+) -> ExitCode:
+    """Decide the exit status of a run.
+
+    A signal comes before all. 3 says that something was out of reach: the run broke off, its summary was not written,
+    or MLflow lacks events. 1 says that trials failed, and so does a run that its first trials ended by failing alike.
+
+    Args:
+        summary: `summary.json`; None: it was not written.
+        caught: the signal that stopped the run; None: no signal did.
+        broken: why the run broke off; None: it did not.
+        failed_alike: whether it broke off because its first trials failed alike, which is a fault of the study's code.
+        unsent: events that MLflow did not get.
+    """
+    if caught is not None:
+        return exit_code_of_signal(caught)
+    if summary is None or unsent or (broken is not None and not failed_alike):
+        return ExitCode.UNREACHABLE
+    return ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
+
+
+def exit_code_of_signal(number: int) -> ExitCode:
+    """Return the exit status of a run that SIGINT or SIGTERM has stopped."""
+    return ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
+
+
 def trial_row(trial: Mapping[str, Any], metric: StudyMetric) -> dict[str, Any]:
-    """A line of trials.jsonl as a row: parameters, status, the metric after the last epoch and at its best, times."""
+    """Return a line of trials.jsonl as a row: parameters, status, the metric after the last epoch and at its best,
+    times."""
     epochs = trial.get("epochs") or []
     values = [epoch[metric.key] for epoch in epochs if epoch.get(metric.key) is not None]
     return {
         "trial_id": trial["trial_id"],
-        "kind": trial.get("kind", "training"),
+        "kind": trial["kind"],
         "status": trial["status"],
         **trial["params"],
         metric.key: epochs[-1].get(metric.key) if epochs else None,
@@ -155,7 +173,7 @@ def trial_row(trial: Mapping[str, Any], metric: StudyMetric) -> dict[str, Any]:
 
 
 def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The cells of a summary as rows. A figure that has an interval has columns `…_low` and `…_high` too.
+    """Return the cells of a summary as rows. A figure that has an interval has columns `…_low` and `…_high` too.
 
     seconds_to_<target>: training seconds to the target that the recommendation answers, where there is one.
     """
@@ -176,7 +194,7 @@ def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def failure_words(result: StudyResult) -> tuple[str, str]:
-    """What went wrong in a run that did not end cleanly, and what to do about it."""
+    """Return what went wrong in a run that did not end cleanly, and what to do about it."""
     place = quote(result.address)
     if result.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         return f"study: {result.address}: was stopped", f"to go on: resume_study({result.address!r})"

@@ -14,7 +14,6 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
-from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.base.places import inside_ray_job
 from scalestudy.orchestration.groups.events import (
     Ended,
@@ -37,7 +36,7 @@ from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
-from scalestudy.orchestration.study.result import StudyResult
+from scalestudy.orchestration.study.result import StudyResult, exit_code_of, exit_code_of_signal
 from scalestudy.orchestration.study.trials import order, train_config
 from scalestudy.orchestration.sweep.search import PlannedTrials, Search, search_for
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
@@ -64,7 +63,7 @@ class RunningStudy:
         trials: every known trial by id; a search adds some.
         stopping: set when the study is to end before its time.
         broken: why it broke off; None: it did not.
-        failed_alike: whether that is the fault of its own code.
+        failed_alike: whether it did because its first trials failed alike.
     """
 
     def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None, origin: Origin | None = None) -> None:
@@ -101,7 +100,7 @@ class RunningStudy:
         self.recorder = Recorder(tracked, self.writer, study.history)
 
     def run(self) -> StudyResult:
-        """Runs sweep, held-out cells and timing runs, and writes the report.
+        """Run sweep, held-out cells and timing runs, and write the report.
 
         A run that breaks off keeps the trials that had ended; `broken` says why it did.
         """
@@ -139,18 +138,17 @@ class RunningStudy:
                 unsent = self.writer.close()
                 self._share_logs()
             self.view.close()
-        lost = bool(unsent) or (self.broken is not None and not self.failed_alike)
-        if caught:
-            exit_code = _status_of(caught[0])
-        elif lost or summary is None:
-            exit_code = ExitCode.UNREACHABLE
-        else:
-            exit_code = ExitCode.SOME_FAILED if summary["trials"]["failed"] else ExitCode.DONE
         return StudyResult(
             folder=self.folder.path,
             address=self.folder.address,
             summary=summary,
-            exit_code=exit_code,
+            exit_code=exit_code_of(
+                summary,
+                caught=caught[0] if caught else None,
+                broken=self.broken,
+                failed_alike=self.failed_alike,
+                unsent=unsent,
+            ),
             broken=self.broken,
             tracking_uri=self.ready.tracking.shown,
             unsent=unsent,
@@ -159,7 +157,7 @@ class RunningStudy:
         )
 
     def stop(self) -> None:
-        """Ends the sweep soon, cleanly; safe in a signal handler."""
+        """End the sweep soon, cleanly; safe in a signal handler."""
         self.stopping.set()
         self.progress.stopping = True
         self.engine.stop_soon()
@@ -173,7 +171,7 @@ class RunningStudy:
         return f"{trials}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
 
     def _sweep(self, exclusive: Sequence[TrialPlan] = ()) -> None:
-        """Runs the trials that are left of the sweep; or those in `exclusive`, one at a time on a machine.
+        """Run the trials that are left of the sweep; or those in `exclusive`, one at a time on a machine.
 
         A lost engine is replaced, and a new search goes on from the journal.
         """
@@ -204,13 +202,13 @@ class RunningStudy:
             self.engine = self._new_engine()
 
     def _run_held_out(self) -> None:
-        """Runs the cells that a factorised study trains in full, after its trainings."""
+        """Run the cells that a factorised study trains in full, after its trainings."""
         if not self._cut_short:
             wanted = held_out_trials(self.spec, self.plan, self.trials.values(), self.recorder.history.ended)
             self._run_exclusive(wanted, "running {} trials of held-out cells, one at a time")
 
     def _run_timing(self) -> None:
-        """Times each kind of step by runs of its own, if the sweep's trials disturbed each other's timings.
+        """Time each kind of step by separate runs, if the sweep's trials disturbed each other's timings.
 
         A factorised study needs these runs in any case. They come after a sweep that has reached its end.
         """
@@ -219,7 +217,7 @@ class RunningStudy:
             self._run_exclusive(wanted, "making {} timing runs, each with its machine to itself")
 
     def _run_exclusive(self, wanted: Sequence[TrialPlan], stage: str) -> None:
-        """Runs those of these trials that have not ended, each with its machine to itself.
+        """Run those of these trials that have not ended, each with its machine to itself.
 
         The plan does not have them, so they come into the journal first. stage: with a place for their number.
         """
@@ -236,7 +234,7 @@ class RunningStudy:
         return self.broken is not None or self.stopping.is_set()
 
     def _swept(self) -> list[TrialPlan]:
-        """The known trials of the sweep itself, without timing runs and held-out cells."""
+        """Return the known trials of the sweep itself, without timing runs and held-out cells."""
         trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
         return [trial for trial in trainings if self.plan.is_swept(trial)]
 
@@ -256,7 +254,7 @@ class RunningStudy:
         return order(trial, self.ready.data_root, place, so_far, stop_at=stop_at)
 
     def _take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
-        """Writes an event down, then shows it; returns what it wrote. Nobody acts on an event before this.
+        """Write an event, then show it; return what was written. No one sees an event until it is in the journal.
 
         None: it is no news, or the study is closing.
         """
@@ -282,27 +280,27 @@ class RunningStudy:
         return written
 
     def _look_at_failure(self, alike: str | None) -> None:
-        """Stops the study if its first trials have failed alike. alike: how; None: they have not."""
+        """Stop the study if its first trials have failed alike. alike: how; None: they have not."""
         if alike is not None and not self.stopping.is_set():
             self.broken, self.failed_alike = alike, True
             self.stop()
 
     def _lose_storage(self, error: OSError) -> None:
-        """Stops the study, since events can no longer be saved. The next run repeats the lost one."""
+        """Stop the study, since events can no longer be saved. The next run repeats the lost one."""
         logger.error("the study's storage: %s", error)
         self.storage_lost = True
         self.broken = self.broken or f"storage: {self.folder.address}: {storage_reason(error)}"
         self.stop()
 
     def _lose_lock(self) -> None:
-        """Stops the study, and writes nothing any more: another process runs it."""
+        """Stop the study, and write nothing any more: another process runs it."""
         self.lock_lost = True
         self.writer.abandon()
         self.broken = "another process has taken the study's lock, because this one was silent for too long"
         self.stop()
 
     def _finish(self, caught: Sequence[int]) -> dict[str, Any] | None:
-        """Writes the report and the study's last event; returns the summary. None: there was no time or room for it."""
+        """Write the report and the study's last event; return the summary. None: there was no time or room for it."""
         self.lock.check()
         if self.lock_lost or (self.storage_lost and self.folder.mirror):
             return None  # a bucket that does not answer takes long to say so each time
@@ -326,7 +324,7 @@ class RunningStudy:
         return summary
 
     def _share_logs(self) -> None:
-        """Puts logs and cursor into the object store, which gets them at the end of a run only."""
+        """Put logs and cursor into the object store, which gets them at the end of a run only."""
         if self.lock_lost or self.storage_lost or not self.folder.mirror:
             return
         try:
@@ -338,7 +336,7 @@ class RunningStudy:
 
 @contextmanager
 def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Stops the study cleanly at Ctrl-C or SIGTERM; a second one gives up at once, with the exit status of the first.
+    """Stop the study cleanly at Ctrl-C or SIGTERM; a second one gives up at once, with the exit status of the first.
 
     Yields the list of those caught.
     """
@@ -349,7 +347,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
 
     def handle(number: int, _frame: Any) -> None:
         if caught:
-            raise SystemExit(int(_status_of(caught[0])))
+            raise SystemExit(int(exit_code_of_signal(caught[0])))
         caught.append(number)
         stop()
 
@@ -360,7 +358,3 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
         for number, handler in before.items():
             with suppress(TypeError):  # a handler that was not set from Python
                 signal.signal(number, handler)
-
-
-def _status_of(signal_number: int) -> ExitCode:
-    return ExitCode.INTERRUPTED if signal_number == signal.SIGINT else ExitCode.TERMINATED

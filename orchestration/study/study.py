@@ -38,7 +38,7 @@ def run_study(
     say: Say = say_nothing,
     rehearsal: bool = True,
 ) -> StudyResult:
-    """Runs a study and writes its report.
+    """Run a study and write its report.
 
     Args:
         source: a spec file, or the name of a study of the catalogue; or the spec itself, as a dict of what a file
@@ -48,7 +48,7 @@ def run_study(
         out: the study's folder, or its URI; by default a new one in the spec's `storage`.
         extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
         view: makes what shows the progress; by default nothing is shown.
-        say: is told what comes next, before each wait until there is progress to show.
+        say: takes what comes next, before each wait until there is progress to show.
         rehearsal: whether a study of your own code first makes one step on the CPU here, which finds mistakes in
             seconds.
 
@@ -81,7 +81,7 @@ def resume_study(
     say: Say = say_nothing,
     rehearsal: bool = True,
 ) -> StudyResult:
-    """Goes on with a study, however it was interrupted: nothing is lost, and no ended trial runs again.
+    """Go on with a study, however it was interrupted: nothing is lost, and no ended trial runs again.
 
     Args:
         folder: the study's, or its URI.
@@ -118,7 +118,7 @@ def _run(
     say: Say,
     rehearsal: bool,
 ) -> StudyResult:
-    """One run of a study. lock: of its folder; None: a new study, whose folder does not exist yet."""
+    """Run a study once. lock: of its folder; None: a new study, whose folder does not exist yet."""
     ready = get_ready(study, address, stack, say, rehearsal=rehearsal)
     stack.enter_context(outside_job_folder())
     from scalestudy.orchestration.study.running import RunningStudy  # it takes Ray Train along

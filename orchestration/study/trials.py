@@ -33,7 +33,7 @@ def order(
     *,
     stop_at: float | None = None,
 ) -> TrialOrder:
-    """What the pool is handed for a trial.
+    """Return what the pool is handed for a trial.
 
     place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: what earlier
     runs have left. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for a

@@ -44,7 +44,7 @@ class Asha:
         self._come: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)  # (rung, kind) → training → value
 
     def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
-        """Whether a trial stops after an evaluation.
+        """Return whether a trial stops after an evaluation.
 
         The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged.
         A training that ends at its target by itself is not stopped.
@@ -68,7 +68,7 @@ class Asha:
         return True
 
     def _goes_on(self, rung: int, trial: TrialPlan, value: float) -> bool:
-        """Whether it is among the best of the other trainings that have come to a rung. value: more is better.
+        """Return whether it is among the best of the other trainings that have come to a rung. value: more is better.
 
         The same training with another num_gpus learns the same: it counts once, and is no competitor of its own copy.
         """

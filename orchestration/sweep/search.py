@@ -38,29 +38,32 @@ HITS = 3
 
 
 class Suggestion(NamedTuple):
-    """The next trial. point: number of the point that it is of, from 1; None: it was planned from the start."""
+    """The next trial."""
 
     trial: TrialPlan
-    point: int | None = None
+    point: int | None = None  # number of the point that it is of, from 1; None: it was planned from the start
 
 
 class TrialSource(Protocol):
     """Where trials come from."""
 
     def next(self) -> Suggestion | None:
-        """The next trial; None: there are no more."""
+        """Return the next trial; None: there are no more."""
         ...
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """An earlier run was given this trial."""
+        """Take a trial that an earlier run was given."""
         ...
 
     def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
-        """A trial has ended, in this run or an earlier one. record: as in trials.jsonl, without the plan's keys."""
+        """Take the end of a trial, in this run or an earlier one.
+
+        record: as in trials.jsonl, without the plan's keys.
+        """
         ...
 
     def reopened(self, trial_id: str) -> None:
-        """A trial that has ended runs again."""
+        """Take an ended trial that runs again."""
         ...
 
 
@@ -82,7 +85,7 @@ class Search:
         self._last_hit: TrialError | None = None
 
     def next(self) -> Suggestion | None:
-        """The next trial to run; None: there is none now, or `is_over`."""
+        """Return the next trial to run; None: there is none now, or `is_over`."""
         suggestion = self._source.next()
         if suggestion is None:
             suggestion = self._again()
@@ -92,7 +95,7 @@ class Search:
         return suggestion
 
     def _again(self) -> Suggestion | None:
-        """The first trial that was put off, but not so often that it waits until another has ended."""
+        """Return the first trial that was put off, but not so often that it waits until another has ended."""
         trial_id = next((each for each in self._put_off if self._hits.get(each, 0) < HITS), None)
         if trial_id is None:
             return None
@@ -100,11 +103,11 @@ class Search:
         return Suggestion(self._trials[trial_id])
 
     def runs(self, trial_id: str) -> bool:
-        """Whether a trial was given, and has neither ended nor been put off since."""
+        """Return whether a trial was given, and has neither ended nor been put off since."""
         return trial_id in self._running
 
     def put_off(self, trial_id: str) -> None:
-        """A cause outside a trial has ended its attempt."""
+        """Put off a trial whose attempt was ended by a cause outside it."""
         self._running.discard(trial_id)
         self._put_off.append(trial_id)
         self._hits[trial_id] = self._hits.get(trial_id, 0) + 1
@@ -129,7 +132,7 @@ class Search:
         return f"each of {plural(len(left), 'trial')} left was put off {HITS} times, and none ended in between{last}"
 
     def learn(self, past: Past) -> None:
-        """Takes the events of earlier runs, which must come before anything else."""
+        """Take the events of earlier runs, which must come before anything else."""
         for trial_id, event in past:
             if isinstance(event, Suggested) and event.point is not None:
                 self._source.was_suggested(event.trial, event.point)
@@ -137,7 +140,7 @@ class Search:
             self.stops(trial_id, event)
 
     def take(self, trial_id: str, event: JournalEvent) -> None:
-        """Takes an event of a trial that runs; most leave the search as it was."""
+        """Take an event of a trial that runs; most leave the search as it was."""
         if isinstance(event, Ended) and event.is_final:
             self._open.discard(trial_id)
             self._running.discard(trial_id)
@@ -154,19 +157,20 @@ class Search:
             self._last_hit = event.error
 
     def stops(self, trial_id: str, event: JournalEvent) -> bool:
-        """Whether a trial stops with an event that `take` has taken."""
+        """Return whether a trial stops with an event that `take` has taken."""
         if self._asha is None or not isinstance(event, EpochDone):
             return False
         return self._asha.stops(self._trials[trial_id], event.record)
 
     def cut_short(self) -> dict[str, int]:
-        """Trials that ASHA has stopped and that have not ended, as after a cut between the two: their last epochs."""
+        """Return the last epochs of trials that ASHA has stopped and that have not ended, as after a cut between the
+        two."""
         stopped = self._asha.stopped if self._asha else {}
         return {trial_id: epoch for trial_id, epoch in stopped.items() if trial_id in self._open}
 
 
 def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
-    """The search that a spec asks for, as it stands after the events of earlier runs.
+    """Return the search that a spec asks for, after the events of earlier runs.
 
     A search serves one sweep: after a sweep that broke off, make another from the events so far.
     """
@@ -184,36 +188,34 @@ class PlannedTrials:
         self._left = dict(self._trials)
 
     def next(self) -> Suggestion | None:
-        """The first trial that was not given and has not ended."""
+        """Return the first trial that was not given and has not ended."""
         first = next(iter(self._left), None)
         return None if first is None else Suggestion(self._left.pop(first))
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """Nothing to learn: the plan has them all."""
+        """Do nothing: the plan has them all."""
 
     def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
-        """The trial is not given again."""
+        """Do not give the trial again."""
         self._left.pop(trial_id, None)
 
     def reopened(self, trial_id: str) -> None:
-        """The trial is given again, at its place in the order."""
+        """Give the trial again, at its place in the order."""
         self._left = {each: trial for each, trial in self._trials.items() if each in self._left or each == trial_id}
 
 
 # --- points that TPE suggests -------------------------------------------------------------------------------------
 @dataclass
 class _Point:
-    """A point that runs or has run.
-
-    asks: numbers under which it was suggested and not yet scored. adopted: its score is no suggestion's: an earlier run
-    of the study had the point though this search has not suggested it, or it was scored before a trial was reopened.
-    """
+    """A point that runs or has run."""
 
     trials: dict[str, TrialPlan]
-    asks: list[int] = field(default_factory=list)
+    asks: list[int] = field(default_factory=list)  # numbers under which it was suggested and not yet scored
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     score: Score | None = None
     adopted: bool = False
+    """Its score is no suggestion's: an earlier run of the study had the point though this search has not suggested it,
+    or it was scored before a trial was reopened."""
 
 
 class TpeTrials:
@@ -232,14 +234,15 @@ class TpeTrials:
         self._left: dict[str, Suggestion] = {}
 
     def next(self) -> Suggestion | None:
-        """A trial of a point that was suggested and has not run; of the next point where there is none."""
+        """Return a trial of a point that was suggested and has not run; of the next point where there is none."""
         while not self._left and len(self._asked) < self._spec.search.samples:
             self._ask()
         first = next(iter(self._left), None)
         return None if first is None else self._left.pop(first)
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """An earlier run was given this trial: asks for as many points, and hands it out again unless it has ended."""
+        """Take a trial that an earlier run was given: ask for as many points, and hand it out again unless it has
+        ended."""
         while len(self._asked) < point:
             self._ask()
         if trial.trial_id not in self._point_of:
@@ -247,7 +250,7 @@ class TpeTrials:
         self._left[trial.trial_id] = Suggestion(trial)
 
     def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
-        """Scores the trial's point when it is the last of its seeds."""
+        """Score the trial's point when it is the last of its seeds."""
         self._left.pop(trial_id, None)
         point = self._point_of.get(trial_id)
         if point is None or point.score:
@@ -258,7 +261,7 @@ class TpeTrials:
             self._tell(point)
 
     def reopened(self, trial_id: str) -> None:
-        """Hands a trial out again. The score that its point had so far stays where it came; the new one comes too."""
+        """Hand a trial out again. The score that its point had so far stays where it came; the new one comes too."""
         point = self._point_of.get(trial_id)
         if point is None:
             return
@@ -284,7 +287,7 @@ class TpeTrials:
         return point
 
     def _tell(self, point: _Point) -> None:
-        """Scores every suggestion of a point that was waiting for it."""
+        """Score every suggestion of a point that was waiting for it."""
         if point.score is None:
             return
         if point.adopted:
@@ -295,7 +298,7 @@ class TpeTrials:
         point.asks.clear()
 
     def _adopt(self, trial: TrialPlan, number: int) -> None:
-        """Takes in a point that an earlier run had and that this search would not have suggested."""
+        """Take in a point that an earlier run had and that this search would not have suggested."""
         logger.warning(
             "point %d is not the one that was suggested before (another Optuna?); going on from both", number
         )
@@ -333,25 +336,27 @@ class Tpe:
         self._search = OptunaSearch(distributions, metric=OBJECTIVE, mode=mode, sampler=sampler)
 
     def suggest(self, number: int) -> Cell:
-        """The next point, to be told of by this number."""
+        """Return the next point. Its score is reported by this number."""
         suggested = self._search.suggest(str(number))
         options = [suggested.get(_name(choice), 0) for choice in self._space.choices]
         return self._space.cell(options, {key: each.tidy(suggested[key]) for key, each in self._space.ranges.items()})
 
     def tell(self, number: int, score: Score) -> None:
-        """What came of a point. One without a value is a pruned trial of Optuna's, which it ranks below all others
-        and learns from."""
+        """Take the score of a point.
+
+        One without a value is a pruned trial of Optuna's, which it ranks below all others and learns from.
+        """
         name = str(number)
         if score.progress is not None:
             self._search.on_trial_result(name, {OBJECTIVE: score.progress, "training_iteration": 1})
         self._search.on_trial_complete(name, None if score.value is None else {OBJECTIVE: score.value})
 
     def forget(self, number: int) -> None:
-        """Nothing will come of a point: a failed trial of Optuna's, which it leaves out."""
+        """Drop a point of which nothing will come: a failed trial of Optuna's, which it leaves out."""
         self._search.on_trial_complete(str(number), error=True)
 
     def add(self, cell: Cell, score: Score) -> None:
-        """Teaches the search a point that it has not suggested."""
+        """Teach the search a point that it has not suggested."""
         params = {key: cell[key] for key in self._space.ranges}
         for choice in self._space.choices:
             if len(choice) > 1:
@@ -361,5 +366,5 @@ class Tpe:
 
 
 def _name(choice: tuple[Cell, ...]) -> str:
-    """The parameter that a choice sets."""
+    """Return the parameter that a choice sets."""
     return next(iter(choice[0]), "points")

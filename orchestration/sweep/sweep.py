@@ -40,15 +40,15 @@ Record = Callable[[str, TrialEvent], JournalEvent | None]
 HEAD_SHARE = {"CPU": 0, "node:__internal_head__": 0.001}
 """Tune trials take no CPU. Otherwise a two-core machine has no room for two workers."""
 FOLLOWERS = 5
-"""Tune processes that may be lost to one trial. The pool, whose word comes first, has a budget of its own."""
+"""Tune processes that one trial may lose. The pool decides first, by its own budget."""
 
 
 class LeaseOverError(RuntimeError):
-    """The trial's workers are another's by now. If Tune still waits for this process, it starts one that asks anew."""
+    """Another process follows the trial by now. If Tune still waits for this one, it starts one that asks anew."""
 
 
 def follow_trial(config: dict[str, Any], pool: Any) -> None:
-    """The Tune trainable: asks for workers for one trial, and reports its events to the last.
+    """Ask for workers for one trial, and report its events to the last. This is the Tune trainable.
 
     It never gives the workers back: it may be stopped or killed at any moment, and what it says may come late. Tune
     starts another in its place, and the training goes on; or Tune has done with the trial, and the sweep says so. It
@@ -74,7 +74,7 @@ def follow_trial(config: dict[str, Any], pool: Any) -> None:
         seen += len(events)
         for event in events:
             ended = isinstance(event, Ended)
-            tune.report({"event": json.dumps(to_plain(event), allow_nan=False)})
+            tune.report({"of": trial_id, "event": json.dumps(to_plain(event), allow_nan=False)})
         if events and isinstance(events[-1], Retried):
             ended = not ray.get(pool.follows.remote(trial_id, lease))
 
@@ -93,12 +93,12 @@ class Sweep:
             order_of: what to hand the pool for a trial, asked when it is about to start. A ValueError or StudyError of
                 it is the trial's failure, not the study's.
             record: called in this process, with the events of each trial in their order. A trial that the search has
-                made is told first, as `Suggested`.
+                made comes first as `Suggested`.
         """
         self._search, self._pool, self._order_of, self._record = search, pool, order_of, record
 
     def deliver(self, trial_id: str, event: TrialEvent) -> bool:
-        """Takes every event of a trial: journal, then search, then ASHA. Returns whether the trial stops here.
+        """Take every event of a trial: journal, then search, then ASHA; return whether the trial stops here.
 
         An event counts once it is in the journal. What is no news goes no further.
         """
@@ -119,7 +119,7 @@ class Sweep:
         should_stop: Callable[[], bool],
         at_a_time: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Runs every trial; returns when all have ended or the study is stopped.
+        """Run every trial; return when all have ended or the study is stopped.
 
         Args:
             concurrency: trials at a time, at the most.
@@ -134,7 +134,6 @@ class Sweep:
             tune.with_resources(tune.with_parameters(follow_trial, pool=self._pool), HEAD_SHARE),
             tune_config=tune.TuneConfig(
                 search_alg=_searcher(self, at_a_time),
-                scheduler=_scheduler(self),
                 num_samples=sys.maxsize,  # the search says when there are no more
                 max_concurrent_trials=concurrency,
                 reuse_actors=True,
@@ -144,7 +143,7 @@ class Sweep:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(folder),
-                stop=_stopper(should_stop),
+                stop=_stopper(self, should_stop),
                 failure_config=tune.FailureConfig(max_failures=FOLLOWERS),
                 callbacks=[_callback(self)],
                 verbose=0,
@@ -155,7 +154,7 @@ class Sweep:
         tuner.fit()
 
     def next_order(self) -> TrialOrder | None:
-        """The order of the next trial that has one; None: there is none now, or `is_over`."""
+        """Return the order of the next trial that has one; None: there is none now, or `is_over`."""
         while (suggestion := self._search.next()) is not None:
             trial, point = suggestion
             if point is not None:
@@ -169,7 +168,7 @@ class Sweep:
         return None
 
     def end_cut_short(self) -> None:
-        """Ends the trials that ASHA has stopped and that no group has."""
+        """End the trials that ASHA has stopped and that no group has."""
         for trial_id, epoch in self._search.cut_short().items():
             self.deliver(trial_id, Lost(status="stopped", last_epoch=epoch))
 
@@ -197,11 +196,11 @@ class Sweep:
             self.release(trial_id)
 
     def release(self, trial_id: str) -> None:
-        """Gives a trial's lease back."""
+        """Give a trial's lease back."""
         self._pool.release.remote(trial_id)
 
     def _end_after(self, trial_id: str, epoch: int) -> None:
-        """Stops a trial in the pool, and delivers its end."""
+        """Stop a trial in the pool, and deliver its end."""
         import ray
 
         try:
@@ -233,38 +232,23 @@ def _searcher(sweep: Sweep, at_a_time: Callable[[], float]) -> Any:
             return {"trial_id": order.trial_id, "order": order}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            """The search has learnt it from the trial's own events."""
+            """Do nothing: the search has learnt it from the trial's own events."""
 
         def save(self, checkpoint_path: str) -> None:
             Path(checkpoint_path).touch()  # Tune saves what it would restore; a study is resumed from its journal
 
         def restore(self, checkpoint_path: str) -> None:
-            """Never asked for."""
+            """Do nothing: Tune never asks for it."""
 
     return StudySearcher()
 
 
-def _event_of(result: dict[str, Any]) -> JournalEvent:
-    """The event that `follow_trial` has reported."""
-    return from_plain(json.loads(result["event"]))
+def _stopper(sweep: Sweep, should_stop: Callable[[], bool]) -> Any:
+    """Return what delivers every event, once, before anyone acts on it.
 
-
-def _scheduler(sweep: Sweep) -> Any:
-    """Tune asks its scheduler first: so every event, of every study, is delivered before anybody acts on it."""
-    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-
-    class StudyScheduler(FIFOScheduler):
-        def __reduce__(self) -> tuple[type, tuple[()]]:
-            return FIFOScheduler, ()
-
-        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            stops = sweep.deliver(trial.config["trial_id"], _event_of(result))
-            return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
-
-    return StudyScheduler()
-
-
-def _stopper(should_stop: Callable[[], bool]) -> Any:
+    Tune asks its stopper about each result before all others. Rejected: its scheduler, which it skips for a trial that
+    is done already. As a process ends, Tune asks about its last result once more: that is no news.
+    """
     from ray.tune.stopper import NoopStopper, Stopper
 
     class StudyStopper(Stopper):
@@ -272,7 +256,9 @@ def _stopper(should_stop: Callable[[], bool]) -> Any:
             return NoopStopper, ()
 
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-            return False
+            if "event" not in result:  # the process ended without a report
+                return False
+            return sweep.deliver(result["of"], from_plain(json.loads(result["event"])))
 
         def stop_all(self) -> bool:
             return should_stop()
@@ -281,18 +267,12 @@ def _stopper(should_stop: Callable[[], bool]) -> Any:
 
 
 def _callback(sweep: Sweep) -> Any:
-    """Ends trials whose Tune process is gone without having done so, and gives each lease back.
-
-    Tune skips its scheduler where a trial is done already. So results are delivered here too: a repeat is no news.
-    """
+    """Return what ends trials whose Tune process died before reporting an end, and gives each lease back."""
     from ray import tune
 
     class StudyCallback(tune.Callback):
         def __reduce__(self) -> tuple[type, tuple[()]]:
             return tune.Callback, ()
-
-        def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **_: Any) -> None:
-            sweep.deliver(trial.config["trial_id"], _event_of(result))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
             sweep.follower_failed(trial.config["trial_id"])

@@ -22,7 +22,7 @@ MODEL = "scalestudy.model"
 
 
 def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
-    """Logs a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
+    """Log a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
 
     A model that `torch.export` refuses, or that only a user's task knows how to call, is logged as its parameters'
     file, with a tag that says why. The export is tried before MLflow is asked: a store that goes away in between is an
@@ -59,7 +59,7 @@ def _log_parameters(client: Any, run_id: str, file: str, why: str) -> None:
 
 
 def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
-    """The id of the model that was logged to a trial's run, by default a whole one; None: there is none."""
+    """Return the id of the model that was logged to a trial's run, by default a whole one; None: there is none."""
     experiment = client.get_run(run_id).info.experiment_id
     models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
     found = [model.model_id for model in models if model.status == status]
@@ -67,7 +67,7 @@ def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
 
 
 def register_model(client: Any, model_id: str, name: str) -> int:
-    """Registers a logged model under a name; returns the version. One that the name has already is found, not doubled.
+    """Register a logged model under a name; return the version. One that the name has already is found, not doubled.
 
     Raises what MLflow raises, among it INVALID_PARAMETER_VALUE for a name that it does not take.
     """
@@ -94,7 +94,7 @@ def _versions(client: Any, name: str) -> list[Any]:
 
 
 def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
-    """The module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs."""
+    """Return the module with its trained parameters, in evaluation mode on the CPU, and two rows of its test inputs."""
     import torch
 
     from scalestudy.training.data.loading import load_splits
@@ -141,7 +141,7 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Makes a store MLflow's default for a while, since `Model.log` takes no other.
+    """Make a store MLflow's default for a while, since `Model.log` takes no other.
 
     MLflow also puts its default into the environment. It is put back, or this process's next study would find it.
     """

@@ -24,34 +24,29 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry
 from scalestudy.experiments.study.mlflow_filters import STUDY_ID, study_filter
 from scalestudy.orchestration.base.places import UI_HOST, UI_PORT
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
-    JournalEvent,
     Origin,
     Reopened,
     Running,
     StudyAnswer,
     StudyBegan,
-    StudyEvent,
     StudyFinished,
     StudyStopped,
-    UnknownEventError,
-    from_plain,
-    study_event_from_plain,
 )
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
     answer_params,
     final_metrics,
     flat_params,
+    mlflow_name,
     note,
     origin_tags,
-    run_name,
     short_label,
     trial_note,
     trial_params,
@@ -86,19 +81,19 @@ RUNS_A_PAGE = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedStudy:
-    """What MLflow is told of a study beside its journal.
-
-    trials: by trial id; a search adds some later. config_of: a trial's training configuration.
-    """
+    """What MLflow gets of a study beside its journal."""
 
     spec: StudySpec
     folder: StudyFolder
-    trials: Mapping[str, TrialPlan]
-    config_of: Callable[[TrialPlan], TrainConfig]
+    trials: Mapping[str, TrialPlan]  # by trial id; a search adds some later
+    config_of: Callable[[TrialPlan], TrainConfig]  # a trial's training configuration
 
 
 def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, str]:
-    """A client of the store, and the id of the experiment; makes or restores it. Raises what MLflow raises."""
+    """Open the store, and make or restore the experiment; return a client and the id of the experiment.
+
+    Raises what MLflow raises.
+    """
     from mlflow import MlflowClient
 
     if address.uri.startswith(SQLITE):
@@ -114,7 +109,7 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
 
 
 def runs_page(address: TrackingAddress, experiment_id: str) -> str:
-    """The page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
+    """Return the page of an experiment's runs: on its server, or where `scalestudy ui` shows a database."""
     server = address.uri.rstrip("/") if address.is_server else f"http://{UI_HOST}:{UI_PORT}"
     return f"{server}/#/experiments/{experiment_id}/runs"
 
@@ -138,23 +133,21 @@ class MlflowStore:
         self._bare: set[str] = set()  # trials whose runs lack parameters and input: MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
 
-    def write(self, entries: Sequence[Entry], wrote: Wrote = ignore) -> None:
-        """Writes entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
+    def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
+        """Write entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
-        wrote: is told the number of the last entry that MLflow has, again and again.
+        wrote: called, again and again, with the number of the last entry that MLflow has.
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
-        for (kind, trial_id), group in groupby(entries, key=lambda entry: (entry.type, entry.trial_id)):
+        for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
             neighbours = list(group)
-            if kind == "study":
+            if not trial_id:
                 for entry in neighbours:
-                    with _unknown_skipped():
-                        self._write_study(study_event_from_plain(entry.event), utc_text(entry.at))
+                    self._write_study(entry)
             elif trial_id in self._study.trials:
-                with _unknown_skipped(), self._refusals_logged(f"{kind} of {trial_id}"):
-                    events = [(from_plain(entry.event), utc_text(entry.at)) for entry in neighbours]
-                    self._write_trial(self._study.trials[trial_id], events)
+                with self._refusals_logged(f"{kind.__name__} of {trial_id}"):
+                    self._write_trial(self._study.trials[trial_id], neighbours)
             wrote(neighbours[-1].number)
 
     @contextmanager
@@ -167,7 +160,8 @@ class MlflowStore:
                 raise
             logger.error("MLflow refused %s: %s", what, error)
 
-    def _write_study(self, event: StudyEvent, at: str) -> None:
+    def _write_study(self, entry: Recorded) -> None:
+        event, at = entry.event, utc_text(entry.at)
         match event:
             case StudyBegan():
                 with self._refusals_logged("the study's start"):
@@ -205,7 +199,7 @@ class MlflowStore:
         self.client.log_artifact(run, str(self._study.folder.spec_file))
 
     def _end_study(self, status: str, wall_seconds: float, answer: StudyAnswer | None, at: str) -> None:
-        """Writes the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
+        """Write the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
         spec, folder, run = self._study.spec, self._study.folder, self._known_run(self._study_id)
         metrics, tags = {"wall_seconds": wall_seconds}, {STATUS: status}
         if answer is not None:
@@ -241,27 +235,29 @@ class MlflowStore:
         config = self._study.config_of(self._study.trials[trial_id])
         log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
 
-    def _write_trial(self, trial: TrialPlan, events: Sequence[tuple[JournalEvent, str]]) -> None:
-        """Writes events of one kind, (event, moment) each: a begin, epochs, an end, or that it counts no more."""
-        epochs = [event.record for event, _ in events if isinstance(event, EpochDone)]
+    def _write_trial(self, trial: TrialPlan, entries: Sequence[Recorded]) -> None:
+        """Write neighbouring entries with events of one type: beginnings, epochs, an end, or a reopening."""
+        epochs = [entry.event.record for entry in entries if isinstance(entry.event, EpochDone)]
         if epochs:
-            points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each.to_dict()))]
+            points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each))]
             self._log(self._trial_run(trial, epochs[0].at), points)
-        for event, at in events:
-            if isinstance(event, Running):
-                known = trial.trial_id in self.runs
-                run = self._trial_run(trial, at)
-                if known:  # an interruption, or a lost attempt, may have ended it
-                    self._set_running(run)
-            elif isinstance(event, Ended):
-                self._end_trial(trial, event)
-            elif isinstance(event, Reopened) and trial.trial_id in self.runs:
-                self.client.delete_run(self.runs.pop(trial.trial_id))  # MLflow forgets no metric; it makes a new one
+        for entry in entries:
+            match entry.event:
+                case Running():
+                    known = trial.trial_id in self.runs
+                    run = self._trial_run(trial, utc_text(entry.at))
+                    if known:  # an interruption, or a lost attempt, may have ended it
+                        self._set_running(run)
+                case Ended() as ended:
+                    assert entry.line is not None
+                    self._end_trial(trial, ended, entry.line)
+                case Reopened() if trial.trial_id in self.runs:
+                    self.client.delete_run(self.runs.pop(trial.trial_id))  # MLflow forgets no metric: it gets a new run
 
-    def _end_trial(self, trial: TrialPlan, ended: Ended) -> None:
+    def _end_trial(self, trial: TrialPlan, ended: Ended, line: Mapping[str, Any]) -> None:
         spec, at = self._study.spec, ended.ended_at
         targets, metric = spec.targets.accuracy, StudyMetric.of(spec.workload)
-        metrics = final_metrics(ended.to_line(trial), targets, metric)
+        metrics = final_metrics(line, targets, metric)
         tags = trial_tags(ended)
         if trial.kind == "training":
             tags[NOTE] = trial_note(ended, metrics, targets, metric, trial.period_word)
@@ -299,12 +295,15 @@ class MlflowStore:
         return self.runs[key]
 
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
-        """The run of a trial, made at its first event. It gets a status once it has its parameters and its input."""
+        """Return the run of a trial; make it at its first event.
+
+        It gets a status once it has its parameters and its input.
+        """
         trial_id = trial.trial_id
         if trial_id not in self.runs:
             parent = {"mlflow.parentRunId": self._known_run(self._study_id)}
             tags = {ROLE: "trial", TRIAL_ID: trial_id, KIND: trial.kind, **parent, **self._origin_of_runs()}
-            self._make_run(trial_id, run_name(trial.kind, trial.params), at, tags)
+            self._make_run(trial_id, mlflow_name(trial.kind, trial.params), at, tags)
             self._bare.add(trial_id)
         run = self.runs[trial_id]
         if trial_id in self._bare:
@@ -316,7 +315,10 @@ class MlflowStore:
         return run
 
     def _origin_of_runs(self) -> dict[str, str]:
-        """The tags of the study's own run that say where it comes from. A process that did not see it begin asks."""
+        """Return the tags of the study's own run that say where it comes from.
+
+        A process that did not see it begin asks.
+        """
         if self._origin is None:
             tags = self.client.get_run(self._known_run(self._study_id)).data.tags
             self._origin = {key: tags[key] for key in ORIGIN_TAGS if key in tags}
@@ -346,7 +348,7 @@ class MlflowStore:
             self.client.log_batch(run, params=entries[start : start + PARAMS_A_BATCH])
 
     def _log(self, run: str, points: Sequence[Metric], tags: Mapping[str, str] | None = None) -> None:
-        """Writes points and tags in as few requests as MLflow takes them."""
+        """Write points and tags in as few requests as MLflow takes them."""
         from mlflow.entities import RunTag
 
         marks = [RunTag(key, value) for key, value in (tags or {}).items()]
@@ -355,17 +357,8 @@ class MlflowStore:
             self.client.log_batch(run, metrics=points[some], tags=marks[some])
 
 
-@contextmanager
-def _unknown_skipped() -> Iterator[None]:
-    """Leaves out an event of a newer version; those after it are written."""
-    try:
-        yield
-    except UnknownEventError as error:
-        logger.warning("skipping it for MLflow: %s", error)
-
-
 def is_bare(tags: Mapping[str, str]) -> bool:
-    """Whether a trial's run was made, and has not got all that it begins with."""
+    """Return whether a trial's run was made, and has not got all that it begins with."""
     return TRIAL_ID in tags and STATUS not in tags
 
 
@@ -376,12 +369,12 @@ def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether MLflow will refuse the same at every later try."""
+    """Return whether MLflow will refuse the same at every later try."""
     if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
         return False
     return isinstance(error, FileNotFoundError | NoRunError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:
-    """An ISO time in UTC as MLflow's milliseconds since 1970."""
+    """Return an ISO time in UTC as MLflow's milliseconds since 1970."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)

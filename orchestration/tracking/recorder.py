@@ -1,11 +1,10 @@
-"""Journal, trials.jsonl, best model; the journal's fold."""
+"""The recorder, which writes a study's journal, trials.jsonl and best model; and the history that a journal tells."""
 
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry, Journal
 from scalestudy.orchestration.groups.events import (
     WITH_MODEL,
     Ended,
@@ -30,20 +28,14 @@ from scalestudy.orchestration.groups.events import (
     Suggested,
     TrialError,
     TrialEvent,
-    UnknownEventError,
-    from_plain,
-    study_event_from_plain,
-    study_event_to_plain,
-    to_plain,
 )
 from scalestudy.orchestration.groups.failures import INTERRUPTED
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.storage.trial_states import states_of
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
-
-logger = logging.getLogger(__name__)
 
 SHARE_SECONDS = 10.0
 """Between two times that `trials.jsonl` goes to an object store."""
@@ -51,31 +43,27 @@ SHARE_SECONDS = 10.0
 
 @dataclass
 class History:
-    """A study's journal, folded. A trial that was reopened counts as begun: of before it only its attempts do, and in
-    `past` its end.
+    """A study's journal, folded. Moments are seconds since 1970.
 
-    ended: the line of trials.jsonl of each ended trial. open: those begun and not ended. suggested: the trials that a
-    search has made, in order. past: every trial's events, in order. reopened: trials that were. unjournalled: lines of
-    trials.jsonl that the journal has lost. state: "new", "running" (or cut off), "stopped" or "finished". origin: of
-    the last run of the study that told one. Moments are seconds since 1970.
+    A trial that was reopened counts as begun: of its time before, only its attempts count, and in `past` its end.
     """
 
-    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
-    open: dict[str, TrialRecord] = field(default_factory=dict)
-    suggested: dict[str, TrialPlan] = field(default_factory=dict)
-    past: list[tuple[str, JournalEvent]] = field(default_factory=list)
-    unjournalled: list[dict[str, Any]] = field(default_factory=list)
-    reopened: set[str] = field(default_factory=set)
-    state: str = "new"
-    origin: Origin | None = None
+    ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # ended trials → their lines of trials.jsonl
+    open: dict[str, TrialRecord] = field(default_factory=dict)  # trials that have begun and not ended
+    suggested: dict[str, TrialPlan] = field(default_factory=dict)  # trials that a search has made, in order
+    past: list[tuple[str, JournalEvent]] = field(default_factory=list)  # every trial's events, in order
+    unjournalled: list[dict[str, Any]] = field(default_factory=list)  # lines of trials.jsonl that the journal has lost
+    reopened: set[str] = field(default_factory=set)  # trials that were reopened
+    state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
+    origin: Origin | None = None  # of the last run of the study that has one
     earlier_seconds: float = 0.0  # that earlier runs of the study took
-    told_seconds: float | None = None  # all runs, as the last one's own last word has it; None: it said none
+    told_seconds: float | None = None  # all runs, by the last event of the last one; None: it was cut off
     began: float = 0.0  # this run's first event
-    last_seen: float = 0.0
+    last_seen: float = 0.0  # the last event
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> History:
-        """The history that a journal tells."""
+    def of(cls, entries: Iterable[Recorded]) -> History:
+        """Fold a journal."""
         history = cls()
         for entry in entries:
             history.take(entry)
@@ -92,24 +80,20 @@ class History:
         return self.wall_seconds if self.told_seconds is None else self.told_seconds
 
     def wall_seconds_at(self, now: float) -> float:
-        """The same of a study that still runs, up to a moment."""
+        """Return what a study that still runs has taken up to a moment, over all its runs."""
         return self.earlier_seconds + now - self.began
 
-    def take(self, entry: Entry) -> None:
-        """Brings it up to date with one entry."""
-        try:
-            if entry.type == "study":
-                self._take_study_event(study_event_from_plain(entry.event), entry.at)
-            else:
-                self._take_trial_event(entry)
-        except UnknownEventError as error:
-            logger.warning("skipping entry %d of the journal: %s", entry.number, error)
-            return
+    def take(self, entry: Recorded) -> None:
+        """Take one more entry."""
+        if isinstance(entry.event, StudyBegan | EngineLost | StudyStopped | StudyFinished):
+            self._take_study_event(entry.event, entry.at)
+        else:
+            self._take_trial_event(entry, entry.event)
         self.began = self.began or entry.at  # a torn first entry
         self.last_seen = entry.at
 
     def is_news(self, trial_id: str, event: TrialEvent) -> bool:
-        """Whether an event tells something new. See `TrialRecord.is_news`; a trial is suggested once."""
+        """Return whether an event tells something new. See `TrialRecord.is_news`; a trial is suggested once."""
         if isinstance(event, Reopened):
             return trial_id in self.ended
         if trial_id in self.ended:
@@ -119,18 +103,17 @@ class History:
         return self.open.get(trial_id, TrialRecord()).is_news(event)
 
     def record_of(self, trial_id: str) -> TrialRecord:
-        """What an earlier run, or an earlier engine, has left of a trial that has not ended."""
+        """Return what an earlier run, or an earlier engine, has left of a trial that has not ended."""
         return deepcopy(self.open.get(trial_id, TrialRecord()))
 
-    def _take_trial_event(self, entry: Entry) -> None:
-        event = from_plain(entry.event)
+    def _take_trial_event(self, entry: Recorded, event: JournalEvent) -> None:
         if isinstance(event, Suggested):
             self.suggested[event.trial.trial_id] = event.trial
         elif isinstance(event, Reopened):
             self._reopen(entry.trial_id)
         elif isinstance(event, Ended):
-            line = {key: value for key, value in entry.event.items() if key != "type"}
-            self.ended.setdefault(entry.trial_id, line)
+            assert entry.line is not None
+            self.ended.setdefault(entry.trial_id, entry.line)
             self.open.pop(entry.trial_id, None)
         elif entry.trial_id not in self.ended:
             self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
@@ -164,10 +147,10 @@ class History:
 
 
 def complete_trials(folder: StudyFolder, history: History) -> None:
-    """Brings `trials.jsonl` up to the journal, which may be ahead of it.
+    """Bring `trials.jsonl` up to the journal, which may be ahead of it.
 
-    A driver was killed between the two, or an object store, which can't append, has an older one. Raises OSError, or
-    ValueError for a broken line.
+    That happens if the driver was killed between the two, or if an object store, which can't append, has an older file.
+    Raises OSError, or ValueError for a broken line.
     """
     written = {trial["trial_id"] for trial in folder.read_trials()}
     if written & history.reopened - history.ended.keys():
@@ -179,15 +162,14 @@ def complete_trials(folder: StudyFolder, history: History) -> None:
 
 
 class Recorder:
-    """Takes the study's events, each once, in order. Writing raises OSError where the storage is full or gone.
+    """The one writer of a study's records. It takes each event once, in order.
 
-    Attributes:
-        history: what all events so far come to.
+    Writing raises OSError if the storage is full or gone. `history` is the fold of all events so far.
     """
 
     def __init__(self, study: TrackedStudy, writer: TrackingWriter, history: History) -> None:
         self._study, self._folder, self._writer = study, study.folder, writer
-        self._journal = Journal(study.folder.journal_folder, share=study.folder.share_new)
+        self._journal = StudyJournal(study.folder)
         self._shared_at = -SHARE_SECONDS
         self._metric = StudyMetric.of(study.spec.workload)
         self._best: tuple[float, str] | None = None
@@ -199,33 +181,36 @@ class Recorder:
             self._note_best(line)
 
     def begin(self, event: StudyBegan, cursor: Cursor) -> None:
-        """Opens this run of the study: what earlier runs left undone is done, for MLflow too."""
+        """Begin this run of the study, and first do what earlier runs left undone, for MLflow too."""
         for entry in self._journal.entries(after=cursor.read()):
             self._writer.tell(entry)
         complete_trials(self._folder, self.history)
         for line in self.history.unjournalled:
-            self._write(line["trial_id"], {"type": "ended", **line})
+            self._note(self._journal.append(line["trial_id"], Ended.from_facts(line), line))
         self.take_study(event)
 
     def take_study(self, event: StudyEvent) -> None:
-        """Writes down an event of the study itself."""
-        self._write("", study_event_to_plain(event))
+        """Write an event of the study itself."""
+        self._note(self._journal.append_study(event))
 
     def take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
-        """Writes down one event; returns what it has written. None: it is no news, or a later run takes it up."""
+        """Write an event of a trial; return what was written.
+
+        None: the event is no news, or the trial ended only because the study stops, and a later run takes it up.
+        """
         if not self.history.is_news(trial_id, event):
             return None
         if isinstance(event, Lost):
             event = self.history.record_of(trial_id).end_of_lost(event, time.time())
         if not isinstance(event, Ended):
-            self._write(trial_id, to_plain(event))
+            self._note(self._journal.append(trial_id, event))
             if isinstance(event, Reopened):
                 self._folder.write_trials(self.history.ended.values())
             return event
         if not event.is_final:
             return None
         line = event.to_line(self._study.trials[trial_id])
-        self._write(trial_id, {"type": "ended", **line})
+        self._note(self._journal.append(trial_id, event, line))
         self._folder.append_trial(line)
         if time.monotonic() - self._shared_at >= SHARE_SECONDS:
             # an object store can't append: now and then it gets the file whole, which the journal can make again
@@ -240,7 +225,7 @@ class Recorder:
         return event
 
     def finish(self) -> dict[str, Any]:
-        """Writes summary and report; returns the summary."""
+        """Write summary and report; return the summary."""
         from scalestudy.experiments.report import write_report
 
         self._folder.share(self._folder.trials_file)
@@ -251,7 +236,7 @@ class Recorder:
         return summary
 
     def close(self, *, interrupted: bool) -> None:
-        """Writes the study's last word: in MLflow its runs end, and with the study the best model is logged."""
+        """Write the study's last event. In MLflow it ends the study's runs; a finished study gets its best model."""
         answer, wall_seconds = self._answer, self._reported_seconds
         if wall_seconds is None:
             wall_seconds = self.wall_seconds
@@ -266,13 +251,13 @@ class Recorder:
         """The time that the study has taken up to now, over all of its runs."""
         return self.history.wall_seconds_at(time.time())
 
-    def _write(self, trial_id: str, event: dict[str, Any]) -> None:
-        entry = self._journal.append(trial_id, event)
+    def _note(self, entry: Recorded) -> None:
+        """Hand on what the journal has now."""
         self.history.take(entry)
         self._writer.tell(entry)
 
-    def _note_best(self, line: dict[str, Any]) -> bool:
-        """Whether a trial is the best so far, of those whose model is there; remembers it."""
+    def _note_best(self, line: Mapping[str, Any]) -> bool:
+        """Remember a trial if it is the best so far of those whose model is there; return whether it is."""
         value = line["epochs"][-1].get(self._metric.key) if line["epochs"] else None
         if line["status"] not in WITH_MODEL or value is None:
             return False

@@ -1,7 +1,7 @@
 """What a study's runs in MLflow say: names, parameters, metrics, tags, data sets. Pure.
 
 MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_0.85_seconds`
-too, which stands before `best_test_accuracy`, which stands before the rest. A run's page begins with the description.
+too, which sorts before `best_test_accuracy`, which sorts before the rest. A run's page begins with the description.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ DIGEST_DIGITS = 12
 
 # --- a study's run ------------------------------------------------------------------------------------------------
 def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
-    """What the study's run says of its answer, from `summary.json`: the recommended cell, and figures of METRICS."""
+    """Return what the study's run says of its answer, from `summary.json`: the recommended cell, and figures of
+    METRICS."""
     metric = StudyMetric(**summary["study"]["metric"])
     end = "high" if metric.mode == "max" else "low"
     best = metric.best(row[metric.best_key][end] for row in summary["cells"] if present(row[metric.best_key]))
@@ -60,7 +61,7 @@ def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
 
 
 def answer_params(cell: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that the study's run lacks of an answer: `recommended.num_gpus` and so on.
+    """Return the parameters that the study's run lacks of an answer: `recommended.num_gpus` and so on.
 
     MLflow lets no parameter change. Another answer, which a study gives after it was extended, is
     `recommended.2.num_gpus`; the metrics and the tag are those of the last answer.
@@ -79,7 +80,7 @@ def answer_params(cell: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
 
 
 def note(spec: StudySpec, summary: Mapping[str, Any]) -> str:
-    """The study's note: the question, and the answer as a list, in Markdown.
+    """Return the study's note: the question, and the answer as a list, in Markdown.
 
     A summary of another version has no such list; `report` writes it anew.
     """
@@ -90,7 +91,7 @@ def note(spec: StudySpec, summary: Mapping[str, Any]) -> str:
 
 
 def origin_tags(origin: Origin) -> dict[str, str]:
-    """The tags that say who ran the study, from what, at which commit and in which job."""
+    """Return the tags that say who ran the study, from what, at which commit and in which job."""
     tags = {
         "mlflow.user": origin.user,
         "mlflow.source.name": origin.source,
@@ -105,15 +106,15 @@ ORIGIN_TAGS = tuple(origin_tags(Origin(user="", source="", commit="", job="")))
 
 
 # --- a trial's run ------------------------------------------------------------------------------------------------
-def run_name(kind: str, params: Mapping[str, Any]) -> str:
-    """`w2 b256 lr.2 s0` of a training, then other swept parameters as `momentum=0.9`; or `timing w2 b256`."""
+def mlflow_name(kind: str, params: Mapping[str, Any]) -> str:
+    """Return `w2 b256 lr.2 s0` of a training, then other swept parameters as `momentum=0.9`; or `timing w2 b256`."""
     if kind == "timing":
         return f"timing {short_label(step_params(params))}"
     return short_label(params)
 
 
 def short_label(params: Mapping[str, Any]) -> str:
-    """Parameters of a trial or a cell, in as few characters as can be read."""
+    """Return the parameters of a trial or a cell, in as few characters as can be read."""
     words = []
     for key, value in params.items():
         text = value_text(value)
@@ -124,7 +125,7 @@ def short_label(params: Mapping[str, Any]) -> str:
 
 
 def trial_params(trial: TrialPlan) -> dict[str, Any]:
-    """A trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
+    """Return a trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
     return {**trial.params, **flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))}
 
 
@@ -142,9 +143,9 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
 
 
 def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
-    """What a trial's run gets at its end: best value, times, and the time to each target that it reached.
+    """Return what a trial's run gets at its end: best value, times, and the time to each target that it reached.
 
-    line: of trials.jsonl. The time to a target stands there twice, under a name that comes first too.
+    line: of trials.jsonl. The result has the time to a target twice, once under a name that sorts first.
     """
     found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
     found[metric.best_key] = best_value(line, metric)
@@ -159,7 +160,10 @@ def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: Stu
 def trial_note(
     ended: Ended, metrics: Mapping[str, float], targets: Sequence[float], metric: StudyMetric, period: str
 ) -> str:
-    """How a trial ended, in a line: the description of its run. metrics: from `final_metrics`. period: its name."""
+    """Return how a trial ended, in a line: the description of its run.
+
+    metrics: from `final_metrics`. period: its name.
+    """
     words = []
     for target in metric.hardest_first(targets)[:1]:
         seconds, goal = metrics.get(AT_TARGET.format(target)), f"{target:g} {metric.title}"
@@ -172,7 +176,7 @@ def trial_note(
 
 
 def trial_tags(ended: Ended) -> dict[str, str]:
-    """The tags of an ended trial's run beside its status, among them what training has chosen by itself."""
+    """Return the tags of an ended trial's run beside its status, among them what training has chosen by itself."""
     tags = {}
     for name, value in ended.details.items():
         tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
@@ -192,16 +196,17 @@ def trial_tags(ended: Ended) -> dict[str, str]:
 # --- the data -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set as MLflow's input. digest: the same for the same name, arguments and files. source: JSON."""
+    """A data set as MLflow's input."""
 
     name: str
-    digest: str
+    digest: str  # the same for the same name, arguments and files
     source_type: str
-    source: str
+    source: str  # JSON
 
     @classmethod
     def of(cls, workload: Mapping[str, Any]) -> DataSet:
-        """The data set of a spec's workload. Nothing is loaded: of files, their published checksums are in the digest.
+        """Return the data set of a spec's workload. Nothing is loaded: of files, their published checksums are in the
+        digest.
 
         Of a user's callable only its name and arguments are known.
         """

@@ -10,15 +10,12 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import urlopen
 
 from scalestudy.experiments.spec.addresses import bare_uri, same_place
-from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
 from scalestudy.training.redaction import HIDDEN, redacted
@@ -31,7 +28,6 @@ DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql
 ANSWER_SECONDS = 5.0
 ASK_SECONDS = 20
 """A server's first answer may wait for its database, or for a bucket."""
-LONGEST_REASON = 300
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
 EXPERIMENT_BY_NAME = "/api/2.0/mlflow/experiments/get-by-name"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -69,7 +65,7 @@ class TrackingAddress:
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
-    """The address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
+    """Return the address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
 
     A study's own spec.yaml holds the address without its password. The password then comes from MLFLOW_TRACKING_URI if
     that names the same place; else MLflow or the database looks for it (PGPASSWORD).
@@ -87,7 +83,7 @@ def resolve_address(uri: str | None) -> TrackingAddress:
 
 
 def without_login(uri: str) -> str:
-    """A server's URI without its user name and password. They move to the variables that MLflow's client reads.
+    """Return a server's URI without its user name and password. They move to the variables that MLflow's client reads.
 
     Left in the URI they would appear in every error text, and in the links that MLflow prints.
     """
@@ -102,7 +98,7 @@ def without_login(uri: str) -> str:
 
 
 def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """Where a study is tracked: at the address of its first run, wherever the command is typed now.
+    """Return where a study is tracked: at the address of its first run, wherever the command is typed now.
 
     file: keeps the address, without a password; the first run writes it. Raises RequestError if `now` is a server other
     than the one that has the study.
@@ -117,7 +113,7 @@ def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """The same, for who only reads: where there is no such file it is `now`, and none is written."""
+    """Return the same for a reader: without such a file it is `now`, and none is written."""
     if not file.exists():
         return now
     kept = json.loads(file.read_text(encoding="utf-8"))
@@ -130,7 +126,7 @@ def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def check_reachable(address: TrackingAddress) -> None:
-    """Asks whether a study can be tracked there; writes nothing.
+    """Ask whether a study can be tracked there; write nothing.
 
     Raises RequestError for an address that can't be right, UnreachableError where nothing answers, RefusedError where
     the store refuses this user.
@@ -141,11 +137,9 @@ def check_reachable(address: TrackingAddress) -> None:
     where = f"tracking.uri: {address.shown}"
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
-    if scheme in ("file", ""):
-        raise RequestError(f"tracking.uri: {address.uri}: MLflow has retired file stores", "use sqlite:///mlflow.db")
     if scheme not in (*PORTS, "databricks"):
-        kinds = ", ".join(["sqlite", *PORTS])
-        raise RequestError(f"{where}: MLflow does not know this kind", f"use one of {kinds}")
+        kinds = ", ".join([*PORTS])
+        raise RequestError(f"{where}: MLflow takes no such store", f"use sqlite:///mlflow.db, or one of {kinds}")
     try:
         port = parts.port or PORTS.get(scheme)
     except ValueError as error:
@@ -159,7 +153,8 @@ def check_reachable(address: TrackingAddress) -> None:
 
 
 def find_experiment(uri: str, name: str) -> str | None:
-    """The id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not answer.
+    """Return the id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not
+    answer.
 
     uri: without a login.
     """
@@ -181,19 +176,13 @@ def _check_database_file(database: Path) -> None:
 
 
 def _check_server(uri: str) -> None:
-    """Asks a server whether it is alive, then for an experiment, then for an artifact that does not exist.
+    """Ask a server whether it is alive, then for an experiment, then for an artifact that does not exist.
 
     uri: without a login. Raises UnreachableError if nothing can be tracked, RefusedError if the server refuses this
     user.
     """
     where = f"tracking.uri: {uri}"
-    try:
-        with urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-            pass
-    except HTTPError:
-        pass  # any HTTP answer will do, a refusal too
-    except (OSError, HTTPException) as error:
-        raise UnreachableError(f"{where}: does not answer ({error})", REMEDY) from error
+    _ask(uri, where, "/health", {}, ANSWER_SECONDS)  # any answer will do, a refusal too
     experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
     if experiments.status_code in (401, 403):
         raise RefusedError(f"{where}: {_refusal()}", LOGIN_REMEDY)
@@ -210,7 +199,7 @@ def _check_server(uri: str) -> None:
 
 
 def _check_database(uri: str, where: str) -> None:
-    """Opens a connection to a database without a server, as MLflow will, and closes it.
+    """Open a connection to a database without a server, as MLflow will, and close it.
 
     where: what errors call it. Raises RequestError if its driver is not installed, RefusedError if it refuses the
     login, UnreachableError if it does not exist or does not answer.
@@ -231,21 +220,21 @@ def _check_database(uri: str, where: str) -> None:
         raise UnreachableError(f"{where}: {said}", "make the database, or correct tracking.uri") from error
 
 
-def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any]) -> Any:
-    """One request by MLflow's client, with its logins and certificates; a `requests.Response` of any status."""
+def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any], seconds: float = ASK_SECONDS) -> Any:
+    """Send a request by MLflow's client, with its logins and certificates; return the `requests.Response`."""
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
     login = get_default_host_creds(uri)
-    options: dict[str, Any] = {"max_retries": 0, "timeout": ASK_SECONDS, "raise_on_status": False}
+    options: dict[str, Any] = {"max_retries": 0, "timeout": seconds, "raise_on_status": False}
     try:
         return http_request(login, endpoint, "GET", params=params, **options)
     except Exception as error:
-        raise UnreachableError(f"{where}: {reason_of(error)}", REMEDY) from error
+        raise UnreachableError(f"{where}: does not answer ({reason_of(error)})", REMEDY) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a store did not take something, in one line."""
+    """Return why a store did not take something, in one line."""
     code, text = getattr(error, "error_code", None), str(error)
     if code in ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"):
         return _refusal()
@@ -255,7 +244,7 @@ def reason_of(error: BaseException) -> str:
         return f"the server fails ({failing[1]}): its database or its artifacts' store is away, see its log"
     if "Connection refused" in text:
         return "nobody listens there"
-    return _first_line(text) or type(error).__name__
+    return first_line(error)
 
 
 def _refusal() -> str:
@@ -270,7 +259,7 @@ def _refusal() -> str:
 
 
 def _said(answer: Any) -> str:
-    return _first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
+    return first_line(_message(answer)) or f"{answer.status_code} {answer.reason}"
 
 
 def _message(answer: Any) -> str:
@@ -283,10 +272,6 @@ def _json(answer: Any) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")[:LONGEST_REASON]
 
 
 REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})

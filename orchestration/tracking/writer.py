@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from scalestudy.experiments.study.folder import write_whole
-from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.tracking.entries import Recorded
+from scalestudy.training.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +35,18 @@ GRACE_SECONDS = 90.0  # how much longer a write that has begun may take, such as
 A_BATCH = 500  # entries that are written at a time
 
 Wrote = Callable[[int], None]
-"""Is told the number of the last entry that a store has."""
+"""Takes the number of the last entry that a store has."""
 
 
 class Store(Protocol):
     """Where entries go: MLflow, by `mlflow_store.MlflowStore`."""
 
-    def write(self, entries: Sequence[Entry], wrote: Wrote) -> None:
-        """Writes entries in order. Raises if the store is out of reach; what it has written by then, it has told."""
+    def write(self, entries: Sequence[Recorded], wrote: Wrote) -> None:
+        """Write entries in order. Raises if the store is out of reach; by then, `wrote` knows how far it came."""
 
 
 def ignore(number: int) -> None:
-    """A `Wrote` for those who need not know."""
+    """Do nothing: a `Wrote` for those who need not know."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,20 @@ class Cursor:
     file: Path
 
     def read(self) -> int:
-        """The number. 0: MLflow has nothing, or the file can't be read; then all is written again."""
+        """Return the number. 0: MLflow has nothing, or the file can't be read; then all is written again."""
         try:
             return int(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return 0
 
     def write(self, number: int) -> None:
-        """Keeps the number. Raises OSError."""
+        """Keep the number. Raises OSError."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.file, str(number).encode("ascii"))
 
 
-def send(store: Store, waiting: deque[Entry], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
-    """Writes the first entries that wait, and takes away those that the store has; after an error, the others wait.
+def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
+    """Write the first entries that wait, and take away those that the store has; after an error, the others wait.
 
     cursor: is moved in any case, unless `keeps` says by then that it belongs to somebody else. Raises what the store
     raises.
@@ -102,16 +102,16 @@ class TrackingWriter:
         self.error: Exception | None = None
         self._open_store = open_store
         self._cursor = cursor
-        self._queue: queue.SimpleQueue[Entry] = queue.SimpleQueue()
-        self._left: deque[Entry] = deque()
+        self._queue: queue.SimpleQueue[Recorded] = queue.SimpleQueue()
+        self._left: deque[Recorded] = deque()
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._give_up_at = float("inf")
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
         self._thread.start()
 
-    def tell(self, entry: Entry) -> None:
-        """Queues an entry of the journal; never waits."""
+    def tell(self, entry: Recorded) -> None:
+        """Queue an entry of the journal, without waiting."""
         self._queue.put(entry)
 
     @property
@@ -120,11 +120,11 @@ class TrackingWriter:
         return len(self._left) + self._queue.qsize()
 
     def abandon(self) -> None:
-        """Stops writing, and leaves the cursor as it is: the study now belongs to another process."""
+        """Stop writing, and leave the cursor as it is: the study now belongs to another process."""
         self._abandoned.set()
 
     def close(self, seconds: float = CLOSE_SECONDS, grace: float | None = None) -> int:
-        """Writes what waits, for at most so many seconds; returns how many entries MLflow has not got.
+        """Write what waits, for at most so many seconds; return how many entries MLflow has not got.
 
         grace: how much longer a write that has begun may take; None: GRACE_SECONDS. A write that still hangs then is
         left alone; at worst its entries are written twice.
@@ -162,7 +162,7 @@ class TrackingWriter:
         while self._left and not self._abandoned.is_set():
             send(store, self._left, self._cursor, lambda: not self._abandoned.is_set())
 
-    def _drain(self) -> list[Entry]:
+    def _drain(self) -> list[Recorded]:
         entries = []
         with suppress(queue.Empty):  # `close` may drain it too
             while True:
@@ -170,12 +170,12 @@ class TrackingWriter:
         return entries
 
 
-def catch_up(store: Store, entries: Iterable[Entry], cursor: Cursor) -> int:
-    """Writes the entries that MLflow has missed, in order; returns how many there were.
+def catch_up(store: Store, entries: Iterable[Recorded], cursor: Cursor) -> int:
+    """Write the entries that MLflow has missed, in order; return how many there were.
 
     Raises whatever the store raises at several tries in a row; the next call goes on where this one stopped.
     """
-    coming, waiting = iter(entries), deque[Entry]()
+    coming, waiting = iter(entries), deque[Recorded]()
     count = failures = 0
     while True:
         waiting.extend(islice(coming, A_BATCH - len(waiting)))

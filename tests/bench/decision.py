@@ -44,8 +44,8 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.study.folders import read_spec, spec_of
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 from tests.bench.engine import local_ray
 from tests.support.tables import Part, Rows, print_parts
@@ -197,7 +197,7 @@ def kept(root: Path, name: str, sections: Mapping[str, Any]) -> Kept:
 
 
 def _finished(folder: StudyFolder) -> bool:
-    return History.of(Journal(folder.journal_folder).entries()).state == "finished"
+    return History.of(StudyJournal(folder).entries()).state == "finished"
 
 
 def once_more(space: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.groups.events import EpochDone, Running, StudyBegan
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.server import resolve_address
@@ -100,7 +100,7 @@ def points_to_mlflow(path: Path) -> tuple[float, float, float]:
     for trial in plan.trials:
         recorder.take(trial.trial_id, Running(attempt=1))
     records = [(trial["trial_id"], EpochRecord.from_dict(epoch)) for trial in trials for epoch in trial["epochs"]]
-    wanted = -(-POINTS // len(epoch_metrics(records[0][1].to_dict())))
+    wanted = -(-POINTS // len(epoch_metrics(records[0][1])))
     assert len(records) >= wanted
     writer.spent, began = 0.0, time.perf_counter()
     for trial_id, record in records[:wanted]:
@@ -115,7 +115,7 @@ class TimedWriter(TrackingWriter):
 
     spent = 0.0
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: Recorded) -> None:
         began = time.perf_counter()
         super().tell(entry)
         self.spent += time.perf_counter() - began

@@ -116,7 +116,7 @@ def test_mlflow_metrics_equal_the_records_exactly(client, runs, trials):
         run = by_trial[trial["trial_id"]]
         expected = {}
         for epoch in trial["epochs"]:
-            for name, value in epoch_metrics(epoch).items():
+            for name, value in epoch_metrics(EpochRecord.from_dict(epoch)).items():
                 expected.setdefault(name, []).append((epoch["epoch"], value))
         assert len(expected) > 8
         for name, points in expected.items():

@@ -1,4 +1,4 @@
-"""Studies of version 0.1 as it left them, kept in `journals/`."""
+"""Small studies as they were recorded once, kept in `journals/`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.tracking.entries import Recorded
 
 JOURNALS = Path(__file__).parent / "journals"
-OLD_SUMMARY = JOURNALS / "summary_version_1.json"
-"""The summary that version 0.1 wrote of `finished`; the folders have those of the present version."""
 STUDIES = ("finished", "killed", "resumed", "grown", "factorised", "timed")
 
 
@@ -27,8 +26,13 @@ def entries_of(name: str) -> list[Entry]:
     return [Entry(number=number, **each) for number, each in enumerate(plain, start=1)]
 
 
+def recorded_in(name: str) -> list[Recorded]:
+    """The same, with typed events."""
+    return [Recorded.of(entry) for entry in entries_of(name)]
+
+
 def unpack(name: str, folder: Path) -> StudyFolder:
-    """A study's folder as version 0.1 left it; figures, logs and report left out."""
+    """A study's folder as its driver left it; figures, logs and report left out."""
     shutil.copytree(JOURNALS / name, folder, ignore=shutil.ignore_patterns("journal.jsonl"))
     study = StudyFolder(folder)
     study.journal_folder.mkdir()

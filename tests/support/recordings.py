@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry, Journal
-from scalestudy.orchestration.groups.events import Ended, EpochDone, Running, StudyBegan, to_plain
+from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    EpochDone,
+    JournalEvent,
+    Running,
+    StudyBegan,
+    study_event_to_plain,
+    to_plain,
+)
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.writer import Cursor
@@ -35,7 +44,7 @@ class FakeWriter:
     @property
     def told(self):
         """The types of the entries; a study's own by its state."""
-        return [entry.event["state"] if entry.type == "study" else entry.type for entry in self.entries]
+        return [plain["state"] if plain["type"] == "study" else plain["type"] for plain in map(plain_of, self.entries)]
 
     @property
     def numbers(self):
@@ -62,7 +71,7 @@ def whole(trial):
 
 def again(recorder, folder):
     """What a driver that was killed leaves to the next one: a new recorder and writer, from the folder alone."""
-    writer, history = FakeWriter(), History.of(Journal(folder.journal_folder).entries())
+    writer, history = FakeWriter(), History.of(StudyJournal(folder).entries())
     return Recorder(recorder._study, writer, history), writer
 
 
@@ -96,8 +105,21 @@ def entries_of(trials, *, last="finished", origin=None, **facts):
 
 
 def numbered(told):
-    """Entries with these (trial id, event), a second apart."""
+    """Entries with these (trial id, event as plain data), a second apart."""
     return [
-        Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event)
+        Recorded.of(Entry(number=number, at=BEGAN + number - 1, trial_id=trial_id, event=event))
         for number, (trial_id, event) in enumerate(told, start=1)
     ]
+
+
+def plain_of(entry):
+    """The plain data of an entry's event, as the journal has it; an end without the plan's keys."""
+    event = entry.event
+    return to_plain(event) if isinstance(event, JournalEvent) else study_event_to_plain(event)
+
+
+def with_keys(entry, **keys):
+    """The entry with other values of keys of its plain data."""
+    plain = {"type": "ended", **entry.line} if entry.line else plain_of(entry)
+    event = {**plain, **keys}
+    return Recorded.of(Entry(number=entry.number, at=entry.at, trial_id=entry.trial_id, event=event))

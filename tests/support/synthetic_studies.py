@@ -61,8 +61,7 @@ def folder_of(path: Path, text: str, law: Law | None = None, **keywords: Any) ->
     spec, plan, trials = study_of(text, law, **keywords)
     folder = StudyFolder(path)
     folder.create()
-    folder.write_text(folder.spec_file, spec.to_yaml())
-    folder.write_json(folder.plan_file, plan.to_dict())
+    folder.write_plan(plan, path.name, spec.to_yaml())
     for trial in trials:
         folder.append_trial(trial)
     return folder

@@ -104,7 +104,7 @@ def _timing(trial: TrialPlan, law: Law, warm_up_seconds: float) -> dict[str, Any
 
 
 def _named(table: Mapping[str, Any] | None, trial: TrialPlan, default: Any) -> Any:
-    return (table or {}).get(trial.run_name, (table or {}).get("*", default))
+    return (table or {}).get(trial.name, (table or {}).get("*", default))
 
 
 def _record(trial: TrialPlan, law: Law, status: str, clock: datetime, device: str, message: str) -> dict[str, Any]:
@@ -146,13 +146,15 @@ def _epoch(
     accuracy = law.accuracy(number, trial.batch_size, trial.learning_rate) + generator.gauss(0, law.noise / 10)
     accuracy = min(max(accuracy, 0.0), 1.0)
     value = 1 - accuracy if trial.workload["metric_mode"] == "min" else accuracy
+    metric = trial.workload["metric"].rpartition(":")[2]
     return {
         "epoch": number,
         "at": _stamp(now),
         "steps": steps,
         "train_loss": None if broken else 2.3 * (1 - accuracy),
         "test_loss": None if broken else 2.4 * (1 - accuracy),
-        f"test_{trial.workload['metric'].rpartition(':')[2]}": None if broken else value,
+        "metric": metric,
+        f"test_{metric}": None if broken else value,
         "train_seconds": seconds,
         "eval_seconds": law.eval_seconds,
         "samples": law.samples,

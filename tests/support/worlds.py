@@ -266,8 +266,7 @@ class World:
         """An ordinary study folder."""
         folder = StudyFolder(path)
         folder.create()
-        folder.write_text(folder.spec_file, self.spec.to_yaml())
-        folder.write_json(folder.plan_file, self.plan.to_dict())
+        folder.write_plan(self.plan, path.name, self.spec.to_yaml())
         for trial in self.trials():
             folder.append_trial(trial)
         return folder

@@ -104,7 +104,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     _load_optimizer(trial, shared["optimizer"], [part["optimizer"] for part in parts])
     trial.rate.load_state(shared["rate"])
     trial.sync.load_state([part["sync"] for part in parts])
-    records = [EpochRecord.from_dict(record, trial.metric) for record in shared["records"]]
+    records = [EpochRecord.from_dict(record) for record in shared["records"]]
     tallies = [part["tally"] for part in parts]
     trial.progress = Progress(_tally(trial, tallies), period, records)
     trial.progress.began_at = trial.made

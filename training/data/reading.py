@@ -33,7 +33,7 @@ from torch.utils.data._utils import worker as loader_process
 
 from scalestudy.training.config import LoaderConfig
 from scalestudy.training.data.files import DataError
-from scalestudy.training.data.splits import Collate, check_inputs, check_targets, spread
+from scalestudy.training.data.splits import Collate, check_inputs, check_targets, evenly
 from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
@@ -332,7 +332,7 @@ def loader_processes(worker: Worker, seconds: float) -> int:
 
 def _probe(examples: KeyedExamples, count: int) -> tuple[float, list[Any]]:
     """Seconds to read an example, and the examples that were read, some from all over the set."""
-    chosen = spread(count, _PROBED)
+    chosen = evenly(count, _PROBED)
     first = examples.__getitems__(chosen[:1])  # may open files or import modules
     started = time.perf_counter()
     others = examples.__getitems__(chosen[1:])

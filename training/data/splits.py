@@ -124,7 +124,7 @@ class Splits:
 
     def train_examples(self, most: int) -> Tree:
         """At most so many training examples from all over the set, as the model sees a batch."""
-        places = spread(len(self.train_inputs), most)
+        places = evenly(len(self.train_inputs), most)
         return scaled(self.train_inputs[places]), self.train_targets[places]
 
     def _pairs(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -158,7 +158,7 @@ class DatasetSplits:
         found = (
             self.train.first(most)
             if isinstance(self.train, Passes)
-            else [self.train[place] for place in spread(len(self.train), most)]  # type: ignore[arg-type]
+            else [self.train[place] for place in evenly(len(self.train), most)]  # type: ignore[arg-type]
         )
         batch = (self.collate or default_collate)(found)
         return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
@@ -207,11 +207,11 @@ class TensorSplits:
         """At most so many training examples from all over the set, as a batch."""
         from scalestudy.training.trees import count, mapped
 
-        places = spread(count(self.train), most)
+        places = evenly(count(self.train), most)
         return mapped(lambda tensor: tensor[places], self.train)
 
 
-def spread(examples: int, most: int) -> list[int]:
+def evenly(examples: int, most: int) -> list[int]:
     """Places of at most so many examples, evenly spaced: a set may be sorted."""
     chosen = min(most, examples)
     return [number * examples // chosen for number in range(chosen)]

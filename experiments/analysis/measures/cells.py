@@ -170,7 +170,7 @@ class Cell:
 
     @cached_property
     def warm_up_seconds(self) -> list[float]:
-        """By how much the first epoch of each run took longer than its median one. None is told of timing runs."""
+        """By how much the first epoch of each run took longer than its median one. Empty for timing runs."""
         if self.timings or self.inferred:
             return []
         first = [(epochs_of(trial)[0], self._seconds_of_a_step(trial)) for trial in self.timed if epochs_of(trial)]

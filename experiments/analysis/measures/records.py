@@ -19,6 +19,7 @@ from scalestudy.experiments.analysis.measures.parts import Figure, finite, media
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.plan.timing_runs import TIMED, step_key
+from scalestudy.training.records import PHASES as PHASES
 
 Trial = Mapping[str, Any]
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
@@ -28,7 +29,6 @@ CUT = ("at_target", "stopped")
 """Statuses of trainings that ended before their last epoch, so that their last metric is not that of a whole one."""
 COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
-PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 EPOCHS_WITHOUT_FIRST = 3
 """A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
 WITHOUT_FIRST = "without_first_epoch"

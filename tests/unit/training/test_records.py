@@ -95,7 +95,7 @@ def test_all_metrics_of_a_task_are_in_its_record() -> None:
     again = EpochRecord.from_dict(plain)
     assert (again.metric, again.test_metric, again.more["recall"]) == ("f1", 0.25, 0.5)
     assert math.isnan(again.more["precision"])
-    assert list(epoch_metrics(plain))[:2] == ["test_f1", "test_recall"]
+    assert list(epoch_metrics(record))[:2] == ["test_f1", "test_recall"]
 
 
 def test_the_slowest_rank_is_held_against_the_median() -> None:
@@ -133,6 +133,7 @@ def test_a_record_is_json_with_the_designs_keys() -> None:
         "steps",
         "train_loss",
         "test_loss",
+        "metric",
         "test_accuracy",
         "train_seconds",
         "eval_seconds",
@@ -156,9 +157,11 @@ def test_a_record_is_json_with_the_designs_keys() -> None:
 
 
 def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
-    metrics = epoch_metrics(reduce(FAST).to_dict() | {"test_loss": None})
+    metrics = epoch_metrics(dataclasses.replace(reduce(FAST), test_loss=math.nan))
     assert "test_loss" not in metrics
     assert "grad_sq_norm" not in metrics
+    whole = epoch_metrics(reduce(FAST))
+    assert (list(whole)[:3], whole["test_loss"]) == (["test_accuracy", "test_loss", "train_loss"], 1.0)
     assert metrics["epoch_seconds"] == 2.0
     assert next(iter(metrics)) == "test_accuracy"
     assert metrics["phase_gradient_sync_seconds"] == 0.8
@@ -168,19 +171,19 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
 def test_what_the_workers_take_of_their_machines() -> None:
     """Cores and memory of all together, the GPUs' mean; what one rank has not measured is not there."""
     busy = dataclasses.replace(FAST, cpu_cores=0.75, resident_bytes=3e8, gpu_share=0.5)
-    plain = reduce(busy, dataclasses.replace(busy, cpu_cores=0.5, gpu_share=1.0)).to_dict()
-    assert (plain["cpu_cores"], plain["resident_bytes"], plain["gpu_share"]) == (1.25, 6e8, 0.75)
-    assert epoch_metrics(plain)["system/resident_bytes"] == 6e8
-    assert not any(name.startswith("system/") for name in epoch_metrics(reduce(busy, FAST).to_dict()))
+    record = reduce(busy, dataclasses.replace(busy, cpu_cores=0.5, gpu_share=1.0))
+    assert (record.cpu_cores, record.resident_bytes, record.gpu_share) == (1.25, 6e8, 0.75)
+    assert epoch_metrics(record)["system/resident_bytes"] == 6e8
+    assert not any(name.startswith("system/") for name in epoch_metrics(reduce(busy, FAST)))
 
 
 def test_every_name_that_is_written_is_in_the_table() -> None:
-    plain = reduce(FAST).to_dict() | {"grad_sq_norm": 1.0, "grad_trace_cov": 1.0}
-    for name in epoch_metrics(plain):
+    record = dataclasses.replace(reduce(FAST), grad_sq_norm=1.0, grad_trace_cov=1.0)
+    for name in epoch_metrics(record):
         assert find_metric(name).name == name.removeprefix("system/"), name
     with pytest.raises(KeyError):
         find_metric("system/steps")
-    for name in set(plain) - {"epoch", "at", "phases"}:
+    for name in set(record.to_dict()) - {"epoch", "at", "metric", "phases"}:
         find_metric(name)
     for name in ("best_test_accuracy", "wall_seconds", "startup_seconds", "train_seconds"):
         find_metric(name)
@@ -210,8 +213,16 @@ def test_a_record_comes_back_from_its_data() -> None:
     )
     record = reduce_over_ranks([FAST.to_row()], facts)
     plain = json.loads(json.dumps(record.to_dict()))
-    assert plain["test_mse"] == 0.75
-    assert EpochRecord.from_dict(plain, "mse") == record
+    assert (plain["metric"], plain["test_mse"]) == ("mse", 0.75)
+    assert EpochRecord.from_dict(plain) == record
+
+
+def test_a_record_says_its_metric_whatever_the_order_of_its_keys() -> None:
+    facts = dataclasses.replace(FACTS, metric="f1", tested={"recall": 0.5, "f1": 0.25})
+    plain = reduce_over_ranks([FAST.to_row()], facts).to_dict()
+    for keys in (sorted(plain), sorted(plain, reverse=True)):
+        again = EpochRecord.from_dict({key: plain[key] for key in keys})
+        assert (again.metric, again.test_metric, again.more) == ("f1", 0.25, {"recall": 0.5})
 
 
 @pytest.mark.parametrize("name", ["accuracy", "time_to_", "tset_accuracy", ""])

@@ -17,7 +17,7 @@ GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32], learning_rate: 
 
 
 def test_order_is_by_num_gpus_then_as_the_grid_runs():
-    names = [trial.run_name for trial in make_plan(spec_of(GRID)).trials]
+    names = [trial.name for trial in make_plan(spec_of(GRID)).trials]
     assert names[:5] == [
         "workers=1 batch=64 lr=0.2 seed=1",
         "workers=1 batch=64 lr=0.2 seed=0",
@@ -46,7 +46,7 @@ def test_swept_train_keys_are_put_in_and_named():
     last = plan.trials[-1]
     assert (last.train["gradient_sync"], last.train["optimizer"]["momentum"]) == ("naive", 0.9)
     assert last.params["train.optimizer.momentum"] == 0.9
-    assert last.run_name == "workers=1 batch=256 lr=0.1 seed=0 gradient_sync=naive momentum=0.9"
+    assert last.name == "workers=1 batch=256 lr=0.1 seed=0 gradient_sync=naive momentum=0.9"
     assert "seed" not in last.cell
     assert plan.trials[0].train["optimizer"]["momentum"] == 0
 
@@ -56,7 +56,7 @@ def test_swept_arguments_of_model_and_data_are_put_in_and_named():
     swept = "  {workload.model_args.hidden: [[16], [16, 8]], workload.data_args.seed: [3, null]}"
     spec = spec_of(text + swept)
     trials = make_plan(spec).trials
-    assert [trial.run_name.partition("seed=0 ")[2] for trial in trials] == [
+    assert [trial.name.partition("seed=0 ")[2] for trial in trials] == [
         "model.hidden=[16] data.seed=3",
         "model.hidden=[16] data.seed=null",
         "model.hidden=[16,8] data.seed=3",

@@ -35,7 +35,7 @@ def timings_of(text: str = TEXT, **keywords: Any) -> list[TrialPlan]:
 def test_each_kind_of_step_is_timed_twice_with_others_between_the_most_workers_first():
     """Back from where the first round ended: its last group is at hand. Each group is exchanged once a round."""
     timings = timings_of()
-    assert [trial.run_name for trial in timings] == [
+    assert [trial.name for trial in timings] == [
         "timing workers=2 batch=32",
         "timing workers=2 batch=128",
         "timing workers=1 batch=32",
@@ -70,19 +70,19 @@ def test_what_was_not_disturbed_is_not_timed_again():
     assert timings_of(flags={}) == []
     assert timings_of(flags={"*": ["oversubscribed", "resumed"]}) == []
     one = timings_of(flags={"workers=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
-    assert [trial.run_name for trial in one] == ["timing workers=2 batch=32"] * 2
+    assert [trial.name for trial in one] == ["timing workers=2 batch=32"] * 2
 
 
 @pytest.mark.parametrize("ending", ["diverged", "failed", "out_of_memory", "skipped"])
 def test_what_no_trial_finished_is_not_timed(ending):
     endings = {f"workers=2 batch=32 lr={rate} seed={seed}": ending for rate in (0.1, 0.2) for seed in (0, 1)}
-    assert "timing workers=2 batch=32" not in {trial.run_name for trial in timings_of(endings=endings)}
+    assert "timing workers=2 batch=32" not in {trial.name for trial in timings_of(endings=endings)}
     assert timings_of(endings={"*": ending}) == []
 
 
 def test_the_rate_and_the_seed_are_of_the_first_trial_that_finished():
     first = "workers=1 batch=32 lr=0.1 seed=0"
-    found = [each for each in timings_of(endings={first: "diverged"}) if each.run_name == "timing workers=1 batch=32"]
+    found = [each for each in timings_of(endings={first: "diverged"}) if each.name == "timing workers=1 batch=32"]
     assert [(trial.learning_rate, trial.seed) for trial in found] == [(0.1, 1)] * 2
 
 
@@ -242,7 +242,7 @@ def test_other_keys_that_change_a_step_are_timed_with_every_num_gpus():
     sweep = "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, ring], train.schedule: [constant, cosine]}\n"
     spec = spec_of(f"name: x\n{sweep}{METHOD}")
     plan = make_plan(spec)
-    names = [trial.run_name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
+    names = [trial.name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
     assert names == [
         f"timing workers={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1, 1, 2) for sync in ("ddp", "ring")
     ]

@@ -153,7 +153,7 @@ def test_a_plan_takes_in_what_was_suggested_once():
     assert plan.trials == tuple(trials)
     assert (plan.expected_trials, plan.sizes) == (12, (1, 2))
     assert Plan.from_dict(plan.to_dict()) == plan
-    assert [trial.run_name for trial in trials] == [
+    assert [trial.name for trial in trials] == [
         "workers=2 batch=256 lr=0.5 seed=0",
         "workers=2 batch=256 lr=0.5 seed=1",
     ]

@@ -19,7 +19,7 @@ from scalestudy.orchestration.commands.folder import (
 )
 from scalestudy.orchestration.study.folders import read_spec
 from tests.support.in_process import scalestudy
-from tests.support.old_studies import OLD_SUMMARY, unpack
+from tests.support.old_studies import unpack
 from tests.support.studies import left_behind
 from tests.support.synthetic_studies import TINY, folder_of, spec_of
 from tests.support.trials import Law
@@ -81,7 +81,7 @@ def test_predictions_are_for_the_target_and_the_workers_that_are_asked_for(scale
 
 def test_a_folder_with_a_summary_of_version_1_opens(tmp_path):
     study = unpack("finished", tmp_path / "finished")
-    study.write_text(study.summary_file, OLD_SUMMARY.read_text("utf-8"))
+    study.write_json(study.summary_file, {**json.loads(study.summary_file.read_text("utf-8")), "version": 1})
     assert status_of(study.path).state == "finished"
     advice, lines = advised(study.path, **WISHES)
     assert advice["recommended"]["label"] in lines[0]

@@ -94,8 +94,7 @@ def test_the_recommended_model_is_registered_with_its_signature(kept):
     done = scalestudy("register", "tiny-1", "--name", "digits", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        f"digits version 1: the model of {kept.trial.run_name}; "
-        "to load it: mlflow.pytorch.load_model('models:/digits/1')\n"
+        f"digits version 1: the model of {kept.trial.name}; to load it: mlflow.pytorch.load_model('models:/digits/1')\n"
     )
     again = scalestudy("register", "tiny-1", "--name", "digits", "--json", cwd=place)
     assert json.loads(again.stdout)["version"] == 1, "it is there already"
@@ -142,7 +141,7 @@ def test_the_only_cell_of_a_study_is_registered(place, empty_store):
     study.track()
     path = study.keep(study.trial)
     log_best_model(study.store.client, study.store.runs[study.trial.trial_id], train_config(study.trial, "data"), path)
-    assert register_recommended(study.folder.path, "digits").trial == study.trial.run_name
+    assert register_recommended(study.folder.path, "digits").trial == study.trial.name
 
 
 def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_store):

@@ -18,8 +18,8 @@ from scalestudy.orchestration.groups.host import (
     UNPLACED_SECONDS,
     GroupHost,
     GroupResources,
-    reason_of,
     waits_for,
+    why_ended,
 )
 from scalestudy.orchestration.groups.model import Wanted
 from scalestudy.training.exceptions import InputError
@@ -189,6 +189,6 @@ def test_a_gpu_that_can_t_be_used_is_the_reason_of_a_group_that_did_not_start():
     mistake = InputError("device: CUDA does not work: the driver is too old", "choose cpu")
     raised = RayTaskError("join", "Traceback …", mistake).as_instanceof_cause()
     failure = cloudpickle.loads(cloudpickle.dumps(ControllerError(raised)))
-    assert reason_of(failure) == "device: CUDA does not work: the driver is too old; choose cpu"
+    assert why_ended(failure) == "device: CUDA does not work: the driver is too old; choose cpu"
     other = ControllerError(RuntimeError("no\nroom"))
-    assert reason_of(other) == "ControllerError: Training failed due to controller error: no room"
+    assert why_ended(other) == "ControllerError: Training failed due to controller error: no room"

@@ -22,6 +22,7 @@ from scalestudy.orchestration.groups.events import (
     to_plain,
 )
 from scalestudy.orchestration.groups.trial_record import TrialRecord, worker_flags
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.gpu_state import GpuState
 from tests.support.epochs import epoch_of
@@ -230,7 +231,7 @@ def test_the_fold_of_the_journal_is_the_pool_s_record(events, data):
     for number, (event, at) in enumerate(written, start=1):
         plain = json.loads(json.dumps(to_plain(event), allow_nan=False))
         assert study.is_news("t", event)
-        study.take(Entry(number=number, at=at, trial_id="t", event=plain))
+        study.take(Recorded.of(Entry(number=number, at=at, trial_id="t", event=plain)))
         assert not study.is_news("t", event)
     assert study.record_of("t") == pool
     assert study.past == [("t", event) for event, _ in written]

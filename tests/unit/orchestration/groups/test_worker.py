@@ -164,7 +164,7 @@ def test_beats_do_not_pile_up_at_a_pool_that_does_not_answer(client):
 
 def trained(*values, status="finished"):
     """A training whose metric took these values, one an epoch of a second."""
-    records = [EpochRecord.from_dict({"test_mse": value, "train_seconds": 1.0}, "mse") for value in values]
+    records = [EpochRecord.from_dict({"metric": "mse", "test_mse": value, "train_seconds": 1.0}) for value in values]
     model = torch.nn.Linear(1, 1)
     return TrainResult(status, records, model, len(values) + 0.5, None, {"fused": True})
 

@@ -46,7 +46,7 @@ def test_lines(progress, first):
         progress.take(first, event)
         view.event(first, event)
     view.close()
-    name = progress.trials[first].run_name
+    name = progress.trials[first].name
     assert screen.getvalue().splitlines() == [
         "[  0:00] 2 trials in runs/x",
         f"[  0:00] {name}: training",
@@ -75,7 +75,7 @@ def test_the_live_table(progress, first):
         text = drawn(view, console)
     finally:
         view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
     assert row.split()[-4:] == ["2/3", "▂█", "0.9000", "12,346"]
 
 
@@ -88,7 +88,7 @@ def test_a_trial_that_is_cut_off_is_not_shown_as_running(progress, first):
         text = drawn(view, console)
     finally:
         view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
     assert row.split()[-5:] == ["2/3", "▂█", "0.9000", "cut", "off"]
     assert "0/2 trials · 0:00 elapsed · stopping, 1 trial cut off · best so far 0.9000" in text
 
@@ -100,7 +100,7 @@ def test_a_value_that_is_no_number_leaves_no_gap_in_the_live_table(progress, fir
         text = drawn(view, console)
     finally:
         view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
     assert row.split()[-4:] == ["2/3", "▂", "–", "100"]
 
 
@@ -117,7 +117,7 @@ def test_the_live_table_of_another_metric(progress, first):
         view.close()
     assert "test mse" in text
     assert "accuracy" not in text
-    row = next(line for line in text.splitlines() if progress.trials[first].run_name in line)
+    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
     assert row.split()[-4:] == ["2/3", "█▁", "3.5", "100"]
 
 
@@ -131,7 +131,7 @@ def test_what_is_waited_for_is_shown(progress):
 
 def test_odd_endings_stay_above_the_table(progress, first):
     view, screen, _ = table(progress)
-    name = progress.trials[first].run_name
+    name = progress.trials[first].name
     lost = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker [died]"))
     for event in (Running(attempt=1), lost, Running(attempt=2), ended("failed", "[red]bad[/red]")):
         progress.take(first, event)

@@ -104,7 +104,7 @@ def test_the_line(progress, first):
     text = progress.line()
     assert "about 0:10 left" in text
     assert "1 out of memory" in text
-    assert f"best so far 0.4000 ({progress.trials[first].run_name})" in text
+    assert f"best so far 0.4000 ({progress.trials[first].name})" in text
 
 
 def test_a_study_that_stops_foretells_no_time(progress, first):
@@ -126,7 +126,7 @@ def test_a_study_of_an_error_is_watched_by_its_error(progress, first):
         take(progress, first, EpochDone(record=epoch_of(number, value, metric="mse")))
     assert progress.running[first].values == [0.5, 0.01234, 0.02, None]
     assert progress.best == (0.01234, progress.trials[first])
-    assert f"best so far 0.01234 test mse ({progress.trials[first].run_name})" in progress.line()
+    assert f"best so far 0.01234 test mse ({progress.trials[first].name})" in progress.line()
 
 
 # --- timing runs ------------------------------------------------------------------------------------------------------

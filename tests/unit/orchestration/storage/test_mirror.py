@@ -17,7 +17,7 @@ from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.folder import rebuild_report, status_of
 from scalestudy.orchestration.commands.studies import named_study
 from scalestudy.orchestration.commands.watch import WatchedStudy
-from scalestudy.orchestration.groups.events import EpochDone, to_plain
+from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
 from scalestudy.orchestration.storage import lock as locks
 from scalestudy.orchestration.storage.byte_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
@@ -62,7 +62,7 @@ def opened(bucket, tmp_path):
     journal = Journal(opened.folder.journal_folder, share=opened.folder.share_new)
     journal.append("", {"type": "study", "state": "started"})
     journal.append(trials[0]["trial_id"], {"type": "ended", **trials[0]})
-    journal.append(trials[1]["trial_id"], {"type": "running", "attempt": 1})
+    journal.append(trials[1]["trial_id"], to_plain(Running(attempt=1)))
     return opened
 
 

@@ -10,10 +10,15 @@ from scalestudy.experiments.plan.plan import point_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import ExitCode, RequestError
+from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.groups.events import Running, to_plain
+from scalestudy.orchestration.study.folders import open_folder
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
+from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
 from tests.support.factorised import TINY
+from tests.support.old_studies import unpack
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import make_trials
 
@@ -38,7 +43,7 @@ def folder(tmp_path):
     journal = Journal(opened.folder.journal_folder)
     journal.append("", {"type": "study", "state": "started"})
     journal.append(trials[0]["trial_id"], {"type": "ended", **trials[0]})
-    journal.append(trials[1]["trial_id"], {"type": "running", "attempt": 1})
+    journal.append(trials[1]["trial_id"], to_plain(Running(attempt=1)))
     opened.folder.append_trial(trials[0])
     return opened.folder
 
@@ -173,7 +178,7 @@ def searched(tmp_path):
     journal = Journal(opened.folder.journal_folder)
     journal.append("", {"type": "study", "state": "started"})
     journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": 1})
-    journal.append(trial.trial_id, {"type": "running", "attempt": 1})
+    journal.append(trial.trial_id, to_plain(Running(attempt=1)))
     return opened.folder
 
 
@@ -261,7 +266,7 @@ def factorised(tmp_path):
         opened.folder.append_trial(record)
     (trial,) = held_out_trials(opened.spec, opened.plan, (), records)
     journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": None})
-    journal.append(trial.trial_id, {"type": "running", "attempt": 1})
+    journal.append(trial.trial_id, to_plain(Running(attempt=1)))
     return opened.folder
 
 
@@ -355,3 +360,20 @@ def test_a_training_that_has_stopped_at_the_target_is_not_taken_for_one_that_goe
 def test_what_a_factorised_study_refuses(factorised, old, new, message):
     with pytest.raises(RequestError, match=message):
         open_extended(spec_of(TINY.replace(old, new)), factorised.path)
+
+
+def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_it(tmp_path):
+    folder = unpack("finished", tmp_path / "old")
+    plan = json.loads(folder.plan_file.read_text("utf-8"))
+    folder.write_json(folder.plan_file, {**plan, "version": 1})
+    told = (
+        r"DIR: .*old: its files have version 1, and this scalestudy reads 2; read it with the scalestudy that wrote it"
+    )
+    for opened in (open_folder, open_resumed, resume_study, status_of):
+        with pytest.raises(RequestError, match=told) as refused:
+            opened(folder.path)
+        assert refused.value.exit_code == ExitCode.BAD_REQUEST
+        assert "\n" not in str(refused.value)
+    assert not folder.lock_file.exists()
+    with pytest.raises(ValueError, match=r"plan\.json: has version 1, and this scalestudy reads 2"):
+        folder.read_plan()

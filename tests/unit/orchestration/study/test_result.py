@@ -1,11 +1,12 @@
 """What a run has found, as tables, in words and in a notebook."""
 
 import pickle
+from signal import SIGINT, SIGTERM
 
 import pytest
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyFailedError
-from scalestudy.orchestration.study.result import StudyResult
+from scalestudy.orchestration.study.result import StudyResult, exit_code_of
 from tests.support.synthetic_studies import TINY, folder_of, summary_of
 from tests.support.trials import Law
 
@@ -28,6 +29,29 @@ def result_of(place, text=TINY, exit_code=ExitCode.DONE, **keywords):
         tracking_uri="sqlite:///mlflow.db",
         **{"broken": None, "unsent": 0, "cold_starts": {}, **more},
     )
+
+
+@pytest.mark.parametrize(
+    ("failed", "facts", "code"),
+    [
+        (0, {}, 0),
+        (2, {}, 1),
+        (2, {"broken": "its first trials failed alike", "failed_alike": True}, 1),
+        (0, {"broken": "the pool died"}, 3),
+        (2, {"broken": "the pool died"}, 3),
+        (2, {"unsent": 5}, 3),
+        (2, {"unsent": 5, "broken": "its first trials failed alike", "failed_alike": True}, 3),
+        (None, {}, 3),
+        (None, {"broken": "its first trials failed alike", "failed_alike": True}, 3),
+        (0, {"caught": SIGINT}, 130),
+        (None, {"caught": SIGTERM, "broken": "the pool died", "unsent": 5}, 143),
+    ],
+)
+def test_what_decides_the_exit_status(failed, facts, code):
+    """failed: trials, by the summary; None: there is no summary."""
+    summary = None if failed is None else {"trials": {"failed": failed}}
+    standard = {"caught": None, "broken": None, "failed_alike": False, "unsent": 0}
+    assert exit_code_of(summary, **{**standard, **facts}) == code
 
 
 def test_trials_are_rows_with_parameters_metric_and_times(result):

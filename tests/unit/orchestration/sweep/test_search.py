@@ -19,6 +19,7 @@ from scalestudy.orchestration.groups.events import (
     to_plain,
 )
 from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.recorder import History
 from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions
 from tests.support.synthetic_studies import spec_of
@@ -138,7 +139,7 @@ def folded(journal):
     """A journal's past as a later run of the study has it."""
     plain = [(trial_id, to_plain(event)) for trial_id, event in journal]
     entries = [Entry(number=n, at=100.0 + n, trial_id=each, event=event) for n, (each, event) in enumerate(plain, 1)]
-    return History.of(entries).past
+    return History.of(map(Recorded.of, entries)).past
 
 
 def test_failed_trials_run_again_and_the_search_goes_on_as_it_would_have(caplog):

@@ -12,9 +12,10 @@ import pytest
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import Reopened, Running, to_plain
+from scalestudy.orchestration.groups.events import Reopened, Running, StudyBegan, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.mlflow_store import (
     METRICS_A_BATCH,
     NOTE,
@@ -27,10 +28,9 @@ from scalestudy.orchestration.tracking.mlflow_store import (
 from scalestudy.orchestration.tracking.run_content import note
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
-from scalestudy.training.records import epoch_metrics, find_metric
+from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
 from tests.support.faulty_proxy import faulty_proxy
-from tests.support.old_studies import OLD_SUMMARY
-from tests.support.recordings import SPEC, entries_of, numbered, whole
+from tests.support.recordings import SPEC, entries_of, numbered, plain_of, whole, with_keys
 from tests.support.synthetic_studies import study_of, summary_of
 
 STUDY_ID = "tiny-20260131"
@@ -112,8 +112,9 @@ def test_points_are_what_the_journal_says_exactly(store, told):
     _, record, entries = told
     store.write(entries)
     trial = runs_of(store)[0]["trial"]
-    for name in epoch_metrics(record["epochs"][0]):
-        expected = [(e["epoch"], milliseconds(e["at"]), epoch_metrics(e)[name]) for e in record["epochs"]]
+    epochs = [EpochRecord.from_dict(epoch) for epoch in record["epochs"]]
+    for name in epoch_metrics(epochs[0]):
+        expected = [(each.epoch, milliseconds(each.at), epoch_metrics(each)[name]) for each in epochs]
         assert history(store, trial, name) == expected
     best = max(epoch["test_accuracy"] for epoch in record["epochs"])
     assert history(store, trial, "best_test_accuracy") == [(2, milliseconds(record["ended_at"]), best)]
@@ -151,7 +152,8 @@ def test_a_trial_that_is_reopened_gets_a_new_run(store, told):
     before = runs_of(store)[0]["trial"].info.run_id
     later = [(record["trial_id"], to_plain(event)) for event in (Reopened(), Running(attempt=2))]
     numbers = range(entries[-1].number + 1, entries[-1].number + 3)
-    store.write([Entry(number=n, at=2e9 + n, trial_id=t, event=e) for n, (t, e) in zip(numbers, later, strict=True)])
+    told_later = [Entry(number=n, at=2e9 + n, trial_id=t, event=e) for n, (t, e) in zip(numbers, later, strict=True)]
+    store.write([Recorded.of(entry) for entry in told_later])
     runs, count = runs_of(store)
     assert (count, runs["trial"].info.status) == (2, "RUNNING")
     assert runs["trial"].info.run_id != before
@@ -165,7 +167,7 @@ def test_an_interrupted_study_ends_its_open_trials_until_they_go_on(store, told)
     runs, _ = runs_of(store)
     for run in runs.values():
         assert (run.data.tags["scalestudy.status"], run.info.status) == ("interrupted", "KILLED")
-    store.write([replace(entries[0], event={"type": "study", "state": "resumed"}), entries[1]])
+    store.write([replace(entries[0], event=StudyBegan(how="resumed")), entries[1]])
     runs, _ = runs_of(store)
     for run in runs.values():
         assert (run.data.tags["scalestudy.status"], run.info.status) == ("running", "RUNNING")
@@ -232,7 +234,7 @@ def test_the_note_is_the_answer(store, told):
 
 def test_the_note_of_a_summary_of_version_1_leads_to_the_report(store, told):
     study, _, entries = told
-    study.folder.write_text(study.folder.summary_file, OLD_SUMMARY.read_text("utf-8"))
+    study.folder.write_json(study.folder.summary_file, {**summary_of(SPEC), "version": 1})
     store.write(entries)
     run = runs_of(store)[0]["study"]
     assert run.data.tags[NOTE] == "**A small one**\n\nThe whole answer, with figures, is the artifact `report.html`."
@@ -276,7 +278,7 @@ def test_a_study_may_have_any_id(address, tmp_path, study_id):
 )
 def test_statuses_are_mapped(store, told, status, words):
     entries = told[2]
-    ended = replace(entries[-2], event={**entries[-2].event, "status": status})
+    ended = with_keys(entries[-2], status=status)
     store.write([*entries[:-2], ended])
     run = runs_of(store)[0]["trial"]
     assert (run.data.tags["scalestudy.status"], run.info.status) == (status, words)
@@ -295,7 +297,7 @@ def test_neighbouring_epochs_go_in_one_request_of_the_size_that_mlflow_takes(sto
     store.write(entries[:2])
     monkeypatch.setattr(store.client, "log_batch", counted)
     store.write(numbered(epochs))
-    points = 300 * len(epoch_metrics(first))
+    points = 300 * len(epoch_metrics(EpochRecord.from_dict(first)))
     assert points > 2 * METRICS_A_BATCH
     assert (sum(sizes), max(sizes)) == (points, METRICS_A_BATCH)
     assert len(sizes) == -(-points // METRICS_A_BATCH)
@@ -435,9 +437,9 @@ def test_an_extended_study_s_other_answer_replaces_the_figures_and_adds_paramete
     first = entries_of([record], answer=ANSWER)
     extended = [
         ("", {"type": "study", "state": "extended"}),
-        ("", {**first[-1].event, "wall_seconds": 20.0, "answer": OTHER}),
+        ("", {**plain_of(first[-1]), "wall_seconds": 20.0, "answer": OTHER}),
     ]
-    later = numbered([*((entry.trial_id, entry.event) for entry in first), *extended])
+    later = numbered([*((entry.trial_id, plain_of(entry)) for entry in first), *extended])
     for _ in range(2):  # also by a process that has lost its cursor
         MlflowStore(address, study).write(later)
         run = runs_of(store)[0]["study"]
@@ -500,7 +502,7 @@ def test_a_failed_trial_has_its_traceback_as_an_artifact(store, told):
         "rank": 1,
         "traceback": "Traceback …\nValueError: bad\n",
     }
-    store.write([*entries[:-2], replace(entries[-2], event={**entries[-2].event, "status": "failed", "error": error})])
+    store.write([*entries[:-2], with_keys(entries[-2], status="failed", error=error)])
     run = runs_of(store)[0]["trial"]
     assert [file.path for file in store.client.list_artifacts(run.info.run_id)] == [TRACEBACK]
     text = Path(store.client.download_artifacts(run.info.run_id, TRACEBACK)).read_text("utf-8")
@@ -553,12 +555,3 @@ def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path,
     catch_up(MlflowStore(address, study), entries[cursor.read() :], cursor)
     runs = store.client.search_runs([store.experiment_id])
     assert {run.info.status for run in runs} == {"FINISHED"}
-
-
-def test_an_event_of_a_newer_version_takes_no_other_with_it(address, tmp_path):
-    study, trials = tracked(tmp_path, "newer")
-    store = MlflowStore(address, study)
-    *others, last = entries_of(trials[:1])
-    unknown = replace(last, event={"type": "study", "state": "paused"})
-    store.write([*others, unknown, last])
-    assert runs_of(store)[0]["study"].info.status == "FINISHED"

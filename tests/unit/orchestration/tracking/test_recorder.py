@@ -9,7 +9,7 @@ from scalestudy.experiments.report import write_report
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
-from scalestudy.experiments.study.journal import Entry, Journal
+from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
@@ -19,25 +19,26 @@ from scalestudy.orchestration.groups.events import (
     Reopened,
     Retried,
     Running,
+    StudyBegan,
+    StudyStopped,
     Suggested,
     TrialError,
     WorkerPlace,
     World,
-    from_plain,
-    study_event_from_plain,
     to_plain,
 )
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.opening import open_resumed
 from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor
 from scalestudy.training.records import utc_text
 from tests.support.epochs import epoch_of
-from tests.support.old_studies import JOURNALS, STUDIES, entries_of, entry_texts, unpack
+from tests.support.old_studies import JOURNALS, STUDIES, entry_texts, recorded_in, unpack
 from tests.support.recordings import SPEC, FakeWriter, again, begin, events_of, play, recorded
 from tests.support.synthetic_studies import study_of
 
@@ -58,15 +59,15 @@ def test_a_study_from_its_start_to_its_report(study):
     recorder.close(interrupted=False)
     assert folder.read_trials() == trials
     assert writer.told == ["started", *(["running", "epoch", "epoch", "ended"] * 2), "finished"]
-    assert writer.entries == list(Journal(folder.journal_folder).entries())
+    assert writer.entries == list(StudyJournal(folder).entries())
     assert summary == json.loads(folder.summary_file.read_text())
     assert folder.report_file.exists()
     took = summary["cost"]["wall_seconds"]
     assert 0 < took < 60
-    assert writer.entries[-1].event["wall_seconds"] == took
+    assert writer.entries[-1].event.wall_seconds == took
     assert History.of(writer.entries).study_seconds == took, "and not the time that the report took besides"
     best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
-    assert writer.entries[-1].event["best"] == best["trial_id"]
+    assert writer.entries[-1].event.best == best["trial_id"]
     left = [path.name for path in (folder.path / "checkpoints").iterdir()]
     assert left == [best["trial_id"]]
 
@@ -78,7 +79,7 @@ def test_the_journal_has_the_answer(study):
         play(recorder, trial)
     summary = recorder.finish()
     recorder.close(interrupted=False)
-    told = study_event_from_plain(writer.entries[-1].event)
+    told = writer.entries[-1].event
     assert told.answer == answer_of(summary)
     assert told.answer.figures["trials_ended"] == 2
 
@@ -87,7 +88,7 @@ def test_a_study_without_a_summary_has_no_answer(study):
     recorder, folder, writer, _ = study
     begin(recorder, folder)
     recorder.close(interrupted=True)
-    assert "answer" not in writer.entries[-1].event
+    assert writer.entries[-1].event.answer is None
 
 
 def test_the_history_knows_where_the_study_comes_from():
@@ -127,7 +128,7 @@ def test_a_failed_trial_that_is_reopened_runs_again_from_its_beginning(study):
     assert [line["trial_id"] for line in folder.read_trials()] == [other, fate]
     assert folder.read_trials()[1]["status"] == "finished"
     assert writer.told[-5:] == ["reopened", "running", "epoch", "epoch", "ended"]
-    history = History.of(Journal(folder.journal_folder).entries())
+    history = History.of(StudyJournal(folder).entries())
     assert history.ended[fate]["status"] == "finished"
     told = [type(event) for each, event in history.past if each == fate]
     assert told == [Ended, Reopened, Running, EpochDone, EpochDone, Ended], "of before it, the end alone"
@@ -141,7 +142,7 @@ def test_a_driver_killed_while_it_reopens_leaves_no_old_line(study):
     line = folder.trials_file.read_bytes()
     recorder.take(trials[0]["trial_id"], Reopened())
     folder.trials_file.write_bytes(line)  # killed between the journal and the file
-    complete_trials(folder, History.of(Journal(folder.journal_folder).entries()))
+    complete_trials(folder, History.of(StudyJournal(folder).entries()))
     assert folder.read_trials() == []
 
 
@@ -163,7 +164,7 @@ def test_a_lost_trial_keeps_its_epochs(study):
     assert (ended.status, ended.error) == ("failed", GONE)
     (record,) = folder.read_trials()
     assert record["epochs"] == trials[0]["epochs"][:1]
-    assert writer.entries[-1].event["error"]["message"] == "gone"
+    assert writer.entries[-1].event.error.message == "gone"
 
 
 def test_a_trial_that_never_got_workers_has_a_record(study):
@@ -186,7 +187,7 @@ def test_an_interrupted_study_leaves_its_open_trials_to_a_later_run(study):
     recorder.close(interrupted=True)
     assert [trial["trial_id"] for trial in folder.read_trials()] == [trials[0]["trial_id"]]
     stopped = writer.entries[-1].event
-    assert (stopped["state"], stopped["open"]) == ("stopped", [trial_id])
+    assert (type(stopped), stopped.open) == (StudyStopped, (trial_id,))
 
 
 def test_a_line_of_trials_jsonl():
@@ -216,7 +217,7 @@ def test_suggested_trials_are_known_and_suggested_once(study):
     suggested = Suggested(trial=trial, point=1)
     assert recorder.take(trial.trial_id, suggested) == suggested
     assert recorder.take(trial.trial_id, suggested) is None
-    for history in (recorder.history, History.of(Journal(folder.journal_folder).entries())):
+    for history in (recorder.history, History.of(StudyJournal(folder).entries())):
         assert history.suggested == {trial.trial_id: trial}
         assert history.past == [(trial.trial_id, suggested)]
         assert history.record_of(trial.trial_id) == TrialRecord(), "it has not begun"
@@ -230,7 +231,7 @@ def test_of_an_error_the_smallest_is_the_best(tmp_path):
     recorder.finish()
     recorder.close(interrupted=False)
     best = min(trials, key=lambda trial: trial["epochs"][-1]["test_mse"])
-    assert writer.entries[-1].event["best"] == best["trial_id"]
+    assert writer.entries[-1].event.best == best["trial_id"]
 
 
 def test_what_training_picked_by_itself_is_written_down(study):
@@ -262,7 +263,7 @@ def test_a_study_killed_after_any_event_ends_as_an_undisturbed_one(tmp_path, cou
         later.take(trial_id, event)
     later.close(interrupted=False)
     assert folder.read_trials() == trials
-    epochs = [(each.trial_id, each.event["epoch"]["epoch"]) for each in more.entries if each.type == "epoch"]
+    epochs = [(each.trial_id, each.event.record.epoch) for each in more.entries if isinstance(each.event, EpochDone)]
     assert sorted(epochs) == sorted((t["trial_id"], e["epoch"]) for t in trials for e in t["epochs"])
     assert more.entries[: len(writer.entries)] == writer.entries  # MLflow had got nothing: all comes again
     assert more.numbers == sorted(more.numbers)
@@ -297,14 +298,14 @@ def test_the_best_model_of_an_earlier_run_is_kept(tmp_path):
     play(later, other)
     later.finish()
     later.close(interrupted=False)
-    assert writer.entries[-1].event["best"] == best["trial_id"]
+    assert writer.entries[-1].event.best == best["trial_id"]
     assert [path.name for path in (folder.path / "checkpoints").iterdir()] == [best["trial_id"]]
 
 
 def test_wall_seconds_leave_the_time_between_two_runs_out(tmp_path):
     recorder, folder, _, _ = recorded(tmp_path, SPEC)
     begin(recorder, folder)
-    history = History.of(Journal(folder.journal_folder).entries())
+    history = History.of(StudyJournal(folder).entries())
     history.began -= 1_000  # as if the first run had begun, and been killed, long ago
     history.last_seen -= 990
     later = Recorder(recorder._study, FakeWriter(), history)
@@ -319,8 +320,8 @@ def test_what_the_pool_tells_again_is_not_written_again(study):
     again = replace(events[0], attempt=2)
     for event in (events[0], events[1], retry, again, events[0], events[1], retry, again, events[2]):
         recorder.take(trial_id, event)
-    kinds = [entry.type for entry in Journal(folder.journal_folder).entries()]
-    assert kinds == ["running", "epoch", "retry", "running", "epoch"]
+    kinds = [type(entry.event) for entry in StudyJournal(folder).entries()]
+    assert kinds == [Running, EpochDone, Retried, Running, EpochDone]
     assert recorder.history.record_of(trial_id).attempts == 2
     assert len(recorder.history.record_of(trial_id).failures) == 1
 
@@ -372,7 +373,8 @@ def entries(*events, start=0, at=None):
     """Entries with these events, ten seconds apart."""
     times = at or [100.0 + 10 * (start + index) for index in range(len(events))]
     numbered = enumerate(zip(events, times, strict=True), start=start + 1)
-    return [Entry(number=n, at=moment, trial_id=trial, event=event) for n, ((trial, event), moment) in numbered]
+    plain = [Entry(number=n, at=moment, trial_id=trial, event=event) for n, ((trial, event), moment) in numbered]
+    return [Recorded.of(entry) for entry in plain]
 
 
 def test_of_a_study_that_was_killed_the_open_trials_are_known():
@@ -450,12 +452,6 @@ def test_an_interruption_is_noted_once():
     assert len(History.of(told).record_of("a").failures) == 1
 
 
-def test_an_event_that_a_newer_version_wrote_is_passed_over(caplog):
-    history = History.of(entries(of_study("started"), running("a"), ("a", {"type": "paused"}), epoch("a", 1)))
-    assert list(history.open["a"].epochs) == [1]
-    assert "skipping entry 3 of the journal: event type 'paused'" in caplog.text
-
-
 def test_what_is_news():
     history = History.of(entries(of_study("started"), running("a"), epoch("a", 1)))
     assert not history.is_news("a", EpochDone(record=epoch_of(1, 0.9)))  # the first record of an epoch wins
@@ -491,10 +487,10 @@ def test_the_state_is_what_the_study_last_said():
     assert History.of(entries(of_study("started"), stopped)).state == "stopped"
     assert History.of(entries(of_study("started"), stopped, of_study("resumed"))).state == "running"
     finished = of_study("finished", best=None, wall_seconds=1.0)
-    assert History.of(entries(of_study("started"), finished, of_study("a newer version's"))).state == "finished"
+    assert History.of(entries(of_study("started"), finished)).state == "finished"
 
 
-# --- studies of version 0.1: their journals are folded, resumed and written again to the byte ------------------------
+# --- recorded studies: their journals are folded, resumed and written again to the byte ------------------------------
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -511,18 +507,18 @@ def test_the_fold_of_a_journal_is_the_study_s_trials(tmp_path, name):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_that_is_told_again_is_written_again_byte_for_byte(tmp_path, name):
-    """Each event twice, as after a lost Tune process: the journal and trials.jsonl are those of version 0.1."""
+    """Each event twice, as after a lost Tune process: the journal and trials.jsonl are the recorded ones."""
     old = unpack(name, tmp_path / "old")
     study = StudyFolder(tmp_path / "new")
     study.create()
-    trials = old.read_plan().with_trials(History.of(entries_of(name)).suggested.values()).by_id()
+    trials = old.read_plan().with_trials(History.of(recorded_in(name)).suggested.values()).by_id()
     tracked = TrackedStudy(spec=spec_of(old), folder=study, trials=trials, config_of=lambda trial: {})
     recorder = Recorder(tracked, FakeWriter(), History())
-    for entry in entries_of(name):
-        if entry.type == "study":
-            recorder.take_study(study_event_from_plain(entry.event))
+    for entry in recorded_in(name):
+        event = entry.event
+        if not entry.trial_id:
+            recorder.take_study(event)
             continue
-        event = from_plain(entry.event)
         assert recorder.take(entry.trial_id, event) == event
         assert recorder.take(entry.trial_id, event) is None
     assert study.trials_file.read_bytes() == old.trials_file.read_bytes()
@@ -536,7 +532,7 @@ def without_time(entry):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_report_of_an_old_study_has_the_same_summary(tmp_path, name):
+def test_the_report_of_a_recorded_study_has_the_same_summary(tmp_path, name):
     study = unpack(name, tmp_path / name)
     kept = json.loads(study.summary_file.read_text("utf-8"))
     write_report(study)
@@ -559,15 +555,14 @@ def assert_same(found, kept, path="summary"):
         assert found == kept, path
 
 
-def test_a_killed_study_goes_on_as_version_0_1_went_on_with_it():
+def test_a_killed_study_goes_on_as_it_went_on():
     """The open trial's record is what the trial's line says once it has ended."""
-    before, after = History.of(entries_of("killed")), entries_of("resumed")
+    before, after = History.of(recorded_in("killed")), recorded_in("resumed")
     (trial_id,) = before.open
-    resumed = next(entry for entry in after if entry.type == "study" and entry.event["state"] == "resumed")
+    resumed = next(entry for entry in after if isinstance(entry.event, StudyBegan) and entry.event.how == "resumed")
     before.take(resumed)
     record = before.record_of(trial_id)
-    line = next(entry.event for entry in after if entry.type == "ended" and entry.trial_id == trial_id)
-    ended = Ended.from_facts(line)
+    ended = next(entry.event for entry in after if isinstance(entry.event, Ended) and entry.trial_id == trial_id)
     assert (record.attempts, sorted(record.epochs)) == (1, [1, 2, 3, 4])
     assert list(ended.epochs[:4]) == [record.epochs[number] for number in (1, 2, 3, 4)]
     assert tuple(record.failures) == ended.failures
@@ -576,9 +571,9 @@ def test_a_killed_study_goes_on_as_version_0_1_went_on_with_it():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_search_that_is_told_an_old_study_gives_what_is_left_of_it(tmp_path, name):
+def test_a_search_that_is_told_a_recorded_study_gives_what_is_left_of_it(tmp_path, name):
     study = unpack(name, tmp_path / name)
-    plan, history = study.read_plan(), History.of(Journal(study.journal_folder).entries())
+    plan, history = study.read_plan(), History.of(StudyJournal(study).entries())
     swept = {trial.trial_id for trial in plan.swept}
     past = [(trial_id, event) for trial_id, event in history.past if trial_id in swept]
     search = search_for(StudySpec.model_validate(read_yaml(study.spec_file.read_text("utf-8")).data), plan, past)

@@ -14,9 +14,9 @@ from scalestudy.orchestration.tracking.run_content import (
     answer_params,
     final_metrics,
     flat_params,
+    mlflow_name,
     note,
     origin_tags,
-    run_name,
     trial_note,
     trial_tags,
 )
@@ -128,13 +128,13 @@ def test_who_ran_it_from_what_is_told_in_mlflow_s_own_tags():
     ],
 )
 def test_a_run_s_name_says_most_in_its_first_letters(kind, params, name):
-    assert run_name(kind, params) == name
+    assert mlflow_name(kind, params) == name
 
 
 def test_runs_of_one_study_have_names_of_their_own():
     text = TINY.replace("learning_rate: [0.1, 0.2]", "learning_rate: [0.1, 0.2, 1.2], seed: [0, 1, 10]")
     trials = make_plan(spec_of(text)).trials
-    assert len({run_name(trial.kind, trial.params) for trial in trials}) == len(trials) == 18
+    assert len({mlflow_name(trial.kind, trial.params) for trial in trials}) == len(trials) == 18
 
 
 def test_metrics_at_the_end():

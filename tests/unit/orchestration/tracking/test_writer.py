@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from scalestudy.experiments.study.journal import Entry
+from scalestudy.orchestration.groups.events import Reopened
 from scalestudy.orchestration.tracking import writer as writers
+from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 
 
@@ -22,7 +23,7 @@ class FakeStore:
 
     def __init__(self, failures=0, written_before_failing=0):
         self.failures, self.part = failures, written_before_failing
-        self.written: dict[int, Entry] = {}  # writing twice changes nothing, as in MLflow
+        self.written: dict[int, Recorded] = {}  # writing twice changes nothing, as in MLflow
         self.batches: list[int] = []
         self.threads: set[str] = set()
 
@@ -43,7 +44,7 @@ class FakeStore:
 
 def entries(count, start=1):
     numbers = range(start, start + count)
-    return [Entry(number=number, at=float(number), trial_id="t", event={"type": "epoch"}) for number in numbers]
+    return [Recorded(number=number, at=float(number), trial_id="t", event=Reopened()) for number in numbers]
 
 
 def tell(writer, count, start=1):

@@ -284,8 +284,7 @@ def test_the_report_is_written(tmp_path):
     study = factorised_study(TEXT, Law(learning=130))
     folder = StudyFolder(tmp_path / "x")
     folder.create()
-    folder.write_text(folder.spec_file, spec_of(TEXT).to_yaml())
-    folder.write_json(folder.plan_file, study.plan.to_dict())
+    folder.write_plan(study.plan, "x", spec_of(TEXT).to_yaml())
     for trial in study.trials:
         folder.append_trial(trial)
     text = write_report(folder).read_text()

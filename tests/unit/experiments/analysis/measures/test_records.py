@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.analysis.measures.records import (
-    PHASES,
     best_value,
     curve,
     epoch_phases,
@@ -26,7 +25,6 @@ from scalestudy.experiments.analysis.measures.records import (
     usable,
 )
 from scalestudy.experiments.report import write_report
-from scalestudy.training import records
 from tests.support.report_pages import check
 from tests.support.synthetic_studies import folder_of, study_of, words_of
 
@@ -114,10 +112,6 @@ def test_epochs_without_a_number_have_that_of_their_place(damage):
 def test_what_is_no_record_of_an_epoch_is_passed_over():
     assert epochs_of({"epochs": [None, {"epoch": 2, "steps": 3}, 7]}) == [{"epoch": 2, "steps": 3}]
     assert epochs_of({"epochs": None}) == []
-
-
-def test_the_phases_are_those_that_a_training_records():
-    assert PHASES == records.PHASES
 
 
 # --- what one trial's record says -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Space
-from scalestudy.experiments.spec.study_spec import StudySpec, value_pairs, field_of, values_in
+from scalestudy.experiments.spec.study_spec import StudySpec, field_of, value_pairs, values_in
 from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.redaction import redacted

@@ -15,14 +15,14 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.live import TrialNow, live_page
-from scalestudy.experiments.study.folder import write_whole
-from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import Reopened, Suggested, UnknownEventError, from_plain
+from scalestudy.orchestration.groups.events import Reopened, StudyBegan, StudyEvent, Suggested
 from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.whole_file import write_whole
 
 EVERY_SECONDS = 10.0
 """Between two looks at the journal."""
@@ -78,22 +78,18 @@ class WatchedStudy:
 
     def _read(self) -> bool:
         before = self._number
-        for entry in Journal(self.folder.journal_folder).entries(after=before):
+        for entry in StudyJournal(self.folder).entries(after=before):
             self._number = entry.number
             self.history.take(entry)
-            if entry.type == "study":
-                if self.history.state == "running" and self.history.began == entry.at:
-                    self.progress.catch_up(())  # a run begins: what trained in the one before rests
+            if isinstance(entry.event, StudyBegan):
+                self.progress.catch_up(())  # a run begins: what trained in the one before rests
+            if isinstance(entry.event, StudyEvent):
                 continue
-            try:
-                event = from_plain(entry.event)
-            except UnknownEventError:
-                continue  # `history` has warned of it
-            if isinstance(event, Suggested):
-                self.progress.trials[entry.trial_id] = event.trial
+            if isinstance(entry.event, Suggested):
+                self.progress.trials[entry.trial_id] = entry.event.trial
             if entry.trial_id in self.progress.trials:
-                self.progress.take(entry.trial_id, event)
-            if isinstance(event, Reopened):  # comes right after the beginning of a run
+                self.progress.take(entry.trial_id, entry.event)
+            if isinstance(entry.event, Reopened):  # comes right after the beginning of a run
                 self.progress.ended_before = len(self.progress.statuses)
         return self._number > before
 
@@ -104,7 +100,7 @@ class WatchedStudy:
         suggested = [trial for trial in history.suggested.values() if trial.kind == "training"]
         running = [
             TrialNow(
-                name=each.trial.run_name,
+                name=each.trial.name,
                 cell=each.trial.cell,
                 attempt=each.attempt,
                 period=each.trial.period_word,

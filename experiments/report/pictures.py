@@ -19,7 +19,7 @@ BROWSERS = (
     "google-chrome-stable",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
-WINDOW = (1240, 1400)
+WINDOW = (1240, 1600)
 """Pixels of the page's picture, which has room for the answer and the first figures."""
 SECONDS = 60
 """After so long without a picture the browser is taken to be broken."""

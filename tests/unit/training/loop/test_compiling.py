@@ -68,15 +68,10 @@ def test_a_copy_of_a_compiled_model_is_a_model(inductor: FakeInductor) -> None:
     assert inductor.graphs == graphs
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_modes_are_pytorchs(mode: str, inductor: FakeInductor) -> None:
+@pytest.mark.parametrize("mode", [True, "reduce-overhead", "max-autotune"])
+def test_modes_are_pytorchs(mode: Any, inductor: FakeInductor) -> None:
     train(make_config(compile=mode), ALONE)
-    assert inductor.options == [torch._inductor.list_mode_options(mode)] * 2
-
-
-def test_true_is_pytorchs_default_mode(inductor: FakeInductor) -> None:
-    train(make_config(compile=True), ALONE)
-    assert inductor.options == [{}] * 2
+    assert inductor.options == [{} if mode is True else torch._inductor.list_mode_options(mode)] * 2
 
 
 class Texts(nn.Module):

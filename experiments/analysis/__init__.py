@@ -5,7 +5,7 @@ The rooms: laws, measures, text, answers. Imports spec and plan.
 
 from scalestudy.experiments.analysis.answers.recommendation import recommend
 from scalestudy.experiments.analysis.answers.summary import predict, summarise
-from scalestudy.experiments.analysis.text.advice import best_rows, book_table, recommendation_lines
 from scalestudy.experiments.analysis.text.answer import answer_lines
+from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, recommendation_lines
 
 __all__ = ["answer_lines", "best_rows", "book_table", "predict", "recommend", "recommendation_lines", "summarise"]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
 from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import Train, Workload
 
 PLAN_VERSION = 2

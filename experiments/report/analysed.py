@@ -8,7 +8,7 @@ from scalestudy.experiments.analysis.answers.summary import summarise_cells
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.measures.cells import Cell, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.records import usable
+from scalestudy.experiments.analysis.measures.usable import usable
 from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.spec.study_spec import StudySpec

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from scalestudy.experiments.analysis.measures.cells import Cell
-from scalestudy.experiments.analysis.measures.records import COUNTED, epochs_of, test_values
+from scalestudy.experiments.analysis.measures.usable import COUNTED, epochs_of, test_values
 
 Points = tuple[Sequence[float], Sequence[float]]
 

@@ -15,10 +15,10 @@ from scalestudy.experiments.analysis.answers.target_times import TargetTimes, ti
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
-from scalestudy.experiments.analysis.measures.records import COUNTED, epochs_of, test_values
 from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of
-from scalestudy.experiments.analysis.text.advice import best_rows
+from scalestudy.experiments.analysis.measures.usable import COUNTED, epochs_of, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
+from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
 from scalestudy.experiments.spec.study_spec import StudySpec

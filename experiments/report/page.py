@@ -13,7 +13,6 @@ from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from scalestudy.experiments.analysis.measures.cells import learnt_label
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Summary, present, why_of
-from scalestudy.experiments.analysis.measures.records import COUNTED, TIMED
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     clipped,
@@ -28,8 +27,9 @@ from scalestudy.experiments.analysis.measures.units import (
     setting_text,
     three_digits,
 )
-from scalestudy.experiments.analysis.text.advice import best_rows, book_table, evidence_words, shared_caveats
+from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED
 from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, study_took, verdict_words
+from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalestudy.experiments.analysis.answers.verdicts import phase_share
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, present
-from scalestudy.experiments.analysis.measures.records import PHASES
+from scalestudy.experiments.analysis.measures.usable import PHASES
 from scalestudy.experiments.report.drawing import (
     HATCHES,
     PALETTE,

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any, Literal, NamedTuple, cast
 
 from scalestudy.experiments.spec.checks import relation_problems
-from scalestudy.experiments.spec.errors import SpecError, one_problem
+from scalestudy.experiments.spec.spec_error import SpecError, one_problem
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
 from scalestudy.training.section import (

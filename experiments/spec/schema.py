@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, leaf_keys, number_type
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.section import default_of, leaves
 
 DIALECT = "http://json-schema.org/draft-07/schema#"

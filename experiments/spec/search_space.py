@@ -14,7 +14,7 @@ from typing import Any
 
 from scalestudy.experiments.spec.sections import Range
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep import ITEMS, Sweep
+from scalestudy.experiments.spec.sweep_section import ITEMS, Sweep
 from scalestudy.training.section import alternatives
 
 TRIES = 100

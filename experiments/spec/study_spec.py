@@ -17,7 +17,7 @@ from scalestudy.experiments.spec.sections import (
     Tracking,
     is_argument,
 )
-from scalestudy.experiments.spec.sweep import Sweep
+from scalestudy.experiments.spec.sweep_section import Sweep
 from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import value_of
 from scalestudy.training.redaction import redacted

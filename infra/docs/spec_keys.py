@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep import DEFAULTS
+from scalestudy.experiments.spec.sweep_section import DEFAULTS
 from scalestudy.training.section import default_of, details_of, leaves, meaning_of, others_of, text_of
 
 ROOT = Path(__file__).parents[2]

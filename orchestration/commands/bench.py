@@ -15,7 +15,7 @@ from rich.table import Table as Columns
 from rich.text import Text
 
 from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
-from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.orchestration.base.environment import redacting
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
 from scalestudy.orchestration.base.places import UI_PORT, check_not_hidden
@@ -125,7 +125,7 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented spec. It has every key with its default, or is a copy of a catalogue study."""
-    from scalestudy.orchestration.commands.folder import write_new_spec
+    from scalestudy.orchestration.commands.study_commands import write_new_spec
 
     path = write_new_spec(name, study)
     next_step = shlex.join(["scalestudy", "validate", str(path)])
@@ -152,7 +152,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show the trials, and how long they take by the last timings. Runs no study."""
-    from scalestudy.orchestration.commands.plan import plan_study
+    from scalestudy.orchestration.commands.planning import plan_study
 
     if extend is not None:
         extend = _study(extend, acts=True)
@@ -267,7 +267,7 @@ def _show_end(result: StudyResult, as_json: bool) -> None:
 @app.command()
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """Show the state of a study, also while another process runs it."""
-    from scalestudy.orchestration.commands.folder import status_lines, status_of
+    from scalestudy.orchestration.commands.study_commands import status_lines, status_of
 
     current = status_of(_study(folder))
     print(json.dumps(current.to_dict(), indent=1) if as_json else "\n".join(status_lines(current)))
@@ -300,7 +300,7 @@ def open_(
     as_json: AsJson = False,
 ) -> None:
     """Open a study's report in the browser, and print its path."""
-    from scalestudy.orchestration.commands.folder import open_report, watch_report
+    from scalestudy.orchestration.commands.study_commands import open_report, watch_report
 
     (watch_report if watch else open_report)(_study(folder), as_json=as_json)
 
@@ -335,7 +335,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a study's summary and report from its records."""
-    from scalestudy.orchestration.commands.folder import draw_pictures, rebuild_report
+    from scalestudy.orchestration.commands.study_commands import draw_pictures, rebuild_report
 
     named = _study(folder)
     path = rebuild_report(named, include_flagged=include_flagged)
@@ -373,8 +373,8 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend workers, batch size and rate from a study's records."""
-    from scalestudy.orchestration.commands.folder import advise
     from scalestudy.orchestration.commands.recommended import RecommendedCell
+    from scalestudy.orchestration.commands.study_commands import advise
 
     study = _study(folder)
     advice = advise(study, accuracy=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by)
@@ -396,7 +396,7 @@ def recommend(
 @app.command()
 def compare(folders: Folders, as_json: AsJson = False) -> None:
     """Show studies side by side. Marks what differs beyond the noise of their seeds."""
-    from scalestudy.orchestration.commands.folder import compare_studies
+    from scalestudy.orchestration.commands.study_commands import compare_studies
 
     comparison = compare_studies([_study(folder) for folder in folders])
     if as_json:
@@ -416,7 +416,7 @@ def ui(
     if sync:
         if uri is not None:
             raise RequestError("--uri: --sync sends to the study's own store", "leave out --uri")
-        from scalestudy.orchestration.commands.folder import sync_tracking
+        from scalestudy.orchestration.commands.study_commands import sync_tracking
 
         sent, store = sync_tracking(_study(folder or LATEST, acts=True))
         print(f"{sent} events sent to {store}")
@@ -498,7 +498,7 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Download a data set, or copy it. Checksums are verified."""
-    from scalestudy.orchestration.commands.folder import fetch_data
+    from scalestudy.orchestration.commands.study_commands import fetch_data
 
     files, root = fetch_data(name, source)
     text = f"{len(files)} files written under {root}" if files else f"is there already, under {root}"

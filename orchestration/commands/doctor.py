@@ -327,7 +327,7 @@ def workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     """Look at the cluster, whether its nodes have our packages, and the room that the largest trial asks for."""
     from scalestudy.orchestration.base.environment import Output
     from scalestudy.orchestration.cluster import connection, nodes
-    from scalestudy.orchestration.cluster.checks import check_versions
+    from scalestudy.orchestration.cluster.node_checks import check_versions
     from scalestudy.orchestration.study.ready import logical_cpus
 
     planned = make_plan(spec)

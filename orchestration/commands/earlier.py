@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.records import accelerators_of
+from scalestudy.experiments.analysis.measures.usable import accelerators_of
 from scalestudy.experiments.plan.estimate import Timing, way_of
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import is_uri

@@ -15,7 +15,7 @@ from scalestudy.experiments.plan.plan import Plan, make_plan, with_swept
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.folder import Advice, write_spec_file
+from scalestudy.orchestration.commands.study_commands import Advice, write_spec_file
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.arguments import make_arguments
 

@@ -14,8 +14,8 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
-from scalestudy.orchestration.commands.folder import Advice, advise
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
+from scalestudy.orchestration.commands.study_commands import Advice, advise
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scalestudy.experiments.plan.plan import short_name
-from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scalestudy.experiments.spec.study_spec import StudySpec
     from scalestudy.orchestration.commands.doctor import Finding
     from scalestudy.orchestration.commands.models import Variant
-    from scalestudy.orchestration.commands.plan import PlannedStudy
+    from scalestudy.orchestration.commands.planning import PlannedStudy
     from scalestudy.orchestration.commands.studies import ListedStudy
     from scalestudy.orchestration.study.result import StudyResult
 
@@ -31,7 +31,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN",
 def plan(console: Console, planned: PlannedStudy) -> None:
     """Print the trials in their order, what they cost, and what was rehearsed."""
     from scalestudy.experiments.analysis.measures.units import plural
-    from scalestudy.orchestration.commands.plan import time_lines
+    from scalestudy.orchestration.commands.planning import time_lines
 
     spec, cost, trials = planned.spec, planned.cost, planned.plan.trials
     if trials:
@@ -95,8 +95,8 @@ def result(console: Console, done: StudyResult) -> None:
     """Prints the book's table, the answer, and where everything lies."""
     if done.summary is not None:
         from scalestudy.experiments.analysis.measures.units import seconds_text
-        from scalestudy.experiments.analysis.text.advice import caveats_of
         from scalestudy.experiments.analysis.text.answer import answer_lines, study_took
+        from scalestudy.experiments.analysis.text.sentences import caveats_of
 
         table_of(console, done.summary)
         console.print()
@@ -121,7 +121,7 @@ def result(console: Console, done: StudyResult) -> None:
 
 def table_of(console: Console, summary: dict[str, Any]) -> None:
     """Prints the table in the book's form; of many cells, the best."""
-    from scalestudy.experiments.analysis.text.advice import best_rows, book_table
+    from scalestudy.experiments.analysis.text.sentences import best_rows, book_table
 
     header, rows = book_table(summary)
     columns(console, header, [rows[position] for position in best_rows(summary, TABLE_ROWS)])

@@ -20,15 +20,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError
 from scalestudy.orchestration.base.places import UI_HOST
 from scalestudy.orchestration.cluster.ports import can_connect
-from scalestudy.orchestration.commands.folder import show_in_browser
 from scalestudy.orchestration.commands.parameters import LATEST
 from scalestudy.orchestration.commands.studies import named_study
+from scalestudy.orchestration.commands.study_commands import show_in_browser
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.server import (
     TrackingAddress,

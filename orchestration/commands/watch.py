@@ -14,7 +14,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.report.analysed import AnalysedStudy
-from scalestudy.experiments.report.live import TrialNow, live_page
+from scalestudy.experiments.report.live_page import TrialNow, live_page
 from scalestudy.orchestration.base.places import home
 from scalestudy.orchestration.groups.events import Reopened, StudyBegan, StudyEvent, Suggested
 from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric

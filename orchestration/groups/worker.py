@@ -116,7 +116,7 @@ def serve(config: dict[str, Any]) -> None:
 
 def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path, pulse: Pulse) -> None:
     """Train one trial and report it; an exception is reported and raised again."""
-    from scalestudy.orchestration.storage.byte_store import open_byte_store
+    from scalestudy.orchestration.storage.arrow_store import open_byte_store
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.loop.gpu_watch import GpuWatch
     from scalestudy.training.loop.noise_scale import NoiseScale

@@ -23,9 +23,9 @@ from scalestudy.experiments.spec.addresses import child, parent_and_name, uri_pr
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.cluster.checks import ask_nodes
 from scalestudy.orchestration.cluster.connection import Cluster
-from scalestudy.orchestration.storage.byte_store import ArrowByteStore, Stamp, storage_reason
+from scalestudy.orchestration.cluster.node_checks import ask_nodes
+from scalestudy.orchestration.storage.arrow_store import ArrowByteStore, Stamp, storage_reason
 from scalestudy.training.redaction import redacted
 from scalestudy.training.whole_file import written_aside
 

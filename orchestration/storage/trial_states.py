@@ -13,7 +13,7 @@ from typing import Protocol
 from scalestudy.experiments.spec.addresses import is_uri, parent_and_name
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import UnreachableError
-from scalestudy.orchestration.storage.byte_store import ArrowByteStore, open_byte_store
+from scalestudy.orchestration.storage.arrow_store import ArrowByteStore, open_byte_store
 
 logger = logging.getLogger(__name__)
 

@@ -56,7 +56,7 @@ def advise(
     from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
     from scalestudy.experiments.analysis.answers.summary import predict
     from scalestudy.experiments.analysis.measures.parts import present
-    from scalestudy.experiments.analysis.text.advice import recommendation_lines
+    from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 
     called = {**{wish: wish for wish in WISHES}, **(names or {})}
     if max_gpus is not None and max_gpus < 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS, SCHEDULES, TASKS
 from scalestudy.training.section import Problem
 

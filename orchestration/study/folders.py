@@ -9,8 +9,8 @@ from typing import Any
 
 from scalestudy.experiments.plan.plan import PLAN_VERSION
 from scalestudy.experiments.spec.addresses import is_uri
-from scalestudy.experiments.spec.errors import SpecError
 from scalestudy.experiments.spec.reading import find_study, load_study, study_from
+from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, request_error

@@ -19,7 +19,7 @@ from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
-from scalestudy.orchestration.storage.byte_store import storage_reason
+from scalestudy.orchestration.storage.arrow_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History

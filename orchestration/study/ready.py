@@ -15,9 +15,9 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import Output
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, request_error
 from scalestudy.orchestration.base.waiting import Say, say_nothing
-from scalestudy.orchestration.cluster import checks, connection
+from scalestudy.orchestration.cluster import connection, node_checks
 from scalestudy.orchestration.cluster import nodes as nodes_module
-from scalestudy.orchestration.cluster.checks import check_versions
+from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
@@ -88,9 +88,9 @@ def get_ready(
         check_versions(cluster.nodes)
     device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
     trains_on = training_device(device)
-    checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
+    node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
-        checks.check_graphs(trains_on)
+        node_checks.check_graphs(trains_on)
     rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
     if study.state != "started":
         check_storage(study.folder, cluster)
@@ -109,12 +109,12 @@ def check_storage(folder: StudyFolder, cluster: connection.Cluster) -> None:
     if folder.mirror:
         mirror.check_nodes(folder.address, cluster)
     else:
-        checks.check_shared_storage(folder.path, cluster.nodes)
+        node_checks.check_shared_storage(folder.path, cluster.nodes)
 
 
 def data_root() -> Path:
     """Return the folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
-    from scalestudy.training.data.files import default_root
+    from scalestudy.training.data.downloads import default_root
 
     return default_root().expanduser().absolute()
 
@@ -122,7 +122,7 @@ def data_root() -> Path:
 def check_data(spec: StudySpec) -> Path:
     """Return the folder of data sets. Raises RequestError if the study's data set is not in it."""
     from scalestudy.training.data import require
-    from scalestudy.training.data.files import DataError
+    from scalestudy.training.data.downloads import DataError
 
     root = data_root()
     try:

@@ -108,8 +108,8 @@ class StudyResult:
         place = Markup("<p>{}</p>").format(self.report or self.folder)
         if self.summary is None:
             return str(Markup("<p>The run was ended before its report could be written.</p>") + place)
-        from scalestudy.experiments.analysis.text.advice import best_rows, book_table
         from scalestudy.experiments.analysis.text.answer import answer_lines
+        from scalestudy.experiments.analysis.text.sentences import best_rows, book_table
 
         header, rows = book_table(self.summary)
         lines = Markup("<br>").join(escape(line) for line in answer_lines(self.summary))

@@ -31,7 +31,7 @@ from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
 from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
-from scalestudy.orchestration.storage.byte_store import storage_reason
+from scalestudy.orchestration.storage.arrow_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine

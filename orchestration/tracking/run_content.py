@@ -14,8 +14,8 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, present
-from scalestudy.experiments.analysis.measures.records import best_value, curve, time_to_target
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text
+from scalestudy.experiments.analysis.measures.usable import best_value, curve, time_to_target
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import TrialPlan, short_name, step_params, value_text
 from scalestudy.experiments.spec.study_spec import StudySpec

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import Splits
-from scalestudy.training.data.files import default_root
+from scalestudy.training.data.downloads import default_root
 from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook

@@ -12,7 +12,7 @@ from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
-from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.study.study import resume_study
 from tests.support.factorised_study import STUDY, parts_of, run_in
 from tests.support.studies import write_spec

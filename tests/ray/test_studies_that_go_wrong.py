@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from scalestudy import run_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
-from scalestudy.orchestration.cluster import checks as clusters
+from scalestudy.orchestration.cluster import node_checks as clusters
 from scalestudy.orchestration.cluster import nodes
 from scalestudy.orchestration.storage.lock import lock_of
 from tests.ray.conftest import run_by_command

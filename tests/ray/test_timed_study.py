@@ -11,7 +11,7 @@ from scalestudy import run_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
-from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.study import resume_study
 from tests.ray.conftest import cut_study

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.records import time_to_target
+from scalestudy.experiments.analysis.measures.usable import time_to_target
 from tests.support.worlds import DEVIATION, TARGET, Place, World, place_of
 
 Vector = NDArray[np.float64]

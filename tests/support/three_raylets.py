@@ -17,7 +17,7 @@ from typing import Any
 
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.cluster.checks import check_versions
+from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.cluster.nodes import ClusterNode, alive_nodes
 from scalestudy.orchestration.groups.events import EpochDone, Retried
 from tests.support.groups import Pool, group_pool, losses

@@ -25,7 +25,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.report import draw, write_report
 from scalestudy.experiments.report.analysed import AnalysedStudy
-from scalestudy.experiments.report.live import TrialNow, live_page
+from scalestudy.experiments.report.live_page import TrialNow, live_page
 from scalestudy.experiments.report.pictures import write_pictures
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from scalestudy.training.data.cifar import CIFAR10
-from scalestudy.training.data.files import DataError, FileSource, default_root
+from scalestudy.training.data.downloads import DataError, FileSource, default_root
 from scalestudy.training.data.mnist import FASHION_MNIST, MNIST
 from scalestudy.training.data.splits import DatasetSplits, Splits
 from scalestudy.training.registry import DATASETS, check_name

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_file
+from scalestudy.training.data.downloads import DataError, check_md5, default_root, first_good, remedy, write_file
 from scalestudy.training.data.splits import Splits
 
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))

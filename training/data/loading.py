@@ -20,8 +20,8 @@ import torch.nn.functional as F
 
 from scalestudy.training.batches import shard_bounds
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.data.files import DataError
-from scalestudy.training.data.reading import Bounds, DatasetReader, HostReader, Reader, ResidentReader, StreamReader
+from scalestudy.training.data.downloads import DataError
+from scalestudy.training.data.readers import Bounds, DatasetReader, HostReader, Reader, ResidentReader, StreamReader
 from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits, check_alike, scaled
 from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts

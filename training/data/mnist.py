@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalestudy.training.data.files import DataError, check_md5, default_root, first_good, remedy, write_file
+from scalestudy.training.data.downloads import DataError, check_md5, default_root, first_good, remedy, write_file
 from scalestudy.training.data.splits import Splits
 from scalestudy.training.exceptions import InputError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scalestudy.training.data.files import DataError
+from scalestudy.training.data.downloads import DataError
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from scalestudy.training.data.files import DataError
+from scalestudy.training.data.downloads import DataError
 from scalestudy.training.seeding import (
     Generators,
     cpu_generators,

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from scalestudy.training.batches import even_weights
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.loading import TrainingData, open_data
-from scalestudy.training.data.reading import ResidentReader
+from scalestudy.training.data.readers import ResidentReader
 from scalestudy.training.distributed import Worker, stop_process_group
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.evaluation import Sums, evaluate, metrics_of, summed

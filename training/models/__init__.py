@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.models.builtin import MLP, LeNet, LinearRegression, Residual, ResNet18
 from scalestudy.training.models.common import initialise
+from scalestudy.training.models.networks import MLP, LeNet, LinearRegression, Residual, ResNet18
 from scalestudy.training.registry import MODELS, call_with, resolve_field
 from scalestudy.training.seeding import seed_parameters
 

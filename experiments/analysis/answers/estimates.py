@@ -20,9 +20,9 @@ from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrin
 from scalestudy.experiments.analysis.laws.tuning import law_of_step_seconds, law_of_steps
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.records import time_to_target
 from scalestudy.experiments.analysis.measures.targets import median_time
 from scalestudy.experiments.analysis.measures.trainings import Training
+from scalestudy.experiments.analysis.measures.usable import time_to_target
 
 DRAWS = 2000
 """Draws of all cells' times together."""

@@ -18,7 +18,8 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
     Trial,
     epochs_of,
@@ -29,7 +30,6 @@ from scalestudy.experiments.analysis.measures.records import (
     undisturbed_step_seconds,
     without_timing_runs,
 )
-from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, trial_id
 from scalestudy.experiments.plan.timing_runs import step_key
 from scalestudy.experiments.spec.search_space import Cell as CellKey

@@ -12,7 +12,7 @@ from typing import Literal
 from scalestudy.experiments.analysis.measures.cells import epoch_seconds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import median
-from scalestudy.experiments.analysis.measures.records import Trial, best_value, curve, nodes_of, time_to_target
+from scalestudy.experiments.analysis.measures.usable import Trial, best_value, curve, nodes_of, time_to_target
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 SAYS_NOTHING = ("failed", "skipped")

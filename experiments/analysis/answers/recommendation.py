@@ -31,8 +31,8 @@ from scalestudy.experiments.analysis.measures.intervals import (
 )
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
-from scalestudy.experiments.analysis.measures.records import Trial, final_value, train_seconds
 from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
+from scalestudy.experiments.analysis.measures.usable import Trial, final_value, train_seconds
 from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 from scalestudy.experiments.spec.study_spec import StudySpec

@@ -10,8 +10,8 @@ from scalestudy.experiments.analysis.answers.target_times import TargetTimes
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Row, positive, present
-from scalestudy.experiments.analysis.measures.records import epochs_of, test_values, train_seconds
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text
+from scalestudy.experiments.analysis.measures.usable import epochs_of, test_values, train_seconds
 
 
 def why_none(

@@ -23,7 +23,10 @@ from scalestudy.experiments.analysis.measures.cells import (
 )
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figure, Row, missing, present
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_answer, scaling_part, timing_rows
+from scalestudy.experiments.analysis.measures.targets import study_cost
+from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
     Trial,
     accelerator_caveat,
@@ -35,9 +38,6 @@ from scalestudy.experiments.analysis.measures.records import (
     usable,
     without_timing_runs,
 )
-from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_answer, scaling_part, timing_rows
-from scalestudy.experiments.analysis.measures.targets import study_cost
-from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, name_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 

@@ -24,7 +24,7 @@ from scalestudy.experiments.analysis.laws.step_time import (
 )
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, positive, present
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.usable import (
     ON_MORE_NODES,
     Trial,
     is_timing,

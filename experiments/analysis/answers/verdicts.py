@@ -16,8 +16,8 @@ from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
-from scalestudy.experiments.analysis.measures.records import PHASES
 from scalestudy.experiments.analysis.measures.units import flag_verdict_words, metric_of
+from scalestudy.experiments.analysis.measures.usable import PHASES
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15

@@ -16,7 +16,8 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
     CUT,
     ON_MORE_NODES,
@@ -43,7 +44,6 @@ from scalestudy.experiments.analysis.measures.records import (
     usable,
     without_timing_runs,
 )
-from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import Plan, cell_of, label
 from scalestudy.experiments.plan.timing_runs import DISTURBED, step_key
 from scalestudy.experiments.spec.search_space import Factorised

@@ -18,7 +18,7 @@ from scalestudy.experiments.analysis.measures.cells import (
 )
 from scalestudy.experiments.analysis.measures.intervals import Scatter, scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.usable import (
     Trial,
     is_timing,
     timed_epochs,

@@ -8,14 +8,14 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import Cell, why_no_time
 from scalestudy.experiments.analysis.measures.parts import finite
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.analysis.measures.usable import (
     CUT,
     Trial,
     reached_at_once,
     time_to_target,
     train_seconds,
 )
-from scalestudy.experiments.analysis.measures.units import plural
 
 SECONDS_PER_HOUR = 3600.0
 NEVER = ("diverged", "out_of_memory")

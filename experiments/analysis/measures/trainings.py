@@ -15,7 +15,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, t_interval
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite, positive
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
     Trial,
     censored,

@@ -14,8 +14,8 @@ from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.analysis.measures.records import cut_caveats
 from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.analysis.measures.usable import cut_caveats
 from scalestudy.experiments.analysis.text.answer import measured_when
 from scalestudy.experiments.plan.timing_runs import step_key, timing_trials
 from scalestudy.experiments.report import write_report

@@ -7,7 +7,7 @@ import yaml
 from scalestudy.experiments.spec.reading import STUDIES, catalogue, template
 from scalestudy.experiments.spec.schema import json_schema
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep import sweep_keys
+from scalestudy.experiments.spec.sweep_section import sweep_keys
 from tests.support.synthetic_studies import problems_of, spec_of
 
 SCHEMA = json_schema()

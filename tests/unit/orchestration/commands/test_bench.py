@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from scalestudy.experiments.spec.sections import leaf_keys
-from scalestudy.experiments.spec.sweep import ITEMS
+from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench
 from scalestudy.orchestration.commands.bench import (

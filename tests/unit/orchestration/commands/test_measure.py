@@ -7,7 +7,7 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands import plan
+from scalestudy.orchestration.commands import planning
 from scalestudy.orchestration.commands.measure import cell_to_time, measure_cells, time_training
 from tests.support.in_process import scalestudy
 from tests.support.studies import write_spec
@@ -77,7 +77,7 @@ def test_a_training_that_takes_too_long_is_ended(tmp_path):
 
 
 def test_another_device_than_this_machine_has_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "gpus_here", lambda: 0)
+    monkeypatch.setattr(planning, "gpus_here", lambda: 0)
     spec = write_spec(tmp_path, resources={"device": "cuda"})
     done = scalestudy("plan", spec, "--measure", cwd=tmp_path)
     assert done.returncode == 2

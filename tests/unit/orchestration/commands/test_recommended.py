@@ -8,8 +8,8 @@ import pytest
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.folder import advise
 from scalestudy.orchestration.commands.recommended import RecommendedCell
+from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.training.arguments import make_config, make_parser
 from tests.support.in_process import scalestudy

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
-from scalestudy.orchestration.commands.folder import advise
 from scalestudy.orchestration.commands.register import register_recommended
+from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, log_best_model

@@ -10,8 +10,8 @@ import pytest
 
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.folder import status_of
 from scalestudy.orchestration.commands.studies import HEADER, list_studies, named_study
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.storage.lock import lock_of
 from tests.support.in_process import scalestudy
 from tests.support.old_studies import STUDIES, unpack

@@ -5,7 +5,7 @@ import webbrowser
 
 import pytest
 
-from scalestudy.orchestration.commands import folder as folder_commands
+from scalestudy.orchestration.commands import study_commands as folder_commands
 from scalestudy.orchestration.commands import watch as module
 from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.groups.events import Reopened, Running

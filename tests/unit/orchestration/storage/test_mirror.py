@@ -14,12 +14,12 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import cli, doctor
 from scalestudy.orchestration.commands.earlier import earlier_timings
-from scalestudy.orchestration.commands.folder import rebuild_report, status_of
 from scalestudy.orchestration.commands.studies import named_study
+from scalestudy.orchestration.commands.study_commands import rebuild_report, status_of
 from scalestudy.orchestration.commands.watch import WatchedStudy
 from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
 from scalestudy.orchestration.storage import lock as locks
-from scalestudy.orchestration.storage.byte_store import ArrowByteStore
+from scalestudy.orchestration.storage.arrow_store import ArrowByteStore
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.folders import open_folder, read_spec
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed
@@ -263,7 +263,7 @@ def test_a_study_that_is_refused_after_all_leaves_nothing(bucket, opened, tmp_pa
 
 UPLOAD = """
 import sys
-from scalestudy.orchestration.storage.byte_store import ArrowByteStore
+from scalestudy.orchestration.storage.arrow_store import ArrowByteStore
 ArrowByteStore(sys.argv[1]).write("00000007/part-0.pt", bytes(400_000_000))
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalestudy.experiments.spec.errors import SpecError
+from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.orchestration.study.callables import import_path, plain_spec
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.training.registry import METRICS, resolve

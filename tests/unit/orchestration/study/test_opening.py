@@ -11,7 +11,7 @@ from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
-from scalestudy.orchestration.commands.folder import status_of
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import Running, to_plain
 from scalestudy.orchestration.study.folders import open_folder
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed

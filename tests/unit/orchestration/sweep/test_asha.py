@@ -9,7 +9,7 @@ import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.records import time_to_target
+from scalestudy.experiments.analysis.measures.usable import time_to_target
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.orchestration.sweep.asha import Asha
 from scalestudy.orchestration.sweep.search import search_for

@@ -24,7 +24,7 @@ from scalestudy.training.data.loading import (
     open_data,
     random_words,
 )
-from scalestudy.training.data.reading import HostReader, ResidentReader
+from scalestudy.training.data.readers import HostReader, ResidentReader
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import DATASETS
 from scalestudy.training.section import choices_of

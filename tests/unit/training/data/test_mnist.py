@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scalestudy.training.data import DataError, files
+from scalestudy.training.data import DataError, downloads
 from scalestudy.training.data.mnist import FASHION_MNIST, FILES, MNIST, IdxSource, load_source, parse_idx
 
 
@@ -198,9 +198,9 @@ def test_a_mirror_that_never_answers_is_not_waited_for(
     source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a host's name is looked up without a network: no socket is there yet that could time out."""
-    assert files.DOWNLOAD_TIMEOUT_SECONDS <= 10
+    assert downloads.DOWNLOAD_TIMEOUT_SECONDS <= 10
     ended = threading.Event()
-    monkeypatch.setattr(files, "DOWNLOAD_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(downloads, "DOWNLOAD_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: ended.wait(20))
     started = time.monotonic()
     with pytest.raises(DataError, match=r"no answer within 0\.05 seconds, .*; check the network"):

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from scalestudy.training.config import LoaderConfig, OptimizerConfig
 from scalestudy.training.data import DataError
-from scalestudy.training.data.reading import StreamReader
+from scalestudy.training.data.readers import StreamReader
 from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.exactness import why_inexact

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData
-from scalestudy.training.data.reading import ResidentReader
+from scalestudy.training.data.readers import ResidentReader
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.evaluation import Sums, evaluate, metrics_of, summed
 from scalestudy.training.task import ShardLoss, make_task

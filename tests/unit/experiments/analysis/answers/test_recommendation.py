@@ -6,7 +6,7 @@ import pytest
 
 from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.analysis.text.advice import recommendation_lines
+from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study as batch_study
 from tests.support.factorised import factorised_study, stopped_after

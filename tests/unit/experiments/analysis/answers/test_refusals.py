@@ -7,7 +7,7 @@ import pytest
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.measures.units import seconds_text
-from scalestudy.experiments.analysis.text.advice import recommendation_lines
+from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_summaries import study as batch_study
 from tests.support.factorised import stopped_after
 from tests.support.synthetic_studies import study_of

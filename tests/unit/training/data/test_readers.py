@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from scalestudy.training.data import DataError, reading
-from scalestudy.training.data.reading import MOST_LOADER_PROCESSES, DatasetReader, loader_processes, read_ahead
+from scalestudy.training.data import DataError, readers
+from scalestudy.training.data.readers import MOST_LOADER_PROCESSES, DatasetReader, loader_processes, read_ahead
 from scalestudy.training.distributed import Worker
 from tests.support.gloo import GlooPool
 from tests.support.training.datasets import FailingAt, Images, Noisy, Remembering, Returning, WithLambda
@@ -43,7 +43,7 @@ def loaders() -> list[BaseProcess]:
 @pytest.fixture
 def two_loaders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever the machine, two processes read; none is left."""
-    monkeypatch.setattr(reading, "loader_processes", lambda worker, seconds: 2)
+    monkeypatch.setattr(readers, "loader_processes", lambda worker, seconds: 2)
     yield
     assert loaders() == []
 
@@ -61,7 +61,7 @@ def read(dataset: Dataset[Any], epoch: int = 1) -> list[bytes]:
 def test_loader_processes_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a data set that draws random numbers, too."""
     here = read(Images(20)), read(Noisy(20)), read(Noisy(20), epoch=2)
-    monkeypatch.setattr(reading, "loader_processes", lambda worker, seconds: 2)
+    monkeypatch.setattr(readers, "loader_processes", lambda worker, seconds: 2)
     assert (read(Images(20)), read(Noisy(20)), read(Noisy(20), epoch=2)) == here
     assert loaders() == []
     assert here[1] != here[0]
@@ -96,12 +96,12 @@ KILLED = """
 import multiprocessing, os, signal, sys
 import torch
 from tests.support.training.datasets import Images
-from scalestudy.training.data import reading
-from scalestudy.training.data.reading import DatasetReader
+from scalestudy.training.data import readers
+from scalestudy.training.data.readers import DatasetReader
 from scalestudy.training.distributed import Worker
 
 if __name__ == "__main__":
-    reading.loader_processes = lambda worker, seconds: 1
+    readers.loader_processes = lambda worker, seconds: 1
     alone = Worker(0, 1, torch.device("cpu"))
     batches = DatasetReader("train", Images(20), 3, alone, seed=0).batches(None, [(0, 5), (5, 20)], 1)
     next(batches)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalestudy.training.data.files import default_root
+from scalestudy.training.data.downloads import default_root
 
 
 def test_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
-from scalestudy.experiments.analysis.measures.records import (
+from scalestudy.experiments.analysis.measures.usable import (
     best_value,
     curve,
     epoch_phases,

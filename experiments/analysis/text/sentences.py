@@ -6,7 +6,6 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Row, Summary, present
-from scalestudy.experiments.analysis.measures.records import STATUSES
 from scalestudy.experiments.analysis.measures.scaling import NEITHER, WEAK
 from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
@@ -18,6 +17,7 @@ from scalestudy.experiments.analysis.measures.units import (
     plural,
     three_digits,
 )
+from scalestudy.experiments.analysis.measures.usable import STATUSES
 from scalestudy.experiments.analysis.text.answer import NAMED_CELLS, beyond_line, chosen_lines
 from scalestudy.experiments.plan.plan import short_name
 

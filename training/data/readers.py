@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from torch.utils.data._utils import worker as loader_process
 
 from scalestudy.training.config import LoaderConfig
-from scalestudy.training.data.files import DataError
+from scalestudy.training.data.downloads import DataError
 from scalestudy.training.data.splits import Collate, check_inputs, check_targets, evenly
 from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker

@@ -329,7 +329,7 @@ def write_spec_file(file: Path, text: str, field: str) -> Path:
 def fetch_data(name: str, source: Path | None) -> tuple[list[Path], Path]:
     """Puts a data set's files into the data folder; returns the new ones, and the folder. Raises RequestError."""
     from scalestudy.training.data import fetch
-    from scalestudy.training.data.files import DataError
+    from scalestudy.training.data.downloads import DataError
 
     root = data_root()
     try:

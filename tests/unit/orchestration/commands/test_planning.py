@@ -13,9 +13,9 @@ from scalestudy.experiments.plan.estimate import LastTimings, Span, estimate
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.commands import plan as plan_module
+from scalestudy.orchestration.commands import planning as plan_module
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.plan import gpus_here, how_long, machines, plan_study
+from scalestudy.orchestration.commands.planning import gpus_here, how_long, machines, plan_study
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import open_new
 from scalestudy.orchestration.study.schedule import Costs, Room

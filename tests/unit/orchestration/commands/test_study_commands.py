@@ -8,7 +8,7 @@ from scalestudy.experiments.analysis import answer_lines, summarise
 from scalestudy.experiments.spec.reading import STUDIES, SpecError, catalogue
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.folder import (
+from scalestudy.orchestration.commands.study_commands import (
     Status,
     advise,
     compare_studies,

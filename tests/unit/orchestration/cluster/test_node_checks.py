@@ -11,8 +11,8 @@ from ray import cloudpickle
 
 from scalestudy.orchestration.base import child
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
-from scalestudy.orchestration.cluster import checks
-from scalestudy.orchestration.cluster.checks import (
+from scalestudy.orchestration.cluster import node_checks
+from scalestudy.orchestration.cluster.node_checks import (
     PACKAGES,
     Difference,
     check_devices,
@@ -54,8 +54,8 @@ def test_what_the_driver_has_no_version_of_is_not_compared():
 
 
 def test_the_error_names_node_package_versions_and_remedy(monkeypatch):
-    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
-    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
+    there = {**node_checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(node_checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
     with pytest.raises(RequestError, match=r"gpu-box: torch 1\.0, here 2\.") as caught:
         check_versions([ClusterNode(node_id="n", host="gpu-box", cpus=1, gpus=0)])
     assert caught.value.exit_code == ExitCode.BAD_REQUEST
@@ -77,7 +77,7 @@ NODES = [("head", 2, 0), ("a", 8, 1), ("a", 8, 1), ("b", 8, 1), ("storage", 0, 0
 def where_only_b_is_well(monkeypatch, fault):
     asked = []
     monkeypatch.setattr(
-        checks,
+        node_checks,
         "ask_nodes",
         lambda nodes, function, *question: asked.append(question) or [None if n.host == "b" else fault for n in nodes],
     )
@@ -121,8 +121,8 @@ def test_a_node_without_room_is_not_asked(monkeypatch):
 
 def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
     with pytest.raises(RequestError, match=r"^train\.cuda_graph: true: a graph needs GPUs, .* on the cpu; write auto"):
-        checks.check_graphs("cpu")
-    checks.check_graphs("cuda")
+        node_checks.check_graphs("cpu")
+    node_checks.check_graphs("cuda")
 
 
 PRINTS = """
@@ -137,10 +137,10 @@ def test_a_node_says_what_its_device_lacks_whatever_it_prints_around_its_answer(
     (tmp_path / "sitecustomize.py").write_text(PRINTS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert checks._look_at_device("cpu", ["fp32", "bf16"]) == ["", "", "bf16"]
+    assert node_checks._look_at_device("cpu", ["fp32", "bf16"]) == ["", "", "bf16"]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "DEFAULT")
     expected = None if has_precision("bf16", torch.device("cpu")) else ["", "", "bf16"]
-    assert checks._look_at_device("cpu", ["fp32", "bf16"]) == expected
+    assert node_checks._look_at_device("cpu", ["fp32", "bf16"]) == expected
 
 
 def program(path, text):
@@ -152,15 +152,15 @@ def program(path, text):
 @pytest.mark.parametrize("text", ["exit 1", "echo no such thing"])
 def test_a_node_that_cannot_tell_is_not_refused(monkeypatch, tmp_path, text):
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
-    assert checks._look_at_device("cpu", ["bf16"]) is None
+    assert node_checks._look_at_device("cpu", ["bf16"]) is None
 
 
 def test_a_node_whose_driver_hangs_is_not_refused_and_has_answered_before_ray_gives_up(monkeypatch, tmp_path):
-    assert checks.LOOK_SECONDS + child.KILLED_SECONDS < checks.ANSWER_SECONDS
-    monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
+    assert node_checks.LOOK_SECONDS + child.KILLED_SECONDS < node_checks.ANSWER_SECONDS
+    monkeypatch.setattr(node_checks, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
     began = time.monotonic()
-    assert checks._look_at_device("cuda", []) is None
+    assert node_checks._look_at_device("cuda", []) is None
     assert time.monotonic() - began < 30
 
 
@@ -168,31 +168,31 @@ def test_a_node_whose_process_cannot_be_killed_has_answered_too(monkeypatch, tmp
     """As one that hangs in the driver is: it is left behind."""
     kill, left = child._kill_group, []
     monkeypatch.setattr(child, "_kill_group", left.append)
-    monkeypatch.setattr(checks, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(node_checks, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(child, "KILLED_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "exec sleep 60"))
     began = time.monotonic()
-    assert checks._look_at_device("cuda", []) is None
+    assert node_checks._look_at_device("cuda", []) is None
     assert time.monotonic() - began < 30
     kill(left[0])
     left[0].wait()
 
 
 def test_this_process_has_all_packages():
-    assert checks._versions()(PACKAGES).keys() == {"python", *PACKAGES}
+    assert node_checks._versions()(PACKAGES).keys() == {"python", *PACKAGES}
 
 
 def test_what_is_sent_to_the_nodes_does_not_need_this_package(monkeypatch):
-    sent = cloudpickle.dumps(checks._versions())
-    for name in ("scalestudy.orchestration", "scalestudy.orchestration.cluster.checks"):
+    sent = cloudpickle.dumps(node_checks._versions())
+    for name in ("scalestudy.orchestration", "scalestudy.orchestration.cluster.node_checks"):
         monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
     assert pickle.loads(sent)(["no-such-package"]).keys() == {"python"}
 
 
 def test_raylets_on_one_machine_are_told_apart(monkeypatch):
     nodes = [ClusterNode(node_id=name * 20, host=host, cpus=1, gpus=0) for name, host in ("ax", "bx", "cy")]
-    there = {**checks._versions()(PACKAGES), "torch": "1.0"}
-    monkeypatch.setattr(checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
+    there = {**node_checks._versions()(PACKAGES), "torch": "1.0"}
+    monkeypatch.setattr(node_checks, "ask_nodes", lambda nodes, function, *arguments: [there] * len(nodes))
     with pytest.raises(RequestError, match=r"x \(aaaaaaaa\): torch .*x \(bbbbbbbb\): torch .*y: torch"):
         check_versions(nodes)
 

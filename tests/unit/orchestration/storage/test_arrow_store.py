@@ -7,7 +7,7 @@ import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.storage.byte_store import ArrowByteStore, open_byte_store, storage_reason
+from scalestudy.orchestration.storage.arrow_store import ArrowByteStore, open_byte_store, storage_reason
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
 from scalestudy.training.checkpoint.files import file_name, forget_newer, forget_old, latest
 from tests.support.training.checkpoints import LENET, NAMES, origins, save

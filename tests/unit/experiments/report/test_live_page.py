@@ -3,7 +3,7 @@
 import time
 
 from scalestudy.experiments.report.analysed import AnalysedStudy
-from scalestudy.experiments.report.live import TrialNow, live_page, running_curves
+from scalestudy.experiments.report.live_page import TrialNow, live_page, running_curves
 from tests.support.report_pages import Page
 from tests.support.synthetic_studies import TINY, folder_of
 

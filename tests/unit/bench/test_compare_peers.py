@@ -67,10 +67,13 @@ def notes(process, *times):
         # nothing was lost: the next step is the sixth
         (notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22), Loss(seconds=16.0, steps=0)),
         (notes(7, 0, 1, 2, 3, 4), None),
+        # a rehearsal's step before the study, by a process of its own, is neither the start nor a step made again
+        (notes(6, -30) + notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22, 23, 24, 25), Loss(seconds=18.0, steps=3)),
+        (notes(6, -30) + notes(7, 0, 1, 2, 3, 4), None),
     ],
 )
 def test_what_a_kill_costs(found, loss):
-    assert loss_of(found, needed=8) == loss
+    assert loss_of(found, needed=8, killed_at=4.5) == loss
 
 
 def trained(num_gpus, batch_size, seconds, ended):

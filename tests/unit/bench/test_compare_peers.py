@@ -110,6 +110,24 @@ def test_trials_that_were_all_run_are_not_estimated():
     assert row[7:10] == ["–", "–", "0 of 3"]
 
 
+def test_ways_lose_a_worker_by_turns(monkeypatch, tmp_path):
+    seconds, folders = iter([9.0, 7.0, 30.0, None, 11.0, 8.0]), []
+
+    def kill_workers(way, folder, count):
+        folders.append(folder)
+        took = next(seconds)
+        return Kills([Loss(took, 6)] if took else [], finished=1 if took else 0, planned=count)
+
+    monkeypatch.setattr(compare_peers, "kill_workers", kill_workers)
+    rows = compare_peers.only_kills(tmp_path, ways=[SCALESTUDY, TORCHRUN], kills=3)
+    assert rows == [
+        ["scalestudy", "9.0, 30.0, 11.0", "11.0", "6", "3 of 3"],
+        ["torchrun loop", "7.0, 8.0", "7.5", "6", "2 of 3"],
+    ]
+    assert all(len(row) == len(compare_peers.KILLS_HEADER) for row in rows)
+    assert len(set(folders)) == 6
+
+
 def losing(way, *losses):
     params = {"num_gpus": 1, "batch_size": 32, "learning_rate": 0.1}
     trials = [Trained(params, [{"epoch": epoch, "train_loss": loss} for epoch, loss in enumerate(losses, 1)])]

@@ -1,20 +1,67 @@
-"""Ray Train's trainer, without two helpers of each group that a study has no use for."""
+"""Ray Train's trainer, without what costs each start of a group's workers time and serves no study."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.metrics import WorkerMetricsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.result import Result
 
-HELPERS = (DatasetsCallback, PlacementGroupCleanerCallback)
-"""A process each, of some seconds to start. The first shares out Ray's data sets: a trial reads its own. The second
-gives a dead controller's room back, for which it asks Ray's dashboard every second: the pool does so itself."""
+UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback, WorkerMetricsCallback)
+"""The first two start a process each. One shares out Ray's data sets: a trial reads its own. One gives a dead
+controller's room back, for which it asks Ray's dashboard every second: the pool does so itself. The third, for which
+each worker imports a quarter of a second's modules, times `ray.train.report`: nobody calls it."""
+FOR_THE_CONTROLLER = {
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
+}
+"""Variables that Ray Train also gives the workers, which never read them. A process with variables of its own is
+started by another one that imports Ray as well, and can't be one that Ray has started in advance."""
+
+
+class GroupWorkers(WorkerGroup):
+    """As Ray's, without the variables that are `FOR_THE_CONTROLLER`."""
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> dict[str, Any]:
+        runtime_env = dict(WorkerGroup._get_worker_runtime_env(custom_runtime_env))
+        variables = runtime_env["env_vars"]
+        return {**runtime_env, "env_vars": {name: variables[name] for name in variables.keys() - FOR_THE_CONTROLLER}}
+
+
+class GroupTrainController(TrainController):
+    """As Ray's, with `GroupWorkers`."""
+
+    worker_group_cls = GroupWorkers
+
+    def __init__(self, variables: Mapping[str, str], **arguments: Any) -> None:
+        """variables: for this process alone. Given by Ray, its workers and helpers would inherit them."""
+        os.environ.update(variables)
+        super().__init__(**arguments)
 
 
 class GroupTrainer(DataParallelTrainer):
-    """As Ray's, but for `HELPERS`."""
+    """As Ray's, without what is `UNUSED`, and with a `GroupTrainController`."""
 
     def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if not isinstance(each, HELPERS)]
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, UNUSED)]
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Result:
+        import ray
+
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        variables = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **get_env_vars_to_propagate()}
+        controller = ray.remote(num_cpus=0, label_selector=here)(GroupTrainController).remote(variables, **arguments)
+        ray.get(controller.run.remote())
+        result: Result = ray.get(controller.get_result.remote())
+        return result

@@ -3,8 +3,9 @@
 LeNet on the digits, 1 and 2 workers, 24 trials of two epochs, one at a time, each way as a command of its own; then a
 study in which a worker of each trial is killed. The programs are those of `tests/bench/peers`.
 `python -m tests.bench.compare_peers [--small] [--trials N] [--kills N]`: what is missing of 24 trials is estimated at
-the median; `--small` proves that it works. To our spec and command the bench adds `tracking.uri`, `--address local` and
-`--out`.
+the median; `--small` proves that it works. With `--only-kills WAY…` these ways lose a worker by turns, each time in a
+study of one trial, and nothing else is measured. To our spec and command the bench adds `tracking.uri`,
+`--address local` and `--out`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import math
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +47,8 @@ HEADER = [
     "trials finished",
     "lines a user writes",
 ]
+
+KILLS_HEADER = ["way", "s until as far again", "median", "steps again", "trials finished"]
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,20 @@ def peers(folder: Path, *, small: bool = False, trials: int = TRIALS, kills: int
     return [measured.row(found[0].whole()) for measured in found]
 
 
+def only_kills(folder: Path, *, small: bool = False, ways: Sequence[Way] = WAYS, kills: int = KILLS) -> Rows:
+    """Return a row a way. The ways take turns, so that a machine that grows slower meanwhile does so for all."""
+    turns: dict[str, list[Kills]] = {way.name: [] for way in ways}
+    for turn in range(1 if small else kills):
+        for way in ways:
+            turns[way.name].append(kill_workers(way, folder / f"{way.name.replace(' ', '-')}-{turn}", 1))
+    rows = []
+    for name, studies in turns.items():
+        losses = [loss for study in studies for loss in study.losses]
+        together = Kills(losses, finished=sum(study.finished for study in studies), planned=len(studies))
+        rows.append([name, ", ".join(f"{loss.seconds:.1f}" for loss in losses), *kill_cells(together)])
+    return rows
+
+
 TITLE = "The same study by scalestudy and by its peers"
 PARTS = {"peers": Part(TITLE, HEADER, peers)}
 
@@ -145,9 +163,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--only-kills", nargs="+", choices=[way.name for way in WAYS], metavar="WAY")
     options = parser.parse_args(arguments)
     sweep_of(options.trials)  # a wrong number is told now
     part = Part(TITLE, HEADER, partial(peers, trials=options.trials, kills=options.kills))
+    if options.only_kills:
+        ways = [way for way in WAYS if way.name in options.only_kills]
+        part = Part("A worker killed, by turns", KILLS_HEADER, partial(only_kills, ways=ways, kills=options.kills))
     print_parts({"peers": part}, ["--small"] if options.small else [])
 
 

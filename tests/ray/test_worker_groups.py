@@ -15,6 +15,8 @@ from tests.support.group_faults import SLOW, slow_trial
 from tests.support.groups import group_pool, losses, wait_until
 from tests.support.processes import named
 
+MODELS = "tests.support.user_models"
+
 
 @pytest.fixture(scope="module")
 def fresh(ray_session, tmp_path_factory):
@@ -48,6 +50,12 @@ def test_a_group_starts_no_helper_that_it_has_no_use_for(pool):
     pool.train(2, epochs=1)
     assert named(os.getpid(), "ray::SynchronizationActor"), "the barrier of the workers"
     assert not [*named(os.getpid(), "ray::DatasetManager"), *named(os.getpid(), "ray::PlacementGroupCleaner")]
+
+
+def test_a_worker_starts_in_no_environment_of_its_own(pool, tmp_path):
+    """It would be started by a process that imports Ray first, and no process that waits for work could serve."""
+    pool.train(2, epochs=1, model=f"{MODELS}:notes_its_environment", model_args={"folder": str(tmp_path)})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"0": "{}", "1": "{}"}
 
 
 def test_a_diverged_trial_leaves_its_group_warm(pool):
@@ -85,10 +93,12 @@ def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path):
     """The second attempt goes on from the first epoch's end. Without checkpoints: tests/long."""
     undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=4)
     trial_id, workers = slow_trial(pool, tmp_path)
+    before = set(pool.served_by(2)), named(os.getpid(), "TrainController")
     os.kill(workers[1], signal.SIGKILL)
     events = pool.events(trial_id)
     pool.release(trial_id)
     ended = events[-1]
+    assert (set(pool.served_by(2)), named(os.getpid(), "TrainController")) == before, "no group starts anew"
     assert [isinstance(event, Retried) for event in events].count(True) == 1
     assert (ended.status, ended.attempts) == ("finished", 2)
     assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3, 4]

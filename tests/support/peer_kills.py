@@ -55,13 +55,13 @@ def kill_workers(way: Way, folder: Path, count: int) -> Kills:
     if len(killed) != count:
         said = (folder / "said").read_text("utf-8", errors="replace")
         raise RuntimeError(f"{way.name}: {len(killed)} of {count} trials came as far as to be killed: {said[-5000:]}")
-    found = [loss_of(read_notes(notes / f"{trial}-0"), EPOCHS * STEPS) for trial in killed]
+    found = [loss_of(read_notes(notes / f"{trial}-0"), EPOCHS * STEPS, when) for trial, when in killed.items()]
     return Kills([loss for loss in found if loss], finished, count)
 
 
-def _kill_each(study: Running, notes: Path) -> set[str]:
-    """Watches the notes until the command ends; the trials whose worker was killed."""
-    killed: set[str] = set()
+def _kill_each(study: Running, notes: Path) -> dict[str, float]:
+    """Watch the notes until the command ends; return when a worker of each trial was killed."""
+    killed: dict[str, float] = {}
     give_up = time.monotonic() + LIMIT_SECONDS
     while study.process.poll() is None:
         if time.monotonic() > give_up:
@@ -70,7 +70,7 @@ def _kill_each(study: Running, notes: Path) -> set[str]:
             trial = file.name.removesuffix("-1")
             if trial not in killed and len(steps := read_notes(file)) >= KILL_AT:
                 os.kill(steps[-1][1], signal.SIGKILL)
-                killed.add(trial)
+                killed[trial] = time.time()
         time.sleep(0.01)
     return killed
 
@@ -81,15 +81,18 @@ def read_notes(file: Path) -> list[Note]:
     return [(float(when), int(process)) for when, process in map(str.split, lines)]
 
 
-def loss_of(notes: list[Note], needed: int) -> Loss | None:
-    """What a kill in the first attempt has cost a trial of `needed` steps; None if it never came as far again.
+def loss_of(notes: list[Note], needed: int, killed_at: float) -> Loss | None:
+    """Return what the first kill has cost a trial of `needed` steps; None if it never came as far again.
 
-    From the last step that the first attempt began, so that what it needs to notice counts.
+    notes: of rank 0, which was not killed. Its process of that moment made the attempt that the kill broke; what an
+    earlier one noted is no attempt: our rehearsal makes a step before the study starts. The seconds count from the last
+    step of the broken attempt, so that the time until the death is noticed is in them.
     """
     attempts = [list(group) for _, group in groupby(notes, key=lambda note: note[1])]
-    first, last = attempts[0], attempts[-1]
+    broken = max(place for place, attempt in enumerate(attempts) if attempt[0][0] <= killed_at)
+    first, last = attempts[broken], attempts[-1]
     from_step = needed - len(last)  # the last attempt ends the training
-    if len(attempts) == 1 or from_step < 0:
+    if last is first or from_step < 0:
         return None
     again = last[max(0, len(first) - 1 - from_step)]
-    return Loss(again[0] - first[-1][0], len(notes) - needed)
+    return Loss(again[0] - first[-1][0], sum(map(len, attempts[broken:])) - needed)

@@ -67,10 +67,13 @@ def notes(process, *times):
         # nothing was lost: the next step is the sixth
         (notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22), Loss(seconds=16.0, steps=0)),
         (notes(7, 0, 1, 2, 3, 4), None),
+        # a rehearsal's step before the study, by a process of its own, is neither the start nor a step made again
+        (notes(6, -30) + notes(7, 0, 1, 2, 3, 4) + notes(8, 20, 21, 22, 23, 24, 25), Loss(seconds=18.0, steps=3)),
+        (notes(6, -30) + notes(7, 0, 1, 2, 3, 4), None),
     ],
 )
 def test_what_a_kill_costs(found, loss):
-    assert loss_of(found, needed=8) == loss
+    assert loss_of(found, needed=8, killed_at=4.5) == loss
 
 
 def trained(num_gpus, batch_size, seconds, ended):
@@ -105,6 +108,24 @@ def test_trials_that_were_all_run_are_not_estimated():
     row = Measured(SCALESTUDY, 40.0, trials, Kills([], finished=0, planned=3)).row(ours=40.0)
     assert row[:5] == ["scalestudy", "24", "40", row[3], "1.0"]
     assert row[7:10] == ["–", "–", "0 of 3"]
+
+
+def test_ways_lose_a_worker_by_turns(monkeypatch, tmp_path):
+    seconds, folders = iter([9.0, 7.0, 30.0, None, 11.0, 8.0]), []
+
+    def kill_workers(way, folder, count):
+        folders.append(folder)
+        took = next(seconds)
+        return Kills([Loss(took, 6)] if took else [], finished=1 if took else 0, planned=count)
+
+    monkeypatch.setattr(compare_peers, "kill_workers", kill_workers)
+    rows = compare_peers.only_kills(tmp_path, ways=[SCALESTUDY, TORCHRUN], kills=3)
+    assert rows == [
+        ["scalestudy", "9.0, 30.0, 11.0", "11.0", "6", "3 of 3"],
+        ["torchrun loop", "7.0, 8.0", "7.5", "6", "2 of 3"],
+    ]
+    assert all(len(row) == len(compare_peers.KILLS_HEADER) for row in rows)
+    assert len(set(folders)) == 6
 
 
 def losing(way, *losses):

@@ -46,7 +46,7 @@ def numbers(cells: list[str]) -> list[float]:
 def test_the_index_gives_every_script_as_a_command_and_pages_name_no_other() -> None:
     commands = set(re.findall(r"`python docs/chapter/(\w+)\.py", page_text("docs/chapter/index.md")))
     assert commands == {*SCRIPTS}
-    named = {name for page in page_names() for name in re.findall(r"docs/chapter/(\w+)\.py", page_text(page))}
+    named = {name for page in page_names() for name in re.findall(r"docs/chapter/([a-z_]+)\.py", page_text(page))}
     assert named <= commands
 
 

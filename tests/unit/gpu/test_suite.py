@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,11 +29,14 @@ from tests.support.project_files import REPOSITORY
 from tests.support.training.recorded_graphs import graphs_on_the_cpu, recorded
 
 CPU = Settings(device="cpu", small=True)
-WITHOUT_RAY = """
+WITHOUT_OTHERS = """
+import os
+import re
 import sys
 from importlib.machinery import PathFinder
 
-HIDDEN = {"ray", "mlflow", "pydantic", "pandas", "scipy", "matplotlib", "pytest", "typer", "torchvision"}
+HIDDEN = {"ray", "mlflow", "pandas", "scipy", "matplotlib", "pytest", "typer", "torchvision"}
+HIDDEN.update(os.environ["HIDDEN"].split())
 
 class Finder(PathFinder):
     @classmethod
@@ -41,7 +45,7 @@ class Finder(PathFinder):
 
 sys.meta_path[:] = [Finder if each is PathFinder else each for each in sys.meta_path]
 """
-"""A sitecustomize.py, by which an interpreter finds torch and NumPy alone."""
+"""A sitecustomize.py, by which an interpreter finds torch, NumPy and pydantic alone, and not what HIDDEN names."""
 
 
 def fake(name: str, limit_seconds: float = 60.0) -> Part:
@@ -132,17 +136,28 @@ def test_an_old_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_installed()
 
 
-def test_the_command_writes_json_log_and_page(tmp_path: Path) -> None:
-    """By an interpreter that finds neither Ray nor MLflow nor pydantic."""
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_RAY, encoding="utf-8")
+def made(tmp_path: Path, hidden: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command of `make gpu` by an interpreter that finds neither Ray nor MLflow nor what is hidden."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_OTHERS, encoding="utf-8")
     make = ["make", "gpu", f"PYTHON={sys.executable}", "PART=tf32", f"OUT={tmp_path / 'out'}"]
     code = (REPOSITORY / "Makefile").read_text("utf-8").partition("\ngpu:")[2].partition("\n\n")[0]
     assert "$(VENV)" not in code
     outer = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")  # of the `make test` around it
-    variables = {name: value for name, value in os.environ.items() if name not in outer}
+    variables = {name: value for name, value in os.environ.items() if name not in outer} | {"HIDDEN": hidden}
     recipe = subprocess.run([*make, "--dry-run"], cwd=REPOSITORY, env=variables, capture_output=True, text=True)
     command = recipe.stdout.replace('PYTHONPATH="', f'PYTHONPATH="{tmp_path}:', 1)
-    done = subprocess.run(command, shell=True, cwd=REPOSITORY, env=variables, capture_output=True, text=True)
+    return subprocess.run(command, shell=True, cwd=REPOSITORY, env=variables, capture_output=True, text=True)
+
+
+def test_a_machine_without_pydantic_is_told_what_to_bring(tmp_path: Path) -> None:
+    done = made(tmp_path, "pydantic")
+    told = r"make gpu: PYTHON: .* has no pydantic; put a folder on PYTHONPATH that `pip install --target DIR pydantic`"
+    assert re.match(told, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_command_writes_json_log_and_page(tmp_path: Path) -> None:
+    done = made(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "out" / "tf32.json").read_text("utf-8"))
     assert result["status"] == "passed"

@@ -167,20 +167,12 @@ def test_spread_deals_workers_out_over_all_nodes_with_room():
     assert ahead(nodes, [], [2], exclusive=False, placement="spread").slots == {"a": 1, "c": 1}
 
 
-def test_emptiest_is_the_rule_of_studies_that_began_before_there_was_a_choice():
-    busy = group("g", 5, "busy", {"a": 5})
-    (start,) = decide(EIGHTS, [busy], ask(2), exclusive=False, placement="emptiest")
-    assert start.slots == {"b": 2}
-    (start,) = decide(EIGHTS, [busy], ask(9), exclusive=False, placement="emptiest")
-    assert start.slots == {"b": 8, "a": 1}
-
-
 # --- types of GPUs ---------------------------------------------------------------------------------------------------
 
 TYPES = [Node(node_id="t", slots=2, accelerator="T4"), Node(node_id="a", slots=4, accelerator="A100")]
 
 
-@pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
+@pytest.mark.parametrize("placement", ["pack", "spread"])
 def test_all_trials_are_on_the_type_of_gpus_with_the_most_room(placement):
     for size in (1, 2, 4):
         (start,) = decide(TYPES, [], ask(size), exclusive=False, placement=placement)
@@ -188,7 +180,7 @@ def test_all_trials_are_on_the_type_of_gpus_with_the_most_room(placement):
         assert ahead(TYPES, [], [size], exclusive=False, placement=placement).slots == {"a": size}
 
 
-@pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
+@pytest.mark.parametrize("placement", ["pack", "spread"])
 def test_a_trial_waits_for_that_type_rather_than_take_another(placement):
     assert decide(TYPES, [group("g", 4, "busy", {"a": 4})], ask(1), exclusive=False, placement=placement) == []
     assert decide(TYPES, [group("g", 4, "idle", {"a": 4})], ask(1), exclusive=False) == [Stop(group_id="g")]
@@ -209,7 +201,7 @@ SITUATION = st.tuples(
     st.lists(st.integers(1, 4), max_size=6),
     st.booleans(),
 )
-PLACEMENT = st.sampled_from(["pack", "spread", "emptiest"])
+PLACEMENT = st.sampled_from(["pack", "spread"])
 
 
 def situation(sizes, groups, wanted, exclusive):
@@ -347,7 +339,7 @@ def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
             assert not holds({node_id: count - view.slots.get(node_id, 0) for node_id, count in free.items()})
 
 
-@pytest.mark.parametrize("placement", ["pack", "spread", "emptiest"])
+@pytest.mark.parametrize("placement", ["pack", "spread"])
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_every_trial_that_fits_is_served(placement, exclusive, seed):

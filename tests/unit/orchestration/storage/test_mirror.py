@@ -125,7 +125,7 @@ def test_a_study_of_a_bucket_is_watched_from_its_journal(opened, tmp_path):
     study.write_page()
     page = Page(study.page.read_text("utf-8")).shown
     assert "1/2 trials" in page
-    (name,) = (each.trial.run_name for each in study.progress.running.values())
+    (name,) = (each.trial.name for each in study.progress.running.values())
     assert f"{name}: epoch 0 of " in page
     assert study.page.is_relative_to(tmp_path / "home" / "live")
     (trial,) = study.progress.running

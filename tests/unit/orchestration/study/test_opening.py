@@ -1,7 +1,6 @@
 """A study that goes on, or grows: what is taken over from its folder, and what is refused with nothing changed."""
 
 import json
-import re
 
 import pytest
 
@@ -302,28 +301,6 @@ def test_a_factorised_study_grows(factorised, old, new, trainings):
     assert len(opened.plan.swept) == trainings
     assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
     assert len(opened.trials) == trainings + 1, "what was held out stays"
-
-
-def of_version_1(folder):
-    """Makes a study's folder one of an earlier scalestudy, whose specs lacked these keys."""
-    came_later = "version:| +stop:| +placement:"
-    kept = [line for line in folder.spec_file.read_text().splitlines(True) if not re.match(came_later, line)]
-    folder.write_plan(folder.read_plan(), folder.study_id, "".join(kept))
-
-
-def test_a_study_of_an_earlier_version_keeps_its_rules(tmp_path):
-    text = TINY + "targets: {accuracy: [0.9]}"
-    opened = open_new(spec_of(text), tmp_path / "out")
-    opened.write()
-    assert open_resumed(opened.folder.path).spec.stops_at_target
-    of_version_1(opened.folder)
-    resumed, grown = open_resumed(opened.folder.path), open_extended(spec_of(text), opened.folder.path)
-    assert [each.spec.version for each in (resumed, grown)] == [1, 1]
-    assert not resumed.spec.stops_at_target
-    assert not grown.spec.stops_at_target
-    assert [each.spec.resources.placement for each in (resumed, grown)] == ["emptiest", "emptiest"]
-    grown.write()
-    assert open_resumed(opened.folder.path).spec == grown.spec
 
 
 def test_a_study_places_all_its_trials_alike(tmp_path):

@@ -1,7 +1,6 @@
 """The best model in MLflow."""
 
 import logging
-from dataclasses import replace
 
 import pytest
 import torch
@@ -128,7 +127,7 @@ def test_the_model_of_a_task_is_logged_as_its_parameters(store, tmp_path):
     """Only the task knows how it is called."""
     client, _ = store
     run_id, config, path = run_and_model(store, tmp_path, "lenet")
-    log_best_model(client, run_id, replace(config, task="my_task:Task", metric="f1"), path)
+    log_best_model(client, run_id, config.replace(task="my_task:Task", metric="f1"), path)
     tag = client.get_run(run_id).data.tags["scalestudy.model"]
     assert tag == "state_dict only; only its task, my_task:Task, knows how it is called"
     assert [file.path for file in client.list_artifacts(run_id, "model")] == ["model/model.pt"]

@@ -651,9 +651,9 @@ def test_the_compilation_for_a_smaller_last_batch_is_not_timed(monkeypatch: pyte
 def test_a_training_of_as_many_steps_is_that_of_epochs(ranks: GlooPool) -> None:
     epochs = make_config(epochs=3, batch_size=50, schedule="cosine", lr_rule="linear", warmup_steps=4)  # 6 steps each
     by_epochs = ranks.run(2, run_training, epochs)
-    steps = dataclasses.replace(epochs, epochs=None, steps=18, eval_every={"steps": 6})
+    steps = epochs.replace(epochs=None, steps=18, eval_every={"steps": 6})
     by_steps = ranks.run(2, run_training, steps)
-    often = ranks.run(2, run_training, dataclasses.replace(steps, eval_every={"steps": 4}))
+    often = ranks.run(2, run_training, steps.replace(eval_every={"steps": 4}))
     for one, other, third in zip(by_epochs, by_steps, often, strict=True):
         assert same_bits(one["state"], other["state"])
         assert same_bits(one["state"], third["state"]), "evaluations do not change what is learnt"

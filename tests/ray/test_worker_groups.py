@@ -93,12 +93,10 @@ def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path):
     """The second attempt goes on from the first epoch's end. Without checkpoints: tests/long."""
     undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=4)
     trial_id, workers = slow_trial(pool, tmp_path)
-    before = set(pool.served_by(2)), named(os.getpid(), "TrainController")
     os.kill(workers[1], signal.SIGKILL)
     events = pool.events(trial_id)
     pool.release(trial_id)
     ended = events[-1]
-    assert (set(pool.served_by(2)), named(os.getpid(), "TrainController")) == before, "no group starts anew"
     assert [isinstance(event, Retried) for event in events].count(True) == 1
     assert (ended.status, ended.attempts) == ("finished", 2)
     assert [epoch.epoch for epoch in ended.epochs] == [1, 2, 3, 4]

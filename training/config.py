@@ -44,7 +44,7 @@ from scalestudy.training.section import (
     did_you_mean,
     text_of,
     wrong,
-    wrong_keys,
+    wrong_together,
 )
 
 LARGEST_TOKENS = 2**53
@@ -179,7 +179,8 @@ class Workload(Section):
         return self
 
     def _wrong_metric(self, message: str, remedy: str) -> ValueError:
-        return wrong_keys([Problem(field="metric", value=self.metric, message=message, remedy=remedy)])
+        problem = Problem(field="metric", value=self.metric, message=message, remedy=remedy)
+        return wrong_together([(problem, ("metric", "task"))])
 
 
 class OptimizerConfig(Section):
@@ -278,7 +279,7 @@ class Train(Section):
     def _has_a_length(self) -> Self:
         if not any(getattr(self, unit) for unit in UNITS):
             message, remedy = "is no length", "set one of epochs, steps, tokens"
-            raise wrong_keys([Problem(field="epochs", value=None, message=message, remedy=remedy)])
+            raise wrong_together([(Problem(field="epochs", value=None, message=message, remedy=remedy), UNITS)])
         return self
 
     @property
@@ -331,16 +332,19 @@ class TrainConfig(Train, Workload):
             value, other = value_of(self, pair.key), value_of(self, pair.other_key)
             if pair.applies(value) and pair.other_applies(other):
                 message = pair.what(text_of(other))
-                problems.append(Problem(field=pair.key, value=value, message=message, remedy=pair.remedy))
+                problem = Problem(field=pair.key, value=value, message=message, remedy=pair.remedy)
+                problems.append((problem, (pair.key, pair.other_key)))
         if self.max_steps is not None and self.max_steps <= self.warm_up_steps:
             message = f"leaves no step after {self.warm_up_steps} warm_up_steps"
             remedy = "raise it, or lower warm_up_steps"
-            problems.append(Problem(field="max_steps", value=self.max_steps, message=message, remedy=remedy))
+            problem = Problem(field="max_steps", value=self.max_steps, message=message, remedy=remedy)
+            problems.append((problem, ("max_steps", "warm_up_steps")))
         if self.min_seconds and self.max_steps is None:
             message, remedy = "needs max_steps, the steps of a training that is timed", "give both, or neither"
-            problems.append(Problem(field="min_seconds", value=self.min_seconds, message=message, remedy=remedy))
+            problem = Problem(field="min_seconds", value=self.min_seconds, message=message, remedy=remedy)
+            problems.append((problem, ("min_seconds", "max_steps")))
         if problems:
-            raise wrong_keys(problems)
+            raise wrong_together(problems)
         return self
 
     def weights(self, world_size: int) -> tuple[float, ...]:

@@ -28,6 +28,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
 )
+from pydantic._internal._model_construction import ModelMetaclass  # type(BaseModel), which mypy takes for no base
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema, to_jsonable_python
 
@@ -43,8 +44,18 @@ CALLABLE = "package.module:callable"
 Location = tuple[int | str, ...]
 
 
-class Section(BaseModel):
-    """A part of a configuration. Unknown keys are errors; the text below a field is its meaning."""
+class _Read(ModelMetaclass):
+    """Makes `Section(key=value)` read its values as `from_dict` does. Pydantic reads the sections in it by itself."""
+
+    def __call__(cls, **values: Any) -> Any:
+        return cls.from_dict(values)  # type: ignore[attr-defined]
+
+
+class Section(BaseModel, metaclass=_Read):
+    """A part of a configuration. Unknown keys are errors; the text below a field is its meaning.
+
+    Making one raises ConfigError with every problem, each with field, value and remedy.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -136,18 +147,16 @@ def wrong(message: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError(EXPLAINED, "{message}; {remedy}", {"message": message, "remedy": remedy})
 
 
-def wrong_keys(problems: Iterable[Problem]) -> ValidationError:
-    """Return an error for a validator to raise that compares the values of a section, each at its own key."""
-    details = [
-        InitErrorDetails(
-            type=PydanticCustomError(
-                RELATION, "{message}; {remedy}", {"message": problem.message, "remedy": problem.remedy}
-            ),
-            loc=tuple(problem.field.split(".")),
-            input=problem.value,
-        )
-        for problem in problems
-    ]
+def wrong_together(problems: Iterable[tuple[Problem, Sequence[str]]]) -> ValidationError:
+    """Return an error for a validator to raise that compares values of a section.
+
+    problems: each with the keys whose values were compared, dotted paths in the section.
+    """
+    details = []
+    for problem, compared in problems:
+        told = {"message": problem.message, "remedy": problem.remedy, "field": problem.field, "compared": [*compared]}
+        kind, place = PydanticCustomError(RELATION, "{message}; {remedy}", told), tuple(problem.field.split("."))
+        details.append(InitErrorDetails(type=kind, loc=place, input=problem.value))
     return ValidationError.from_exception_data("section", details)
 
 
@@ -186,9 +195,11 @@ def read(
 
 def _comes_from_a_gap(error: Any, told: Collection[str]) -> bool:
     """Whether one of pydantic's errors may be there because a faulty value was left out. told: the faulty fields."""
-    field = field_name(error["loc"])
-    place = field.rpartition(".")[0] if error["type"] == RELATION else field  # it compares the values of the section
-    return any(each == field or not place or each.startswith(f"{place}.") for each in told)
+    field, compared = field_name(error["loc"]), [field_name(error["loc"])]
+    if error["type"] == RELATION:
+        section = field.removesuffix(error["ctx"]["field"])
+        compared += [f"{section}{key}" for key in error["ctx"]["compared"]]
+    return any(each == key or each.startswith(f"{key}.") for each in told for key in compared)
 
 
 def _problem(section: type[Section], details: Any, line_of: Callable[[Location], Any]) -> Problem:

@@ -29,7 +29,7 @@ DEFAULTS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives its study must not join another cluster
     "RAY_DEDUP_LOGS": "0",  # driver.log holds every line
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # `ui` needs no job queues: it judges no language models
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # `sync --json` prints JSON and nothing else
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # commands with `--json` print JSON and nothing else
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # `tracking.writer` tries again: it looks before it makes a run anew
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }

@@ -129,7 +129,7 @@ def plan_study(
         corners=trials,
         timed_alone=rule == "packed, then timed",
     )
-    seconds, why = how_long(cost, room)
+    seconds, why = how_long(cost, room, measured=measure)
     return PlannedStudy(
         spec=spec,
         plan=plan,
@@ -160,8 +160,13 @@ def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     return study.spec, replace(study.plan, trials=left), words
 
 
-def how_long(cost: Estimate, room: Room) -> tuple[Span | None, str | None]:
-    """Return how long the trials take in a room, by the engine's own decisions, or None and why it is not known."""
+def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None, str | None]:
+    """Return how long the trials take in a room, by the engine's own decisions, or None and why it is not known.
+
+    measured: whether a cell of each way of training was timed just now, as far as the time reached.
+    """
+    if cost.spans is None and measured:
+        return None, "time not known: not every way of training could be timed in a minute; plan fewer of them at once"
     if cost.spans is None:
         return None, "not timed yet: plan --measure trains one cell here, a minute at most"
     trials, ends = cost.trials, []

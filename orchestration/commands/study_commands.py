@@ -1,4 +1,4 @@
-"""Commands on a folder: status, report, open, sync, recommend, compare."""
+"""Commands on a study's folder: status, report, open, recommend, compare, and what `ui --sync` sends."""
 
 from __future__ import annotations
 

@@ -68,7 +68,9 @@ class WatchedStudy:
     @property
     def ended(self) -> bool:
         """Whether its last run came to its end and wrote a report."""
-        return self.history.state in ("finished", "stopped") and self.folder.report_file.exists()
+        report = self.folder.report_file
+        has_report = report.exists() and report.stat().st_mtime >= self.history.began  # not of an earlier run
+        return self.history.state in ("finished", "stopped") and has_report
 
     def look(self) -> bool:
         """Read what is new in the journal; return whether there is anything. Raises as `open_folder`."""
@@ -138,7 +140,7 @@ def watch(study: WatchedStudy, show: Callable[[Path], Any], sleep: Callable[[flo
         now = time.monotonic()
         if not runs and study.ended:
             study.point_to_report()
-        elif (news or now - written >= SILENT_SECONDS or not runs) and now - written >= cost / SHARE:
+        elif not runs or ((news or now - written >= SILENT_SECONDS) and now - written >= cost / SHARE):
             study.write_page()
             written, news = time.monotonic(), False
             cost = written - now

@@ -57,6 +57,7 @@ class GroupTrainer(DataParallelTrainer):
         return [each for each in super()._create_default_callbacks() if not isinstance(each, UNUSED)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Result:
+        """Run the controller as Ray does, but for a handler of Ctrl-C: `fit` runs in a thread of the study's driver."""
         import ray
 
         here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}

@@ -30,7 +30,7 @@ def make_config(**changes: Any) -> TrainConfig:
         "learning_rate": 0.05,
         "epochs": 1,
     }
-    return TrainConfig.from_dict(values | changes)
+    return TrainConfig(**(values | changes))
 
 
 def examples_task(loss: PerExample = cross_entropy, metric: str = "accuracy") -> ExamplesTask:

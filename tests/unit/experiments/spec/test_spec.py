@@ -18,6 +18,7 @@ from scalestudy.experiments.plan.plan import make_plan, trial_id
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.section import ConfigError
 from tests.support.project_files import REPOSITORY
 from tests.support.synthetic_studies import problems_of, spec_of
 
@@ -247,7 +248,7 @@ def test_what_no_list_can_be_made_of_is_refused_without_one(section, key, writte
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "..", "", ".hidden", "-x", "a b", "x" * 65, "näme", "a\n", "a\0"])
 def test_names_that_are_unfit_for_a_folder(name):
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigError, match=r"^name: .* can't name a folder; use letters"):
         StudySpec(name=name)
 
 

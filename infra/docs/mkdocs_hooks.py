@@ -1,7 +1,7 @@
 """What `mkdocs build` does beyond MkDocs: pages from outside docs/, and links that hold on GitHub and on the site.
 
-In the repository a page links to what lies beside it: `../infra/ray/README.md`, `../training/loop/train.py`. The site has
-docs/ at its root. So README.md is added as its first page, the pages of infra/ and CONTRIBUTING.md under their own
+In the repository a page links to what lies beside it: `../infra/ray/README.md`, `../training/loop/train.py`. The site
+has docs/ at its root. So README.md is added as its first page, CONTRIBUTING.md and the pages of infra/ under their own
 paths, every other file that some page links to becomes a page that shows it, under `source/`, and links are turned
 round as pages are read.
 """

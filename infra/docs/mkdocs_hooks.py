@@ -1,8 +1,9 @@
 """What `mkdocs build` does beyond MkDocs: pages from outside docs/, and links that hold on GitHub and on the site.
 
-In the repository a page links to what lies beside it: `../infra/README.md`, `../training/loop/train.py`. The site has
-docs/ at its root. So the pages of infra/ and CONTRIBUTING.md are added under their own paths, every other file that
-some page links to becomes a page that shows it, under `source/`, and links are turned round as pages are read.
+In the repository a page links to what lies beside it: `../infra/ray/README.md`, `../training/loop/train.py`. The site
+has docs/ at its root. So README.md is added as its first page, CONTRIBUTING.md and the pages of infra/ under their own
+paths, every other file that some page links to becomes a page that shows it, under `source/`, and links are turned
+round as pages are read.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md")
 """Pages of the repository that the site has too, those of them that are there."""
-INSTEAD = {"README.md": "index.md"}
-"""The repository's own page opens the repository; the site has another."""
+FIRST = ("README.md", "index.md")
+"""The page that opens the repository opens the site, too: its path here and there."""
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".js": "javascript", ".css": "css"}
 PICTURES = {".png", ".svg", ".jpg"}
 
@@ -34,7 +35,8 @@ ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:")
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages from outside docs/, and a page for each other file that is linked to."""
     for page in sorted(found for pattern in OUTSIDE for found in ROOT.glob(pattern)):
-        files.append(File.generated(config, page.relative_to(ROOT).as_posix(), abs_src_path=str(page)))
+        path = page.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, FIRST[1] if path == FIRST[0] else path, abs_src_path=str(page)))
     pages = [file for file in files if file.is_documentation_page()]
     for path in sorted({path for page in pages for path in linked_sources(page.content_string, in_repository(page))}):
         content = shown(path, (ROOT / path).read_text("utf-8"))
@@ -46,7 +48,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     """The page with links, and numbers at the beginnings of lines, as the site needs them."""
     markdown = outside_code(markdown, lambda part: NUMBER.sub(r"\1\\.", part))
-    return turned(markdown, page.file.src_uri, {in_repository(file): file.src_uri for file in files} | INSTEAD)
+    return turned(markdown, page.file.src_uri, {in_repository(file): file.src_uri for file in files})
 
 
 def in_repository(file: File) -> str:
@@ -54,6 +56,8 @@ def in_repository(file: File) -> str:
     path: str = file.src_uri
     if path.startswith("source/"):
         return path.removeprefix("source/").removesuffix(".md")
+    if path == FIRST[1]:
+        return FIRST[0]
     return path if file.generated_by else f"docs/{path}"
 
 

@@ -103,7 +103,7 @@ def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
 
 SITE = {
     "docs/running.md": "running.md",
-    "infra/README.md": "infra/README.md",
+    "infra/ray/README.md": "infra/ray/README.md",
     "docs/results/a.md": "results/a.md",
     "training/loop/train.py": "source/training/loop/train.py.md",
     "README.md": "index.md",
@@ -113,8 +113,8 @@ SITE = {
 @pytest.mark.parametrize(
     ("page", "link", "turned"),
     [
-        ("running.md", "../infra/README.md#x", "infra/README.md#x"),
-        ("infra/README.md", "../docs/running.md", "../running.md"),
+        ("running.md", "../infra/ray/README.md#x", "infra/ray/README.md#x"),
+        ("infra/ray/README.md", "../../docs/running.md", "../../running.md"),
         ("results/a.md", "../../training/loop/train.py", "../source/training/loop/train.py.md"),
         ("running.md", "results/a.md", "results/a.md"),
         ("running.md", "../README.md", "index.md"),
@@ -134,7 +134,7 @@ def test_a_number_that_begins_a_line_begins_no_item(site):
 
 
 def test_code_is_left_as_it_is():
-    text = "`[a](../infra/README.md)`\n\n```text\n[a](../infra/README.md)\n```\n"
+    text = "`[a](../infra/ray/README.md)`\n\n```text\n[a](../infra/ray/README.md)\n```\n"
     assert mkdocs_hooks.turned(text, "running.md", SITE) == text
 
 

@@ -89,9 +89,9 @@ def test_what_is_installed_here_is_what_the_project_says():
     assert metadata.version("scalestudy") == PROJECT["project"]["version"]
 
 
-@pytest.mark.parametrize("page", ["", "ray", "kuberay"])
+@pytest.mark.parametrize("page", ["docs/cluster.md", "infra/ray/README.md", "infra/kuberay/README.md"])
 def test_pages_name_the_version_that_they_are_about(page):
-    text = (INFRA / page / "README.md").read_text("utf-8")
+    text = (REPOSITORY / page).read_text("utf-8")
     tags = set(re.findall(r"scalestudy:(\d\S*?)-(?:cpu|cuda)", text))
     assert tags <= {PROJECT["project"]["version"]}
     assert set(re.findall(r"Ray (\d+\.\d+\.\d+)", text)) <= {pinned("ray")}

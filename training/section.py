@@ -47,7 +47,7 @@ Location = tuple[int | str, ...]
 class _Read(ModelMetaclass):
     """Makes `Section(key=value)` read its values as `from_dict` does. Pydantic reads the sections in it by itself."""
 
-    def __call__(cls, **values: Any) -> Any:
+    def __call__(cls, **values: Any) -> Any:  # noqa: N805  of a metaclass
         return cls.from_dict(values)  # type: ignore[attr-defined]
 
 

@@ -73,12 +73,14 @@ def test_it_takes_as_long_as_the_engine_would_take_with_the_starts_of_workers():
     _, plan, _ = study_of(SPEC)
     cost = estimate(plan, LastTimings([]))
     room = Room(nodes=(Node(node_id="a", slots=2),), exclusive=True, trials_per_group=200)
-    found, why = how_long(replaced(cost, [Span(10.0, 20.0, 30.0)] * 4), room)
+    found, why = how_long(replaced(cost, [Span(10.0, 20.0, 30.0)] * 4), room, measured=False)
     costs = Costs()
     # four trials one after another, in two groups of which the second waits for the end of the first
     around = 4 * costs.trial + 2 * costs.start + costs.stop
     assert found == pytest.approx((40 + around, 80 + around, 120 + around))
     assert why is None
+    assert how_long(cost, room, measured=False)[1].startswith("not timed yet: plan --measure")
+    assert "plan fewer of them" in how_long(cost, room, measured=True)[1], "it was given already"
 
 
 def replaced(cost, spans):

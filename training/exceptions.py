@@ -115,7 +115,7 @@ def _names_loss(text: str) -> bool:
 
 
 def _error_of_context() -> str:
-    """What CUDA says when this process waits for its GPU: once that is lost, every call says so. "": no error."""
+    """Return what CUDA says when this process waits for its GPU; "": no error. Once a GPU is lost, every call fails."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""

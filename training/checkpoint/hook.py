@@ -60,8 +60,11 @@ class Checkpoints(Hook):
         preemptible: bool = False,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`every_epochs`, `every_steps`: 0: never; `preemptible`: on all ranks or on none; `say`: takes each message,
-        one line, on rank 0."""
+        """Take the options.
+
+        `every_epochs`, `every_steps`: 0: never; `preemptible`: on all ranks or on none; `say`: takes each message, one
+        line, on rank 0.
+        """
         self._store, self._every_epochs, self._every_steps, self._say = store, every_epochs, every_steps, say
         self._found: Checkpoint | None = None
         self._shared: Mapping[str, Any] = {}

@@ -55,7 +55,7 @@ class Passes:
         return callable(getattr(self.dataset, "shard", None))
 
     def part(self, rank: int, world_size: int) -> Passes:
-        """A rank's part of a data set that shards itself. Raises DataError if it has none for this rank."""
+        """Return a rank's part of a data set that shards itself. Raises DataError if this rank has none."""
         self.rewind()
         what = f"rank {rank}'s part of {self.what}, one of {world_size},"
         try:
@@ -69,14 +69,14 @@ class Passes:
             self.dataset.load_state_dict(copy.deepcopy(self._before))
 
     def first(self, most: int, seed: int = 0) -> list[Any]:
-        """At most so many of its first examples. Raises DataError if there are none."""
+        """Return at most so many of its first examples. Raises DataError if there are none."""
         examples = Stream(self, seed, endless=False).take(most)
         if not examples:
             raise self.is_empty(0)
         return examples
 
     def is_empty(self, epoch: int) -> DataError:
-        """What is said about a pass without examples."""
+        """Return the error for a pass without examples."""
         when = f" in pass {epoch + 1}" if epoch else ""
         remedy = "let every call of __iter__ yield all examples anew" if epoch else "give it examples"
         return DataError(f"data: {self.what} has no examples{when}", remedy)
@@ -95,7 +95,7 @@ class Stream:
         self._generators: Generators
 
     def take(self, most: int) -> list[Any]:
-        """The next examples; fewer than so many at the end. Raises DataError for a pass without examples."""
+        """Return the next examples; fewer than so many at the end. Raises DataError for a pass without examples."""
         with self._reading():
             return list(self._next(most))
 
@@ -116,8 +116,7 @@ class Stream:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """With the stream's own generators. Leaves the inference mode of an evaluation, as a data set may keep
-        tensors."""
+        """Use the stream's generators. Leave the inference mode of an evaluation, as a data set may keep tensors."""
         with torch.inference_mode(mode=False), generators_kept():
             if self._items is None:
                 self._begin_at_place()

@@ -74,7 +74,7 @@ class Inspection:
         return sum(row.count for row in self.parameters if not row.trained)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         numbers = {"trained_numbers": self.trained_numbers, "frozen_numbers": self.frozen_numbers}
         return {**dataclasses.asdict(self), **numbers}
 
@@ -123,9 +123,11 @@ def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
 
 
 def optimizer_bytes(config: OptimizerConfig, model: nn.Module) -> int:
-    """Bytes that the optimizer keeps between steps: momentum (SGD), or two or three moments and a count (Adam).
+    """Return the bytes that the optimizer keeps between steps.
 
-    Of a user's optimizer: what it keeps after a step of a copy of the model.
+    SGD keeps momentum, Adam two or three moments and a count.
+
+    For a user's optimizer: what it keeps after one step of a copy of the model.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.name == "sgd":
@@ -160,7 +162,7 @@ class MaxBatch:
     tries: tuple[Try, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return dataclasses.asdict(self)
 
 
@@ -195,7 +197,7 @@ def find_max_batch(
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+    """Return the largest whole number up to `most` that fits. `fits` must be true up to some number, then false.
 
     From 2 · RESOLUTION on it may return a number that is smaller by less than 1/RESOLUTION, since `fits` may be a
     training step. It doubles from 2 until something does not fit, then halves the gap. (It does not start at 1, a batch

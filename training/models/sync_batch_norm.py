@@ -127,9 +127,11 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """With y = w (x - mean) / s + b: dx = w/s · (dy - Σ dy / M - (x - mean) / s² · Σ dy (x - mean) / M), both sums
-        over all workers; dw and db are this worker's share, which the gradient strategy sums. Source: Ioffe and
-        Szegedy 2015, arXiv 1502.03167, section 3.
+        """Return the gradients of inputs, weight and bias.
+
+        With y = w (x - mean) / s + b: dx = w/s · (dy - Σ dy / M - (x - mean) / s² · Σ dy (x - mean) / M), both sums
+        over all workers; dw and db are this worker's share, which the gradient strategy sums. Source: Ioffe and Szegedy
+        2015, arXiv 1502.03167, section 3.
         """
         inputs, weight, mean, inverse_std, divisor = ctx.saved_tensors
         grads = grads.to(mean.dtype)

@@ -48,7 +48,7 @@ class ImageSizeCheck:
         self.exact = exact  # whether it is the only size
 
     def __call__(self, module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        """`arguments` are the model's: inputs (N, C, H, W)."""
+        """Check the model's inputs (N, C, H, W), the first of its `arguments`."""
         check_images(arguments[0])
         height, width = arguments[0].shape[2:]
         if min(height, width) < self.least or (self.exact and max(height, width) > self.least):

@@ -25,7 +25,7 @@ __all__ = ["draw", "write_report"]
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Switches off Python's garbage collector.
+    """Switch off Python's garbage collector.
 
     The records of a large study are millions of objects without cycles. Searching them again and again takes a quarter
     of the report's time. As a decorator it ends when they are freed, so that they are not searched then either.

@@ -64,7 +64,7 @@ class AnalysedStudy:
         )
 
     def page_data(self, *, more_targets: bool = True) -> dict[str, Any]:
-        """What the page explores: see `explorer_data`."""
+        """Return what the page explores: see `explorer_data`."""
         return explorer_data(
             self.spec,
             self.cells,

@@ -54,7 +54,7 @@ def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) 
 
 
 def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[Finding]:
-    """Finds what makes the epochs to a target depend on num_gpus.
+    """Find what makes the epochs to a target depend on num_gpus.
 
     values: the values of a key to judge. None: every value that some trial has.
     """
@@ -86,7 +86,7 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
-    """Finds passwords in any part except the tracking address, which is recorded without its own."""
+    """Find passwords in any part except the tracking address, which is recorded without its password."""
     recorded = spec.model_dump(mode="json", exclude={"tracking": {"uri"}})
     for section, value in recorded.items():
         for key, part in value.items() if isinstance(value, dict) else [("", value)]:
@@ -98,7 +98,7 @@ def _credentials(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in plain data."""
+    """Yield every text in plain data."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -107,7 +107,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
-    """Counts the trials without making them. A search that suggests points counts as the most that it may make."""
+    """Count the trials without making them. A search that suggests points counts as the most that it may make."""
     points, search = Space.of(spec.sweep).count, spec.search
     chosen = points if search.method == "grid" else min(points, search.samples)
     if search.method == "factorised":
@@ -150,7 +150,7 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _dotted(key: str) -> str:
-    """The key of a training with the section of the spec that has it."""
+    """Return the key of a training with the section of the spec that has it."""
     return f"{'workload' if key in Workload.model_fields else 'train'}.{key}"
 
 
@@ -223,7 +223,10 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
-    """A factorised grid needs several num_gpus, each with all other values, and the same training at each."""
+    """Find why a grid can't be factorised.
+
+    It needs several num_gpus, each with all other values, and the same training at each.
+    """
     search = spec.search
     if search.method != "factorised":
         for key, value in (("train_on", search.train_on), ("allow_inexact", search.allow_inexact)):

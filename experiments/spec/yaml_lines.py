@@ -31,7 +31,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, path: Path) -> int | None:
-        """The line of the value at `path`, or of the nearest section around it."""
+        """Return the line of the value at `path`, or of the nearest section around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path)
@@ -46,10 +46,10 @@ class NotReadableError(ValueError):
 
 
 def read_yaml(text: str) -> Document:
-    """Reads one YAML document.
+    """Read one YAML document.
 
     Raises NotReadableError if the text is not YAML, has several documents, or is too large with its aliases written
-    out. Tags and repeated keys become `problems` of the document, so that they are told together with the rest.
+    out. Tags and repeated keys become `problems` of the document, so that they are reported together with the rest.
     """
     try:
         node = yaml.compose(text, Loader=_Composer)
@@ -136,7 +136,7 @@ _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def _plain_scalar(text: str) -> Hashable:
-    """The value of an unquoted scalar, by YAML 1.2's core schema."""
+    """Return the value of an unquoted scalar, by YAML 1.2's core schema."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text):

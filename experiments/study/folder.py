@@ -144,7 +144,7 @@ class StudyFolder:
         return self.figures / f"{name}.png"
 
     def checkpoints(self, trial_id: str) -> Path:
-        """Folder of one trial's checkpoints."""
+        """Return the folder of one trial's checkpoints."""
         return self.path / "checkpoints" / trial_id
 
     def model_file(self, trial_id: str) -> Path:

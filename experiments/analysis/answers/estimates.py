@@ -47,7 +47,7 @@ class Times:
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
-        """The times of several combinations as those of one. A single one is not copied."""
+        """Join the times of several combinations. A single one is not copied."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -66,7 +66,7 @@ def estimate_times(
     *,
     pooled: bool,
 ) -> Times:
-    """The times of those cells of one combination whose median over seeds is known (`targets.median_time`).
+    """Estimate the times of the cells of one combination whose median over seeds is known (`targets.median_time`).
 
     trainings: from `trainings_of`. pooled: whether what a step learns does not depend on num_gpus.
     """
@@ -110,7 +110,7 @@ class _Steps:
 
     @classmethod
     def of(cls, trainings: Sequence[Training], target: float, metric: StudyMetric, *, pooled: bool) -> "_Steps | None":
-        """None if no cell's median over seeds is known."""
+        """Estimate the steps; None if no cell's median over seeds is known."""
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
@@ -154,7 +154,7 @@ class _Steps:
         return cls(pooled=pooled, places=places, found=found, able=able)
 
     def key(self, cell: Cell) -> Key:
-        """What a cell's steps depend on."""
+        """Return what a cell's steps depend on."""
         return (cell.batch_size, cell.learning_rate, 1 if self.pooled else cell.num_gpus)
 
     def has(self, cell: Cell) -> bool:
@@ -162,17 +162,20 @@ class _Steps:
         return self.key(cell) in self.able and self._able(cell) > HALF
 
     def later(self, cell: Cell) -> float:
-        """By how much a cell's median over all seeds lies above that of the seeds that can reach the target."""
+        """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
         return statistics.NormalDist().inv_cdf(HALF / self._able(cell)) * self.found.scatter
 
     def _able(self, cell: Cell) -> float:
-        """The share of a cell's seeds that can reach the target. What runs out of memory does so on its num_gpus."""
+        """Return the share of a cell's seeds that can reach the target.
+
+        Running out of memory counts on its num_gpus alone.
+        """
         counted = cell.counted
         lost = sum(trial["status"] == "out_of_memory" for trial in counted)
         return self.able[self.key(cell)] * (1 - lost / len(counted)) if counted else 0.0
 
     def place(self, cell: Cell) -> int:
-        """The place of a cell in `found`."""
+        """Return the place of a cell in `found`."""
         return self.places[self.key(cell)]
 
 
@@ -186,7 +189,7 @@ class _StepSeconds:
 
     @classmethod
     def of(cls, cells: Sequence[Cell]) -> "_StepSeconds | None":
-        """None if nothing was timed."""
+        """Estimate the seconds of a step; None if nothing was timed."""
         measured: dict[Key, list[float]] = {}
         warm_ups: dict[Key, list[float]] = defaultdict(list)
         for cell in cells:
@@ -209,7 +212,7 @@ class _StepSeconds:
         )
 
     def warm_up(self, cell: Cell) -> float:
-        """By how many seconds a cell's first epoch takes longer; 0 where timing runs tell its seconds."""
+        """Return how many seconds longer a cell's first epoch takes; 0 where timing runs measured its seconds."""
         return self.warm_ups.get((cell.num_gpus, cell.batch_size), 0.0)
 
     def has(self, cell: Cell) -> bool:
@@ -217,5 +220,5 @@ class _StepSeconds:
         return (cell.num_gpus, cell.batch_size) in self.places
 
     def place(self, cell: Cell) -> int:
-        """The place of a cell in `found`."""
+        """Return the place of a cell in `found`."""
         return self.places[cell.num_gpus, cell.batch_size]

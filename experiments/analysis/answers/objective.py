@@ -58,9 +58,9 @@ class Objective:
         return self.metric.mode if self.target is None else "min"
 
     def score(self, trials: Iterable[Trial]) -> Score:
-        """The score of a point by all of its trials, one a seed, as in trials.jsonl.
+        """Score a point by all of its trials, one a seed, as in trials.jsonl.
 
-        A trial that was on more nodes than another of them counts with the seconds an epoch of those on the fewest.
+        A trial that ran on more nodes than another of them takes the seconds an epoch of the trials on fewest nodes.
         """
         telling = [trial for trial in trials if trial["status"] not in SAYS_NOTHING]
         fewest = min(map(nodes_of, telling), default=1)
@@ -73,7 +73,10 @@ class Objective:
         return Score(progress=None if self.target is None else self._progress(telling))
 
     def _cost(self, trial: Trial, usual: float | None) -> float:
-        """The objective of one trial, less is better; infinity for the worst. usual: seconds an epoch, or its own."""
+        """Return the objective of one trial, less is better; infinity for the worst.
+
+        usual: seconds an epoch; None: as measured.
+        """
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
@@ -81,6 +84,6 @@ class Objective:
         return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:
-        """How near trials that missed the target came to it, less is better."""
+        """Return how near trials that missed the target came to it, less is better."""
         reached = [best for trial in trials if (best := best_value(trial, self.metric)) is not None]
         return statistics.median(map(self.metric.order, reached)) if reached else None

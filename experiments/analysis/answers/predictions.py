@@ -49,7 +49,7 @@ def predictions_part(
     *,
     most_workers: int = MOST_WORKERS,
 ) -> Figure:
-    """The `predictions` of `summary.json`.
+    """Return the `predictions` of `summary.json`.
 
     Args:
         throughput: from `throughput.throughput_part`.
@@ -118,7 +118,10 @@ class Batch:
 
 
 def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
-    """The batch sizes whose steps to the target were measured. If there is a law of batch sizes, it gives the steps."""
+    """Return the batch sizes whose steps to the target were measured.
+
+    If there is a law of batch sizes, their steps are the law's.
+    """
     batches = []
     for point in efficiency["points"]:
         if point["steps"] is not None:
@@ -158,7 +161,7 @@ class ValidRange:
 
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> "ValidRange":
-        """part: from `throughput.throughput_part`, one that is there."""
+        """Read the range from a part (`throughput.throughput_part`) that is there."""
         sizes = {(point["num_gpus"], point["across_nodes"]) for point in part["points"]}
         shares = [point["batch_size"] / point["num_gpus"] for point in part["points"]]
         within = tuple(sorted(count for count, across in sizes if not across))
@@ -181,7 +184,7 @@ class ValidRange:
         return tuple(sorted({*self.within, *self.across}))
 
     def worker_counts(self, most: int) -> Iterator[int]:
-        """Those timed, then doublings of the largest, up to `most`."""
+        """Return the numbers of workers timed, then doublings of the largest, up to `most`."""
         yield from (count for count in self.counted if count <= most)
         count = 2 * self.counted[-1]
         while count <= most:
@@ -193,18 +196,18 @@ class ValidRange:
         return num_gpus > (max(self.within, default=0) if self.across else self.node_workers)
 
     def value(self, num_gpus: int, examples: float) -> float:
-        """Seconds of a step by the best law. examples: of all workers together."""
+        """Return the seconds of a step by the best law. examples: of all workers together."""
         nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
         return float(self.times.constants.step_seconds(num_gpus, examples / num_gpus, nodes)) + self.data_seconds
 
     def seconds(self, num_gpus: int, examples: float) -> Estimate:
-        """Seconds of a step with their interval: beyond the workers timed, that of every law not rejected."""
+        """Return the seconds of a step. Beyond the workers timed, the interval spans every law that is not rejected."""
         told = self.times.beyond if num_gpus > self.counted[-1] else self.times.seconds
         nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
         return told(num_gpus, examples / num_gpus, data_seconds=self.data_seconds, nodes=nodes)
 
     def why_not_workers(self, num_gpus: int) -> str | None:
-        """Why nothing can be said about so many workers, more than were timed. None if something can."""
+        """Return why nothing can be said about so many workers, more than were timed. None if something can."""
         spans = self.spans_nodes(num_gpus)
         if spans and not self.across:
             return (
@@ -229,7 +232,7 @@ class ValidRange:
         return self.misfit
 
     def why_not_step(self, num_gpus: int, batch_size: int, examples: float) -> str | None:
-        """Why the time of a step is no prediction. None if it is one, or was timed.
+        """Return why the time of a step can't be predicted; None if it can, or was timed.
 
         examples: of a step, the mean. It is below the batch size if an epoch ends in a smaller batch.
         """
@@ -251,7 +254,7 @@ class ValidRange:
 
 
 def _misfit(points: Sequence[Mapping[str, Any]]) -> str:
-    """The words on the point that is farthest from its law, for its repeats."""
+    """Return the words on the point that is farthest from its law, measured by its repeats."""
     worst = max(
         points, key=lambda each: abs(math.log(each["measured_seconds"] / each["fitted_seconds"])) * each["n"] ** 0.5
     )
@@ -273,7 +276,7 @@ class _Predicting:
     price: float | None
 
     def rows(self, most_workers: int) -> Iterator[Figure]:
-        """A row for each number of workers, up to the first beyond those timed about which nothing can be said."""
+        """Return a row for each number of workers, up to the first, beyond those timed, without a prediction."""
         for count in self.valid_range.worker_counts(most_workers):
             beyond = count > self.valid_range.counted[-1]
             batch, why = self._soonest(count)
@@ -285,7 +288,7 @@ class _Predicting:
                 return
 
     def _soonest(self, count: int) -> tuple[Batch | None, str | None]:
-        """The batch size that reaches the target soonest with so many workers, or why there is none."""
+        """Return the batch size that reaches the target soonest with so many workers, or why there is none."""
         valid = self.valid_range
         if count > valid.counted[-1] and (why := valid.why_not_workers(count)):
             return None, why
@@ -334,7 +337,7 @@ class _Predicting:
         }
 
     def _larger(self, best: Batch, count: int) -> str | None:
-        """What a batch beyond those measured is predicted to bring. None if that is unknown, or it brings nothing."""
+        """Say what a batch beyond those measured is predicted to bring. None if unknown or nothing."""
         s_min, b_crit = self.efficiency["s_min"], self.efficiency["b_crit"]
         if self.valid_range.misfit or not identified(s_min) or not identified(b_crit):
             return None

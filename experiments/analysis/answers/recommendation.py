@@ -56,7 +56,7 @@ def recommend(
     tolerance: float | None = None,
     by: By = None,
 ) -> Figure:
-    """What to choose, from a study's trials.
+    """Choose a cell from a study's trials.
 
     Args:
         spec: its targets are asked for; of these the hardest that some cell reaches is answered.
@@ -103,7 +103,7 @@ def choose(
     tolerance: float | None = None,
     by: By = None,
 ) -> Figure:
-    """`recommend` for figures that were made before. timings: from `timing_rows`. by_target: from `times_to`."""
+    """Choose as `recommend` does, from figures that were made before. timings: `timing_rows`. by_target: `times_to`."""
     metric = StudyMetric.of(spec.workload)
     tolerance = spec.targets.tolerance if tolerance is None else tolerance
     within = [cell for cell in cells if max_gpus is None or cell.num_gpus <= max_gpus]
@@ -180,13 +180,13 @@ class _Choosing:
         return len(self._tried) > 1
 
     def choice(self, option: Option, ratios: Ratios, role: str) -> Figure:
-        """An option in its role."""
+        """Return an option in its role."""
         return {**self._row(option, ratios.ties(option, role)), "ratio": ratios.ratio(option)}
 
     def settle(self, ratios: Ratios) -> Figure | None:
-        """The seeds that would tell whether a cell cheaper than the recommended one is near enough to the fastest.
+        """Return the seeds that would show whether a cell cheaper than the recommended is near enough to the fastest.
 
-        None where none would, such as between cells of the same trainings: only timings tell these apart.
+        None if no seeds would: cells of the same trainings differ by timings alone.
         """
         base, chosen = ratios.fastest, ratios.recommended
         near = [option for option in ratios.options if option["label"] in ratios.upper]
@@ -212,9 +212,10 @@ class _Choosing:
         return None
 
     def best(self) -> Figure:
-        """The cell of the best median after the last epoch. Of equal ones it takes fewest worker-seconds an epoch.
+        """Return the cell of the best median after the last epoch.
 
-        There is none where a training stopped at a target, whichever is asked for now.
+        Of equal ones it takes fewest worker-seconds an epoch. None if a training stopped at a target, whichever target
+        is asked for now.
         """
         if any(cell.with_status(("at_target",)) for cell in self._cells.values()):
             return missing("trainings stopped at the target: how far they would have come is not known")
@@ -227,7 +228,7 @@ class _Choosing:
         return self._row(ranked[0], [label for label in self._as_good(ranked) if self._named(label) != named])
 
     def cheapest_as_good(self) -> Figure:
-        """The cell of fewest worker-seconds an epoch whose metric can't be told apart from the best."""
+        """Return the cell of fewest worker-seconds an epoch whose metric can't be told apart from the best."""
         ranked = self._ranked()
         alike = {ranked[0]["label"], *self._as_good(ranked)}
         row = min((row for row in ranked if row["label"] in alike), key=_worker_seconds_an_epoch)
@@ -236,7 +237,7 @@ class _Choosing:
         )
 
     def _ranked(self) -> list[dict[str, Any]]:
-        """The cells with a metric, the best first."""
+        """Return the cells with a metric, the best first."""
         key = self._metric.key
         known = [{**row, "n_seeds": row[key]["n"]} for row in self._rows.values() if present(row[key])]
         return sorted(known, key=lambda row: (self._metric.order(row[key]["value"]), _worker_seconds_an_epoch(row)))
@@ -252,7 +253,7 @@ class _Choosing:
         return Contender(label=row["label"], figure=figure, interval=interval, n_seeds=len(known))
 
     def _named(self, label: str) -> str:
-        """The cell without its num_gpus, if what it learns does not depend on them."""
+        """Return the cell without its num_gpus, if what it learns does not depend on them."""
         cell = self._cells[label]
         alike = learns_alike(self._spec, Combination(settings=settings_of(cell.params), cells=(cell,)))
         return learnt_label(cell.params) if alike else label

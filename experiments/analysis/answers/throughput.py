@@ -96,7 +96,7 @@ class TimedSize:
         return tuple(timing.examples / timing.seconds for timing in self.timings)
 
     def place(self, *, with_data: bool) -> Place:
-        """The size as a law takes it. with_data: whether the wait for data is separate."""
+        """Return the size as a law takes it. with_data: whether the wait for data is separate."""
         return Place(
             num_gpus=self.num_gpus,
             per_worker_batch=self.per_worker_batch,
@@ -141,10 +141,12 @@ class TimedSteps:
 def timed_steps(
     cells: Sequence[Cell], *, include_flagged: bool = False, recommendation: Figure | None = None
 ) -> list[TimedSteps]:
-    """A study's step timings by combination of swept keys: the recommended cell's first, then by number of timings.
+    """Return a study's step timings by combination of swept keys.
 
-    cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt.
-    recommendation: from `recommendation.choose`.
+    The recommended cell's stands first, then the one of most timings.
+
+    cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt. recommendation: from
+    `recommendation.choose`.
     """
     found = [_timed_steps(combination, include_flagged) for combination in combinations(cells, recommendation)]
     choice = (recommendation or {}).get("choice")
@@ -171,7 +173,7 @@ def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
 
 
 def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
-    """The trials that timings are taken from, each once, though all learning rates share timing runs."""
+    """Return the trials that timings are taken from, each once, though all learning rates share timing runs."""
     seen: set[str] = set()
     for cell in cells:
         if not cell.timings:
@@ -183,7 +185,7 @@ def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
 
 
 def step_timing(trial: Trial) -> StepTiming | None:
-    """The time of a trial's steps, or None if no epoch has credible steps, examples and time.
+    """Return the time of a trial's steps, or None if no epoch has credible steps, examples and time.
 
     For a training these are medians over its epochs. For a timing run, whose epochs differ in length, they are means
     over its steps.
@@ -226,7 +228,7 @@ def _of_timing_run(trial: Trial) -> StepTiming | None:
 
 
 def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
-    """The `throughput_model` of `summary.json`, from `timed_steps`, whose first combination stands first.
+    """Return the `throughput_model` of `summary.json`, from `timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
@@ -305,7 +307,7 @@ def _point(size: TimedSize, place: Place, times: StepTimes) -> dict[str, Any]:
 
 
 def times_of(part: Mapping[str, Any]) -> StepTimes:
-    """The law of a part that is there, for the time of any other step."""
+    """Return the law of a part that is there, for the time of any other step."""
     law = part["law"]
     places = tuple(
         Place(
@@ -328,6 +330,6 @@ def times_of(part: Mapping[str, Any]) -> StepTimes:
 
 
 def part_of_combination(part: Mapping[str, Any], of: str) -> Mapping[str, Any] | None:
-    """The part of one combination of swept keys, itself or one of the others. None if it is missing."""
+    """Return the part of one combination of swept keys, from the part or its `others`. None if it is missing."""
     alike = [each for each in (part, *(part.get("others") or ())) if each.get("of") == of and present(each)]
     return alike[0] if alike else None

@@ -102,7 +102,7 @@ class Fit:
     leverage: Vector
 
     def estimate(self, name: str) -> Estimate:
-        """A parameter's value and t interval."""
+        """Return a parameter's value and t interval."""
         index = [parameter.name for parameter in self.parameters].index(name)
         parameter, value = self.parameters[index], float(self.values[index])
         if self.spare < 1:
@@ -117,7 +117,7 @@ class Fit:
         return replace(estimate, high=None, why=f"nothing measured bounds {name}")
 
     def predict(self, function: Callable[[Vector], float], name: str = "the prediction") -> Estimate:
-        """A positive figure that follows from the parameters (p,), with its interval by the delta method."""
+        """Return a positive figure that follows from the parameters (p,), with its interval by the delta method."""
         value = float(function(self.values))
         if self.spare < 1:
             return unknown(value, "no measurements to spare")
@@ -131,17 +131,17 @@ class Fit:
 
 
 def unknown(value: float, why: str) -> Estimate:
-    """A figure without an interval."""
+    """Return a figure without an interval."""
     return Estimate(value=value, low=None, high=None, identified=False, why=why)
 
 
 def standard_error(slopes: Vector, covariance: Vector) -> float:
-    """Of a figure with these slopes (p,) over the parameters."""
+    """Return the standard error of a figure with these slopes (p,) over the parameters."""
     return math.sqrt(max(float(slopes @ covariance @ slopes), 0.0))
 
 
 def with_interval(value: float, half: float, name: str, *, low: float = 0.0, high: float = math.inf) -> Estimate:
-    """The estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
+    """Return the estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
 
     If that reaches over more than `WIDEST_RATIO`, the figure is not identified. If it then may be zero (low 0), its
     interval is the plain one, value ± half, from zero on.
@@ -172,7 +172,7 @@ def fit(
     *,
     relative: bool = True,
 ) -> Fit:
-    """The parameters whose predictions are nearest to the measurements.
+    """Fit the parameters whose predictions are nearest to the measurements.
 
     Args:
         model: the law at the places measured.
@@ -229,7 +229,7 @@ def fit(
 def _nearest(
     model: Model, means: Vector, weights: Vector, parameters: Sequence[Parameter], starts: Sequence[tuple[float, ...]]
 ) -> Vector:
-    """Least squares from every start, in log(value − low), less log(high − value) with an upper bound."""
+    """Minimise the squares from every start, in log(value − low), less log(high − value) with an upper bound."""
     low, high = (np.array([getattr(each, side) for each in parameters]) for side in ("low", "high"))
     bounded = np.isfinite(high)
     width = np.where(bounded, high - low, 1.0)
@@ -250,7 +250,7 @@ def _nearest(
 
 
 def _noise(between: float, within: float, places: int, repeats: int, least: float) -> tuple[float, int, bool]:
-    """Variance of one measurement, its degrees of freedom, and whether the law misfits.
+    """Return the variance of one measurement, its degrees of freedom, and whether the law misfits.
 
     between, within: sums of squares of places around the law, and of repeats around their place, with so many degrees
     of freedom. least: standard deviation that repeats have at least. If places scatter more than their repeats explain,
@@ -266,7 +266,7 @@ def _noise(between: float, within: float, places: int, repeats: int, least: floa
 
 
 def _inverse(slopes: Vector) -> Vector:
-    """(JᵀJ)⁻¹ by the singular values of J, with columns of length 1.
+    """Return (JᵀJ)⁻¹ by the singular values of J, with columns of length 1.
 
     Directions that no measurement depends on get a very large inverse, so that figures along them have endless
     intervals. Other directions are not affected.

@@ -33,7 +33,7 @@ NORMAL_MEDIAN = 0.6745
 
 
 def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
-    """The repeats of each place without those that are far from its others, where there are enough of them."""
+    """Return the repeats of each place without those that are far from its others, if a place has enough of them."""
     enough = [each if len(each) >= ENOUGH_REPEATS else each[:0] for each in repeats]
     scatter = _scatter(enough)
     if scatter is None:
@@ -45,7 +45,10 @@ def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
 
 
 def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
-    """The logarithms of each place's repeats, those that are far from its others clipped. Fast ones of two are kept."""
+    """Return the logarithms of each place's repeats, clipped where they are far from its others.
+
+    Of two repeats the fast one is kept.
+    """
     scatter = _scatter(repeats)
     if scatter is None:
         return list(repeats)
@@ -61,7 +64,7 @@ def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
 
 
 def _scatter(repeats: Sequence[Vector]) -> float | None:
-    """The robust standard deviation of a repeat around its place, or None where too few tell."""
+    """Return the robust standard deviation of a repeat around its place, or None where too few tell."""
     off = [np.sort(np.abs(each - np.median(each))) for each in repeats if len(each)]
     off = [each * math.sqrt(PAIR) if len(each) == PAIR else each for each in off]
     known = np.concatenate([np.empty(0), *(each[len(each) % 2 :] for each in off)])  # not the median itself
@@ -69,7 +72,7 @@ def _scatter(repeats: Sequence[Vector]) -> float | None:
 
 
 def clipped(residuals: Vector, parameters: int) -> Vector:
-    """Residuals of a law with so many parameters; of too few, as they are."""
+    """Clip the residuals of a law with so many parameters; too few stay as they are."""
     spare = len(residuals) - parameters
     if spare < ENOUGH_KNOWN:
         return residuals

@@ -50,7 +50,7 @@ class LinearLaw:
 
     @classmethod
     def near(cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector) -> "LinearLaw":
-        """A law (p,) -> (c,) as it is near these values of its parameters.
+        """Linearise a law (p,) -> (c,) near these values of its parameters.
 
         usual, prior: means and standard deviations of the parameters before anything is measured.
         """
@@ -107,7 +107,7 @@ class Shrunk:
         return math.exp(float(np.average(both, weights=self.weights)))
 
     def draws(self, cells: Places, count: int, generator: np.random.Generator) -> Vector:
-        """Draws of the values of some cells together (count, cells). A cell that is named twice is drawn once."""
+        """Draw the values of some cells together (count, cells). A cell that is named twice is drawn once."""
         cells, named = np.unique(cells, return_inverse=True)
         shares = generator.multinomial(count, self.weights)
         drawn = [(point, share) for point, share in zip(self.points, shares, strict=True) if share]
@@ -119,7 +119,7 @@ class Shrunk:
             first += share
 
         def of_each(values: Iterable[Vector]) -> Vector:
-            """By draw, what its point has."""
+            """Return, by draw, the value of its point."""
             return np.repeat(np.array(list(values)), [share for _, share in drawn], axis=0)
 
         upper = of_each(point.lower.T for point, _ in drawn)
@@ -134,7 +134,7 @@ class Shrunk:
 
 
 def shrink(values: Vector, cells: Places, law: LinearLaw, groups: Places | None = None) -> Shrunk:
-    """The posterior of the values of all cells, measured or not.
+    """Return the posterior of the values of all cells, measured or not.
 
     Args:
         values: (n,), one or more.

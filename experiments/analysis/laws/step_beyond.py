@@ -20,7 +20,7 @@ FINENESS = 0.03
 def interval_beyond(
     timings: Timings, features: Vector, data_seconds: float, *, noise: float, t: float
 ) -> tuple[float, float]:
-    """The least and the most seconds of a step at a place (c,).
+    """Return the least and the most seconds of a step at a place (c,).
 
     noise: standard deviation of a timing. t: by how many standard deviations a law may be off.
     """
@@ -33,7 +33,7 @@ def interval_beyond(
         return float(step(law, features, gamma)) + data_seconds
 
     def end(gamma: float, sign: int) -> float:
-        """The least (sign −1) or most seconds by a law of this overlap."""
+        """Return the least (sign −1) or most seconds by a law of this overlap."""
         found, inside, outside, offset = laws[gamma], 0.0, math.inf, FIRST_OFFSET
         nearest = seconds(found, gamma)
         while inside < LARGEST_OFFSET and outside - inside > FINENESS * inside:

@@ -57,7 +57,7 @@ class Timings:
 
     @classmethod
     def of(cls, places: Sequence[Place]) -> "Timings":
-        """The means of the places' repeats, without outliers."""
+        """Return the means of the places' repeats, without outliers."""
         columns = zip(*((each.num_gpus, each.per_worker_batch, each.nodes) for each in places), strict=True)
         logs = without_outliers([np.log(place.seconds) for place in places])
         timings = cls(
@@ -76,12 +76,12 @@ class Timings:
         return tuple(name for name, row in zip(COEFFICIENTS, self.features, strict=True) if row.any())
 
     def only(self, names: Sequence[str]) -> "Timings":
-        """The same for laws of these coefficients alone."""
+        """Return the timings for laws of these coefficients alone."""
         wanted = np.array([name in names for name in COEFFICIENTS], dtype=float)
         return replace(self, features=self.features * wanted[:, None])
 
     def beside(self, features: Vector, seconds: float, data_seconds: float) -> "Timings":
-        """The same with one more place (c,), as good as known."""
+        """Return the timings with one more place (c,), as good as known."""
         return replace(
             self,
             features=np.column_stack([self.features, features]),
@@ -91,7 +91,7 @@ class Timings:
         )
 
     def without(self, index: int) -> "Timings":
-        """The same without one place."""
+        """Return the timings without one place."""
         return replace(
             self,
             features=np.delete(self.features, index, axis=1),
@@ -106,7 +106,7 @@ class Timings:
         return float(self.repeats @ off**2)
 
     def nearest(self, gamma: float, start: Vector) -> Vector:
-        """Coefficients (c,), zero or above, of least squares, by the Gauss–Newton method."""
+        """Fit the coefficients (c,), zero or above, by least squares with the Gauss–Newton method."""
         found, squares = start, self.squares(start, gamma)
         weights = np.sqrt(self.repeats)
         for _ in range(MOST_STEPS):
@@ -131,7 +131,7 @@ class Timings:
         return found
 
     def by_overlap(self, overlaps: Sequence[float] = OVERLAPS) -> dict[float, Vector]:
-        """The nearest coefficients for each gamma. Each begins at those of the one before."""
+        """Fit the coefficients for each gamma. Each fit begins at the coefficients of the one before."""
         seconds = np.maximum(np.exp(self.logs) - self.data, LEAST_SHARE * np.exp(self.logs))
         law: Vector = optimize.nnls((self.features / seconds).T, np.ones(len(seconds)))[0]
         found: dict[float, Vector] = {}
@@ -141,7 +141,7 @@ class Timings:
 
 
 def choose(timings: Timings, *, overlap: bool, fewest: bool = True) -> tuple[tuple[str, ...], Constants]:
-    """The names of a law's constants, and values near the best.
+    """Choose a law's constants; return their names, and values near the best.
 
     overlap: whether gamma is one of them; else it is 1. fewest: whether to keep only those that are worth their place;
     else as many as the places can fix.

@@ -60,7 +60,7 @@ MEASURE: Mapping[str, str] = {
 
 
 def fit_step_time(places: Sequence[Place]) -> "StepTimeLaw":
-    """The best law that the places show.
+    """Fit the best law that the places show.
 
     Its terms are chosen again where single timings turn out to be far off the first law.
 
@@ -109,7 +109,7 @@ def fit_step_time(places: Sequence[Place]) -> "StepTimeLaw":
 
 
 def _fit(places: Sequence[Place], timings: Timings, names: tuple[str, ...], start: Constants) -> Fit:
-    """The constants of these names."""
+    """Fit the constants of these names."""
     rows = [COEFFICIENTS.index(name) for name in names if name in COEFFICIENTS]
     features = timings.features
 
@@ -152,21 +152,21 @@ class StepTimes:
         return Timings.of(self.places)
 
     def nodes(self, num_gpus: float, across_nodes: bool) -> int:
-        """On how many nodes so many workers are."""
+        """Return how many nodes hold so many workers."""
         a_node = max(place.on_a_node for place in self.places)
         return max(math.ceil(num_gpus / a_node), 2) if across_nodes and num_gpus > 1 else 1
 
     def seconds(
         self, num_gpus: float, per_worker_batch: float, *, data_seconds: float = 0.0, nodes: int = 1
     ) -> Estimate:
-        """T_step, its interval by the delta method on its logarithm. data_seconds: T_data, taken as it is."""
+        """Return T_step, its interval by the delta method on its logarithm. data_seconds: T_data, taken as it is."""
         return self.figure(
             lambda law: float(law.step_seconds(num_gpus, per_worker_batch, nodes)) + data_seconds,
             f"the step time of {num_gpus:g} workers",
         )
 
     def figure(self, function: Callable[[Constants], float], name: str) -> Estimate:
-        """What follows from the constants, with its interval by the delta method."""
+        """Return a figure that follows from the constants, with its interval by the delta method."""
 
         def told(values: Vector) -> float:
             return float(function(replace(self.constants, **dict(zip(self.names, values.tolist(), strict=True)))))
@@ -179,7 +179,10 @@ class StepTimes:
     def beyond(
         self, num_gpus: float, per_worker_batch: float, *, data_seconds: float = 0.0, nodes: int = 1
     ) -> Estimate:
-        """T_step where nothing near was timed: its interval is that of every law that the timings do not reject."""
+        """Return T_step where nothing near was timed.
+
+        Its interval spans every law that the timings do not reject.
+        """
         value = float(self.constants.step_seconds(num_gpus, per_worker_batch, nodes)) + data_seconds
         features = features_of(num_gpus, per_worker_batch, nodes)
         noise = max(self.noise, LEAST_NOISE)
@@ -197,10 +200,10 @@ class StepTimeLaw:
     across: tuple[int, ...]
 
     def estimate(self, name: str) -> Estimate | None:
-        """A figure of `MEASURE` with its interval, and what would identify it. None if nothing measured depends on it.
+        """Return a figure of `MEASURE` with its interval, and what would identify it.
 
-        alpha_r: summing over two workers of a node. beta_r: what each further one adds, on average up to the most that
-        were timed. alpha_n and beta_n: the same over nodes.
+        None if nothing measured depends on it. alpha_r: summing over two workers of a node. beta_r: what each further
+        worker adds, on average up to the most that were timed. alpha_n and beta_n: the same over nodes.
         """
         estimate = self._sync(name) if name[-2:] in ("_r", "_n") else self._constant(name)
         if estimate is None or estimate.identified:
@@ -208,7 +211,7 @@ class StepTimeLaw:
         return replace(estimate, why=f"{estimate.why}; {MEASURE[name]}")
 
     def why_absent(self, name: str) -> str:
-        """Why there is no figure of this name."""
+        """Return why there is no figure of this name."""
         counts, where = (self.within, "within a node") if name.endswith("_r") else (self.across, "across nodes")
         if not counts:
             return f"no steps of several workers were timed {where}; {MEASURE[name]}"
@@ -254,7 +257,7 @@ class StepTimeLaw:
 
 
 def held_out_errors(law: StepTimeLaw) -> list[float]:
-    """Relative errors of the law's terms at places that they were not fitted to, one held out at a time.
+    """Return relative errors of the law's terms at places that they were not fitted to, one held out at a time.
 
     A place without which the terms can't be told apart is not held out.
     """

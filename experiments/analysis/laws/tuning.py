@@ -30,7 +30,7 @@ LEAST_PART = 0.03
 
 
 def law_of_steps(places: Vector, values: Vector, cells: Places) -> LinearLaw:
-    """The law near its best fit.
+    """Return the law near its best fit.
 
     Args:
         places: (c, 3), batch size, rate and num_gpus of each cell; num_gpus is 1 for all where it changes nothing.
@@ -54,7 +54,7 @@ def law_of_steps(places: Vector, values: Vector, cells: Places) -> LinearLaw:
 
 
 def law_of_step_seconds(places: Vector, values: Vector, cells: Places) -> LinearLaw:
-    """The law near its best fit.
+    """Return the law near its best fit.
 
     Args:
         places: (c, 2), num_gpus and batch size of each place.

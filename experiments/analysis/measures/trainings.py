@@ -123,7 +123,7 @@ class BatchPoint:
 
 
 def trainings_of(cells: Iterable[Cell]) -> list[Training]:
-    """The trainings that say something about their batch size and rate. Rates of zero or less are left out.
+    """Return the trainings that say something about their batch size and rate. Rates of zero or less are left out.
 
     An inferred cell has none, since its trainings belong to another cell.
     """
@@ -179,7 +179,7 @@ def _training(cell: Cell, trial: Trial) -> Training:
 
 
 def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetric) -> list[BatchPoint]:
-    """The steps to a target at each batch size, the smallest first."""
+    """Return the steps to a target at each batch size, the smallest first."""
     told = [(training, time_to_target(training.curve, target, metric)) for training in trainings]
     costs, seeds = _pooled(told), _told(told)
     points = []
@@ -200,10 +200,10 @@ def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetr
 
 
 def final_rates(trainings: Sequence[Training], metric: StudyMetric) -> dict[int, BestRate | None]:
-    """The rate of the best metric after the last epoch, by batch size.
+    """Return the rate of the best metric after the last epoch, by batch size.
 
-    Trainings that failed have missed it. Those that were stopped are left out. None for a batch size of which a
-    training stopped at the target: how far it would have come is not known.
+    Trainings that failed have missed it. Those that were stopped are left out. A batch size has None if one of its
+    trainings stopped at the target: how far that training would have come is not known.
     """
     orders = [math.inf if training.final is None else metric.order(training.final) for training in trainings]
     costs = _pooled(list(zip(trainings, orders, strict=True)))
@@ -221,7 +221,7 @@ def _by_batch(trainings: Sequence[Training]) -> dict[int, list[Training]]:
 
 
 def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
-    """Medians over num_gpus, by batch size, rate and seed. Seeds that were stopped before they had a cost are left out.
+    """Return medians over num_gpus, by batch size, rate and seed, without seeds stopped before they had a cost.
 
     A rate at which no seed has a cost counts as tried and missed: a scheduler stops what others are ahead of.
     """
@@ -233,7 +233,10 @@ def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
 
 
 def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], dict[int, list[float]]]:
-    """A seed's costs on every num_gpus, by (batch size, rate) and seed. Empty for a seed that was stopped on all."""
+    """Return a seed's costs on every num_gpus, by (batch size, rate) and seed.
+
+    Empty for a seed that was stopped on all.
+    """
     told: dict[tuple[int, float], dict[int, list[float]]] = defaultdict(dict)
     for training, cost in costs:
         found = told[training.batch_size, training.rate].setdefault(training.seed, [])
@@ -243,7 +246,7 @@ def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], di
 
 
 def best_rate(costs: Costs) -> BestRate | None:
-    """The best rate of one batch size, or None if at every rate half of the seeds or more missed.
+    """Return the best rate of one batch size, or None if at every rate half of the seeds or more missed.
 
     Of equal medians the one of the lowest rate counts.
     """
@@ -266,7 +269,7 @@ def best_rate(costs: Costs) -> BestRate | None:
 
 
 def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
-    """A cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
+    """Return a cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
 
     The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
     five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
@@ -286,7 +289,7 @@ def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
 
 
 def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
-    """Ends of the range in which the best rate lies. best: its place among the rates."""
+    """Return the ends of the range in which the best rate lies. best: its place among the rates."""
     if len(rates) == 1:
         return rates[0], rates[0]
     first = last = best

@@ -16,14 +16,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU as its driver names it.
+    """A GPU as its driver names it. Neither name depends on CUDA_VISIBLE_DEVICES."""
 
-    uuid: the same in every process that sees it; a MIG slice has its own. pci: the address in its machine, which the
-    slices of one GPU share. Neither depends on CUDA_VISIBLE_DEVICES.
-    """
-
-    uuid: str
-    pci: str
+    uuid: str  # the same in every process that sees it; each MIG slice has another
+    pci: str  # the address in its machine, which the slices of one GPU share
 
     def names(self, machine: str) -> set[str]:
         """Return its names among all machines. NCCL takes two workers for one GPU if they share a name."""

@@ -27,14 +27,12 @@ MOST_TIMES = 1_000  # as many further steps as were planned
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one.
-
-    more: steps of further periods, which are among `steps`; of a training that is timed and was too short.
-    """
+    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one."""
 
     steps: int
     every: Fraction  # at least 1
     more: tuple[int, ...] = ()
+    """Steps of further periods, part of `steps`: a timed training that was too short gets them."""
 
     @property
     def planned(self) -> int:

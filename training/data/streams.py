@@ -31,7 +31,7 @@ _END = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place in a stream: before the example of that number. Its fields are plain data, for checkpoints."""
+    """A place in a stream. Its fields are plain data, for checkpoints."""
 
     example: int = 0  # of all passes, from 0
     epoch: int = 0  # the pass in progress, from 0

@@ -26,19 +26,17 @@ NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in N
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """One point of the sweep with one seed, as plain data, made before any resource is asked for.
+    """One point of the sweep with one seed, as plain data, made before any resource is asked for."""
 
-    trial_id: 12 hex digits. The same resolved parameters always have the same id.
-    kind: a timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`.
-    params: num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other
-    swept parameters by their dotted name. workload, train: the spec's sections with the swept values put in.
-    """
-
-    trial_id: str
+    trial_id: str  # 12 hex digits, the same for the same resolved parameters
     kind: Literal["training", "timing"] = "training"
+    """A timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`."""
     params: dict[str, Any]
-    workload: dict[str, Any]
-    train: dict[str, Any]
+    """num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other swept
+    parameters by their dotted name.
+    """
+    workload: dict[str, Any]  # the spec's section with the swept values put in
+    train: dict[str, Any]  # the spec's section with the swept values put in
 
     @property
     def num_gpus(self) -> int:
@@ -93,17 +91,17 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trials of a study, in the order in which they run.
-
-    to_suggest: set if a search makes the trials while the study runs. `with_trials` adds them in the order of the
-    suggestions. factorised: set if the trials are trainings that stand for a whole grid. When they have ended, the
-    held-out cells are chosen, and `with_trials` adds their trials.
-    """
+    """The trials of a study, in the order in which they run."""
 
     study: str
     trials: tuple[TrialPlan, ...]
     to_suggest: ToSuggest | None = None
+    """Set if a search makes the trials while the study runs; `with_trials` adds them in the order of suggestion."""
     factorised: Factorised | None = None
+    """Set if the trials are trainings that stand for a whole grid.
+
+    When they have ended, the held-out cells are chosen, and `with_trials` adds their trials.
+    """
 
     @property
     def expected_trials(self) -> int:

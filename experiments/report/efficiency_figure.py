@@ -50,17 +50,14 @@ LOG_FROM_WORKERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class LawCurve:
-    """Speed-up over one worker by a law, at the workers of x, with its band if there is one.
-
-    measured: the largest number of workers measured. A law that may not be extrapolated ends there.
-    """
+    """Speed-up over one worker by a law, at the workers of x, with its band if there is one."""
 
     kind: Literal["usl", "step time"]
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None
     high: Sequence[float] | None
-    measured: float
+    measured: float  # the largest number of workers measured. A law that may not be extrapolated ends there
 
 
 @dataclass(frozen=True)

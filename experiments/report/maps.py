@@ -20,13 +20,13 @@ DARK_FROM = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class Square:
-    """One square. shade: 0 (worst) to 1 (best), None without a number. chosen: outlined."""
+    """One square."""
 
     column: int
     row: int
     lines: Sequence[str]
-    shade: float | None
-    chosen: bool = False
+    shade: float | None  # 0 (worst) to 1 (best), None without a number
+    chosen: bool = False  # outlined
 
 
 def draw_map(axes: Any, squares: Sequence[Square], columns: Sequence[str], rows: Sequence[str]) -> None:
@@ -87,11 +87,11 @@ def height_of(rows: int, lines: int) -> float:
 
 @dataclass(frozen=True)
 class Bins:
-    """Columns of a map. names: the value, or the start of a range. starts: the least value. ranges: they are ranges."""
+    """Columns of a map."""
 
-    names: Sequence[str]
-    starts: Sequence[float]
-    ranges: bool
+    names: Sequence[str]  # the value, or the start of a range
+    starts: Sequence[float]  # the least value
+    ranges: bool  # whether they are ranges
 
     @classmethod
     def of(cls, values: Iterable[float], most: int) -> "Bins":

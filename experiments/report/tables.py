@@ -34,10 +34,10 @@ MOST_FITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """A table of text under a title. lead: what stands before it, and alone if there are no rows."""
+    """A table of text under a title."""
 
     title: str
-    lead: str
+    lead: str  # what stands before it, and alone if there are no rows
     header: Sequence[str] = ()
     rows: Rows = ()
 

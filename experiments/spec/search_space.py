@@ -27,12 +27,11 @@ Cell = dict[str, Any]
 class Space:
     """All points that a sweep allows.
 
-    choices: one for each list and one for the chosen points. An option of a choice sets one or more parameters.
-    ranges: by parameter.
+    An option of a choice sets one or more parameters.
     """
 
-    choices: tuple[tuple[Cell, ...], ...]
-    ranges: Mapping[str, Range]
+    choices: tuple[tuple[Cell, ...], ...]  # one for each list and one for the chosen points
+    ranges: Mapping[str, Range]  # by parameter
 
     @classmethod
     def of(cls, sweep: Sweep) -> "Space":
@@ -95,19 +94,14 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class ToSuggest:
-    """What a search makes while the study runs.
+    """What a search makes while the study runs."""
 
-    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most evaluations that
-    a trial has. sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in
-    words.
-    """
-
-    method: str
-    points: int
-    seeds: int
-    epochs: int
-    sizes: tuple[int, ...]
-    space: dict[str, str]
+    method: str  # of the search
+    points: int  # how many it suggests
+    seeds: int  # trials of each point
+    epochs: int  # the most evaluations that a trial has
+    sizes: tuple[int, ...]  # each num_gpus that a trial may have, ascending
+    space: dict[str, str]  # by parameter, the values or the range in words
 
     @classmethod
     def of(cls, spec: StudySpec) -> "ToSuggest":
@@ -134,18 +128,15 @@ class ToSuggest:
 class Factorised:
     """How a factorised study divides its grid (docs/formulas.md §7).
 
-    train_on: num_gpus of the trainings. sizes: each num_gpus of the grid, ascending. held_out: the most cells with
-    another num_gpus that also run in full, with all seeds.
-
     By default, train_on is the smallest num_gpus. More workers are never more efficient, so it costs the fewest
     worker-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if
     all GPUs are busy. Rejected: the num_gpus that earlier timings make fastest. The plan and its ids would then depend
     on what the storage holds, and an extended study could lose its trainings.
     """
 
-    train_on: int
-    sizes: tuple[int, ...]
-    held_out: int
+    train_on: int  # num_gpus of the trainings
+    sizes: tuple[int, ...]  # each num_gpus of the grid, ascending
+    held_out: int  # the most cells with another num_gpus that also run in full, with all seeds
 
     @classmethod
     def of(cls, spec: StudySpec) -> "Factorised":

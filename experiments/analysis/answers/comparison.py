@@ -25,19 +25,14 @@ RATE = "samples/s"
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is compared.
+    """What is compared."""
 
-    heading: of its column. key: of its figure in a cell's row. by_ratio: whether a ratio is told, else a difference.
-    repeated: whether each epoch is a repeat, as for seconds an epoch, else each seed is one value. timed: whether flags
-    of timings put it in doubt. whole: whether only whole trainings can be compared by it.
-    """
-
-    heading: str
-    key: str
-    by_ratio: bool
-    repeated: bool = False
-    timed: bool = False
-    whole: bool = False
+    heading: str  # of its column
+    key: str  # of its figure in a cell's row
+    by_ratio: bool  # whether studies are compared by ratio, else by difference
+    repeated: bool = False  # whether each epoch is a repeat, as for seconds an epoch; else each seed is one value
+    timed: bool = False  # whether flags of timings put it in doubt
+    whole: bool = False  # whether only whole trainings can be compared by it
 
 
 def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:

@@ -35,26 +35,23 @@ Noise = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The batch sizes of one combination, each at its best rate.
-
-    num_gpus: whose trainings are pooled. target: None if no target can be used. points: at the target.
-    """
+    """The batch sizes of one combination, each at its best rate."""
 
     combination: Combination
     metric: StudyMetric
-    num_gpus: tuple[int, ...]
+    num_gpus: tuple[int, ...]  # whose trainings are pooled
     trainings: tuple[Training, ...]
-    target: float | None
-    points: tuple[BatchPoint, ...]
+    target: float | None  # None if no target can be used
+    points: tuple[BatchPoint, ...]  # at the target
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointsLaw:
-    """The law through points. bounds: why its figures are only bounds, else "". why: the reason if there is no law."""
+    """The law through points."""
 
     law: BatchLaw | None = None
-    bounds: str = ""
-    why: str = ""
+    bounds: str = ""  # why its figures are only bounds, else ""
+    why: str = ""  # the reason if there is no law
 
 
 def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:

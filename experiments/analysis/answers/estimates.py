@@ -34,16 +34,12 @@ IMPUTATIONS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Logarithms of seconds to a target.
+    """Logarithms of seconds to a target."""
 
-    labels: of the cells that have an estimate. mean: (c,). draws: (k, c), of all of them together. learnt: (k, c), the
-    part of the draws that is not the seconds of a step: steps to the target.
-    """
-
-    labels: tuple[str, ...]
-    mean: Vector
-    draws: Vector
-    learnt: Vector
+    labels: tuple[str, ...]  # of the cells that have an estimate
+    mean: Vector  # (c,)
+    draws: Vector  # (k, c), of all of them together
+    learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
@@ -98,15 +94,13 @@ Key = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """log steps by batch size, rate and, unless pooled, num_gpus.
-
-    able: of the places whose median over seeds is known, the share of the seeds that did not diverge.
-    """
+    """log steps by batch size, rate and, unless pooled, num_gpus."""
 
     pooled: bool
     places: Mapping[Key, int]
     found: Shrunk
     able: Mapping[Key, float]
+    """Of the places whose median over seeds is known, the share of the seeds that did not diverge."""
 
     @classmethod
     def of(cls, trainings: Sequence[Training], target: float, metric: StudyMetric, *, pooled: bool) -> "_Steps | None":
@@ -181,11 +175,11 @@ class _Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class _StepSeconds:
-    """log seconds a step, by num_gpus and batch size. warm_ups: seconds by which a first epoch takes longer."""
+    """log seconds a step, by num_gpus and batch size."""
 
     places: Mapping[Key, int]
     found: Shrunk
-    warm_ups: Mapping[Key, float]
+    warm_ups: Mapping[Key, float]  # seconds by which a first epoch takes longer
 
     @classmethod
     def of(cls, cells: Sequence[Cell]) -> "_StepSeconds | None":

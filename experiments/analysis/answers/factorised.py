@@ -41,16 +41,13 @@ NO_GRID = "one kind of step has no timing run that ended well, so the grid's cos
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A factorised study's trials by kind.
-
-    trained: its trainings. timings: by the step that they timed. epochs: planned for a trial, by its id.
-    """
+    """A factorised study's trials by kind."""
 
     parts: Factorised
     trials: Sequence[Trial]
-    trained: Sequence[Trial]
-    timings: Mapping[str, tuple[Trial, ...]]
-    epochs: Mapping[str, int]
+    trained: Sequence[Trial]  # its trainings
+    timings: Mapping[str, tuple[Trial, ...]]  # by the step that they timed
+    epochs: Mapping[str, int]  # planned for a trial, by its id
 
     @classmethod
     def of(cls, plan: Plan, parts: Factorised, trials: Sequence[Trial]) -> "_Study":

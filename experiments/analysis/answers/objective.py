@@ -25,14 +25,17 @@ WORST = ("diverged", "out_of_memory")
 class Score:
     """How good a point is.
 
-    value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target,
-    or failed with all its seeds. Such points count too. Else their place looks unexplored, and a search returns to
-    it for ever.
-    progress: orders points without a value, in the objective's own direction, if anything is known of them.
+    Points without a value count too. Else their place looks unexplored, and a search returns to it for ever.
     """
 
     value: float | None = None
+    """The objective's.
+
+    None is worse than every value: the point diverged, ran out of memory, missed the target, or failed with all its
+    seeds.
+    """
     progress: float | None = None
+    """Orders points without a value, in the objective's direction, if anything is known of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,17 +104,18 @@ def predictions_part(
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch size whose trainings reached the target.
-
-    examples: of a step. spread: half the interval of the logarithm of steps. It is None below five seeds, whose range
-    is no interval, and if a seed met the target within its first epoch, so that its steps are a bound.
-    """
+    """A batch size whose trainings reached the target."""
 
     batch_size: int
-    examples: float
+    examples: float  # of a step
     learning_rate: float | None
     steps: float
     spread: float | None
+    """Half the interval of the logarithm of steps.
+
+    None below five seeds, whose range is no interval, and if a seed met the target within its first epoch, so that its
+    steps are a bound.
+    """
 
 
 def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
@@ -140,24 +141,20 @@ def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidRange:
-    """The law of a step's time, and the places where it was timed.
-
-    node_workers: assumed to fit one node. within, across: numbers of workers timed on one node and across nodes. nodes:
-    numbers of nodes timed, above 1.
-    least_share, most_share: examples a worker, as timed. fixed_cost_known: whether alpha_c is identified. misfit: the
-    words on the size that is farthest from the law, if sizes differ from it by more than their repeats explain.
-    """
+    """The law of a step's time, and the places where it was timed."""
 
     times: StepTimes
     data_seconds: float
-    node_workers: int
-    within: tuple[int, ...]
-    across: tuple[int, ...]
-    nodes: frozenset[int]
-    least_share: float
-    most_share: float
-    fixed_cost_known: bool
+    node_workers: int  # assumed to fit one node
+    within: tuple[int, ...]  # numbers of workers timed on one node
+    across: tuple[int, ...]  # numbers of workers timed across nodes
+    nodes: frozenset[int]  # numbers of nodes timed, above 1
+    least_share: float  # fewest examples a worker, as timed
+    most_share: float  # most examples a worker, as timed
+    fixed_cost_known: bool  # whether alpha_c is identified
     misfit: str | None
+    """The words on the size that is farthest from the law, if sizes differ from it by more than their repeats explain.
+    """
 
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> "ValidRange":

@@ -18,17 +18,13 @@ from scalestudy.experiments.analysis.measures.parts import Figure, Row, identifi
 
 @dataclass(frozen=True, kw_only=True)
 class RowLaw:
-    """The law of a step's time that a timing row lies on.
-
-    across_nodes: whether the row's workers were on several nodes. largest_share: of examples a worker, as timed.
-    least_fixed: lower end of alpha_c; None if alpha_c is not identified.
-    """
+    """The law of a step's time that a timing row lies on."""
 
     times: StepTimes
-    across_nodes: bool
+    across_nodes: bool  # whether the row's workers were on several nodes
     data_seconds: float
-    largest_share: float
-    least_fixed: float | None
+    largest_share: float  # of examples a worker, as timed
+    least_fixed: float | None  # lower end of alpha_c; None if alpha_c is not identified
 
     @classmethod
     def of(cls, throughput: Figure | None, row: Row) -> "RowLaw | None":
@@ -72,16 +68,12 @@ class RowLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Steps to a study's target by batch size, for the settings of a timing row.
-
-    measured: None for a batch size that was tried without success. s_min, b_crit: of the law of batch sizes; None if it
-    is not identified.
-    """
+    """Steps to a study's target by batch size, for the settings of a timing row."""
 
     target: float
-    measured: Mapping[int, float | None]
-    s_min: float | None
-    b_crit: float | None
+    measured: Mapping[int, float | None]  # None for a batch size that was tried without success
+    s_min: float | None  # of the law of batch sizes; None if it is not identified
+    b_crit: float | None  # the same
 
     @classmethod
     def of(cls, efficiency: Figure | None, row: Row, target: float) -> "Steps | None":

@@ -32,13 +32,10 @@ CURVE_POINTS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Sizes that differ only in the number of workers.
+    """Sizes that differ only in the number of workers."""
 
-    scaling: strong or weak. constant: the batch size, or the batch a worker.
-    """
-
-    scaling: str
-    constant: float
+    scaling: str  # strong or weak
+    constant: float  # the batch size, or the batch a worker
     sizes: tuple[TimedSize, ...]
 
     @property

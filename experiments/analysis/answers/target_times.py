@@ -27,11 +27,11 @@ NO_RATIO = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTimes:
-    """The times of all cells to one target. rows: as `times_to` says, in the cells' order. times: what they rest on."""
+    """The times of all cells to one target."""
 
     target: float
-    rows: Sequence[dict[str, Any]]
-    times: Times
+    rows: Sequence[dict[str, Any]]  # as `times_to` says, in the cells' order
+    times: Times  # what they rest on
 
     @property
     def options(self) -> list[dict[str, Any]]:
@@ -111,12 +111,12 @@ def pareto(options: Sequence[Option]) -> list[Option]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """The options' times compared. draws, learnt: (k, c), as of `Times`; place: of each option in c, by its label."""
+    """The options' times compared."""
 
     options: Sequence[Option]
-    draws: Vector
-    learnt: Vector
-    place: Mapping[str, int]
+    draws: Vector  # (k, c), from `Times`
+    learnt: Vector  # (k, c), from `Times`
+    place: Mapping[str, int]  # of each option in c, by its label
     tolerance: float
 
     @classmethod

@@ -48,25 +48,21 @@ NO_PHASES = "phases were not measured: waiting for data is part of the other con
 
 @dataclass(frozen=True, kw_only=True)
 class StepTiming:
-    """What one trial says about a step.
-
-    examples: of all workers, the mean over an epoch, whose last step may be smaller. data_seconds: those of its seconds
-    that waited for data; None if phases were not measured.
-    """
+    """What one trial says about a step."""
 
     seconds: float
-    examples: float
-    data_seconds: float | None
+    examples: float  # of all workers, the mean over an epoch, whose last step may be smaller
+    data_seconds: float | None  # the part of its seconds that waited for data; None if phases were not measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSize:
-    """The steps of one num_gpus and batch size. timings: one or more repeats."""
+    """The steps of one num_gpus and batch size."""
 
     num_gpus: int
     batch_size: int
     nodes: int
-    timings: tuple[StepTiming, ...]
+    timings: tuple[StepTiming, ...]  # one or more repeats
 
     @property
     def across_nodes(self) -> bool:
@@ -108,16 +104,12 @@ class TimedSize:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSteps:
-    """The timed sizes of one combination of swept keys.
+    """The timed sizes of one combination of swept keys."""
 
-    of: the combination's label. left_out: how many trials each flag kept out. flagged: whether trials with such a flag
-    are among the timings.
-    """
-
-    of: str
+    of: str  # the combination's label
     sizes: tuple[TimedSize, ...]
-    left_out: Mapping[str, int]
-    flagged: bool
+    left_out: Mapping[str, int]  # how many trials each flag kept out
+    flagged: bool  # whether trials with such a flag are among the timings
 
     @cached_property
     def phases_measured(self) -> bool:

@@ -34,21 +34,17 @@ Verdict = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What verdicts are judged by.
+    """What verdicts are judged by."""
 
-    rows: all timing rows that have a time. places: those where causes are looked for, the judged cell's first: the
-    recommended one if there is one, else that of the best metric. judged: as words name that cell.
-    throughput: from `throughput.throughput_part`. efficiency: from `efficiency.statistical_efficiency`. in_steps: a
-    period has the same steps for any number of workers, and so does not show that the data are divided among them.
-    """
-
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # all timing rows that have a time
     places: Sequence[Row]
-    judged: str
+    """Where causes are searched, the judged cell's first: the recommended cell, or else the cell of the best metric."""
+    judged: str  # the words for that cell
     recommendation: Figure
-    throughput: Figure | None
-    efficiency: Figure | None
+    throughput: Figure | None  # from `throughput.throughput_part`
+    efficiency: Figure | None  # from `efficiency.statistical_efficiency`
     in_steps: bool = False
+    """A period has the same steps for any number of workers, so it does not show that they share the data."""
 
     @classmethod
     def of(

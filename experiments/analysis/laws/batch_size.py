@@ -26,15 +26,15 @@ LEAST_SIZES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLaw:
-    """The fitted law. s_min: steps. e_min, b_crit: examples.
+    """The fitted law.
 
     If steps fall over all batch sizes tried, S_min does not show. b_crit has only a lower end then, maybe infinite.
     """
 
     fit: Fit
-    s_min: Estimate
-    e_min: Estimate
-    b_crit: Estimate
+    s_min: Estimate  # steps
+    e_min: Estimate  # examples
+    b_crit: Estimate  # examples
 
     def steps(self, batch_size: float) -> float:
         """Return the steps to the target by the law."""

@@ -54,15 +54,12 @@ class NoLawError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A parameter of a law.
-
-    low, high: its bounds; low is 0 if the law also holds without it. starts: where fits begin, above zero.
-    """
+    """A parameter of a law."""
 
     name: str
-    low: float
-    high: float
-    starts: tuple[float, ...]
+    low: float  # its lower bound; 0 if the law also holds without it
+    high: float  # its upper bound
+    starts: tuple[float, ...]  # where fits begin, above zero
 
     @property
     def may_vanish(self) -> bool:
@@ -72,34 +69,31 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure with its interval. low and high are None if the data give none. why: what makes it unidentified."""
+    """A figure with its interval."""
 
     value: float
-    low: float | None
+    low: float | None  # None if the data give none, as for high
     high: float | None
     identified: bool = True
-    why: str = ""
+    why: str = ""  # what makes it unidentified
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A law fitted to measurements.
-
-    values: (p,). covariance: (p, p), of the parameters. noise: standard
-    deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
-    measurements. spare: degrees of freedom of the noise. misfit: places differ from the law by more than their repeats
-    explain; noise and spare are then those of the places. leverage: (p,), the largest relative change of any place's
-    prediction by one unit of a parameter. means: (n,), of the measurements, on the scale of the residuals, clipped.
-    """
+    """A law fitted to measurements."""
 
     parameters: tuple[Parameter, ...]
-    values: Vector
-    covariance: Vector
-    means: Vector
+    values: Vector  # (p,)
+    covariance: Vector  # (p, p), of the parameters
+    means: Vector  # (n,), of the measurements, on the scale of the residuals, clipped
     noise: float
-    spare: int
+    """Standard deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
+    measurements.
+    """
+    spare: int  # degrees of freedom of the noise
     misfit: bool
-    leverage: Vector
+    """Places differ from the law by more than their repeats explain; then noise and spare describe the places."""
+    leverage: Vector  # (p,), the largest relative change of any place's prediction by one unit of a parameter
 
     def estimate(self, name: str) -> Estimate:
         """Return a parameter's value and t interval."""

@@ -24,14 +24,11 @@ NEXT_TO_ZERO = 1e-15
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """y = factor·x^exponent.
-
-    by_resolution: whether the exponent's interval is set by the ranges of the values, not by their scatter.
-    """
+    """y = factor·x^exponent."""
 
     exponent: Estimate
     factor: float
-    by_resolution: bool
+    by_resolution: bool  # whether the exponent's interval is set by the ranges of the values, not by their scatter
 
     def value(self, x: float) -> float:
         """Return y by the law."""

@@ -38,15 +38,11 @@ NEGLIGIBLE_WEIGHT = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLaw:
-    """A law that is linear in coefficients: offset + features · coefficients.
+    """A law that is linear in coefficients: offset + features · coefficients."""
 
-    features: (c, p). offset: (c,), what it gives if all coefficients are zero. prior: (p,), standard deviations of the
-    coefficients about zero before anything is measured.
-    """
-
-    features: Vector
-    offset: Vector
-    prior: Vector
+    features: Vector  # (c, p)
+    offset: Vector  # (c,), what it gives if all coefficients are zero
+    prior: Vector  # (p,), standard deviations of the coefficients about zero before anything is measured
 
     @classmethod
     def near(cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector) -> "LinearLaw":
@@ -61,27 +57,25 @@ class LinearLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The posterior at one point of the grid, where noise is the standard deviation of a measurement, effect a group's.
+    """The posterior at one point of the grid.
 
-    lower, half: of the coefficients and the groups' effects together, whose precision is lower · lowerᵀ and whose mean
-    is lower⁻ᵀ · half. own, precision (c,): a cell's deviation is normal with this precision; its mean is own if those
-    are zero.
+    A cell's deviation from the law is normal. Coefficients and groups' effects are normal together.
     """
 
-    noise: float
-    effect: float
-    lower: Vector
-    half: Vector
-    own: Vector
-    precision: Vector
+    noise: float  # standard deviation of a measurement
+    effect: float  # standard deviation of a group's effect
+    lower: Vector  # lower · lowerᵀ is the precision of coefficients and effects
+    half: Vector  # lower⁻ᵀ · half is their mean
+    own: Vector  # (c,), the mean of the deviations if coefficients and effects are zero
+    precision: Vector  # (c,), of the deviations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """The posterior of the cells' values: a mixture of the points of the grid. rows: (c, p + g), of the design."""
+    """The posterior of the cells' values: a mixture of the points of the grid."""
 
     law: LinearLaw
-    rows: Vector
+    rows: Vector  # (c, p + g), of the design
     weights: list[float]
     points: list[_Point]
 

@@ -142,15 +142,13 @@ def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Usl:
-    """A fitted law. scale: throughput of one worker.
+    """A fitted law."""
 
-    peak: workers of highest throughput; infinite if kappa is 0. Its why, if not identified, ends with what to time.
-    """
-
-    scale: Estimate
+    scale: Estimate  # throughput of one worker
     sigma: Estimate
     kappa: Estimate
     peak: Estimate
+    """Workers of highest throughput; infinite if kappa is 0. Its why, if not identified, ends with what to time."""
     fit: Fit
 
     def throughput(self, num_workers: float) -> Estimate:

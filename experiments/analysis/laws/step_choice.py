@@ -42,18 +42,14 @@ SURE = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What laws are held against: `logs` of seconds (n,), means of so many `repeats` (n,).
+    """What laws are held against."""
 
-    features: (c, n), zero for coefficients that the places cannot tell apart. data: seconds of T_data (n,). within,
-    spare: sum of squares of repeats around their mean, and its degrees of freedom.
-    """
-
-    features: Vector
-    logs: Vector
-    repeats: Vector
-    data: Vector
-    within: float
-    spare: int
+    features: Vector  # (c, n), zero for coefficients that the places cannot tell apart
+    logs: Vector  # of seconds (n,), each a mean over repeats
+    repeats: Vector  # how many each mean has (n,)
+    data: Vector  # seconds of T_data (n,)
+    within: float  # sum of squares of repeats around their mean
+    spare: int  # its degrees of freedom
 
     @classmethod
     def of(cls, places: Sequence[Place]) -> "Timings":

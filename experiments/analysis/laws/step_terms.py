@@ -101,17 +101,13 @@ def parts(coefficients: Vector, features: Vector) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where steps were timed.
-
-    seconds: of a step, a value a repeat. data_seconds: the part of them that waited for data. nodes: on how many the
-    workers were.
-    """
+    """Where steps were timed."""
 
     num_gpus: int
     per_worker_batch: float
-    seconds: tuple[float, ...]
-    data_seconds: float = 0.0
-    nodes: int = 1
+    seconds: tuple[float, ...]  # of a step, a value a repeat
+    data_seconds: float = 0.0  # the part of them that waited for data
+    nodes: int = 1  # on how many the workers were
 
     @property
     def on_a_node(self) -> int:

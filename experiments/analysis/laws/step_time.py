@@ -132,19 +132,14 @@ def _fit(places: Sequence[Place], timings: Timings, names: tuple[str, ...], star
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Times of steps by the best law, with their intervals.
-
-    names: the constants that were fitted, in the order of covariance (p, p). t: quantile by which a standard error
-    becomes half an interval. noise: of a timing, as of `Fit`. places: where steps were timed, each repeat the mean of
-    its place.
-    """
+    """Times of steps by the best law, with their intervals."""
 
     constants: Constants
-    names: tuple[str, ...]
-    covariance: Vector
-    t: float
-    noise: float
-    places: tuple[Place, ...]
+    names: tuple[str, ...]  # the constants that were fitted, in the order of covariance
+    covariance: Vector  # (p, p)
+    t: float  # quantile by which a standard error becomes half an interval
+    noise: float  # of a timing, as in `Fit`
+    places: tuple[Place, ...]  # where steps were timed, each repeat the mean of its place
 
     @cached_property
     def timings(self) -> Timings:
@@ -192,12 +187,12 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimeLaw:
-    """The best law. within, across: numbers of workers of a node, and of nodes, that were timed, without 1."""
+    """The best law."""
 
     times: StepTimes
     fit: Fit
-    within: tuple[int, ...]
-    across: tuple[int, ...]
+    within: tuple[int, ...]  # numbers of workers of a node that were timed, without 1
+    across: tuple[int, ...]  # numbers of nodes that were timed, without 1
 
     def estimate(self, name: str) -> Estimate | None:
         """Return a figure of `MEASURE` with its interval, and what would identify it.

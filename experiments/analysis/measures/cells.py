@@ -66,22 +66,24 @@ USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The trials of one cell.
+    """The trials of one cell."""
 
-    params: without the seed. planned: how many trials the plan has for it. metric: what the study compares its trials
-    by. timings: the runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such
-    run ended well. inferred: it has no trials of its own. Its trials are then the same trainings with another num_gpus:
-    their epochs count, their times do not (docs/formulas.md §7). not_lent: for an inferred cell, how many of those
-    trainings ran out of memory, which says nothing about more workers.
-    """
-
-    params: Mapping[str, Any]
-    planned: int
+    params: Mapping[str, Any]  # without the seed
+    planned: int  # how many trials the plan has for it
     trials: tuple[Trial, ...]
-    metric: StudyMetric
+    metric: StudyMetric  # what the study compares its trials by
     timings: tuple[Trial, ...] = ()
+    """The runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such run ended
+    well.
+    """
     inferred: bool = False
+    """Whether it ran no trials.
+
+    Its trials are then the same trainings with another num_gpus: their epochs count, their times do not
+    (docs/formulas.md §7).
+    """
     not_lent: int = 0
+    """For an inferred cell, how many of those trainings ran out of memory, which says nothing about more workers."""
 
     @cached_property
     def label(self) -> str:
@@ -419,9 +421,9 @@ def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """The cells that share the value of every swept key but the usual ones. settings: these keys and values."""
+    """The cells that share the value of every swept key but the usual ones."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # these keys and values
     cells: tuple[Cell, ...]
 
     @property

@@ -75,13 +75,10 @@ def order_rank(count: int, level: float = LEVEL) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """How far runs of a place scatter, pooled over all places.
+    """How far runs of a place scatter, pooled over all places."""
 
-    deviation: standard deviation of logarithms. freedom: of its variance.
-    """
-
-    deviation: float
-    freedom: int
+    deviation: float  # standard deviation of logarithms
+    freedom: int  # of its variance
 
     @classmethod
     def pooled(cls, places: Iterable[Mapping[str, Any]]) -> "Scatter | None":
@@ -140,11 +137,11 @@ def _end(end: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """An option with the figure that is compared, less being better, and its interval over seeds."""
+    """An option in a comparison."""
 
     label: str
-    figure: float
-    interval: Interval | None
+    figure: float  # what is compared; less is better
+    interval: Interval | None  # over seeds
     n_seeds: int
 
     def overlaps(self, other: "Contender") -> bool:

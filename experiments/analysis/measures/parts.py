@@ -72,10 +72,10 @@ def median(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Missing:
-    """A number that is not there. lack: what is wrong with it. why: a clause without a full stop."""
+    """A number that is not there."""
 
-    lack: Literal["not known", "not identified"]
-    why: str
+    lack: Literal["not known", "not identified"]  # what is wrong with it
+    why: str  # a clause without a full stop
 
     def __str__(self) -> str:
         return f"{self.lack}: {self.why}"

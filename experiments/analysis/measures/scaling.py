@@ -206,16 +206,12 @@ def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingAnswer:
-    """Whether more workers were faster than one at the same batch.
-
-    best, worst: timing rows of the smallest num_gpus above 1. most: the row of the largest speed-up, if it has more
-    workers than these. topic and text: the answer as `topic: text`.
-    """
+    """Whether more workers were faster than one at the same batch. It reads `topic: text`."""
 
     num_gpus: int
-    best: Row
-    worst: Row
-    most: Row | None
+    best: Row  # the fastest timing row of the smallest num_gpus above 1
+    worst: Row  # the slowest one
+    most: Row | None  # the row of the largest speed-up, if it has more workers than these
     topic: str
     text: str
 

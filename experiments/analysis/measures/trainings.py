@@ -37,42 +37,38 @@ Edge = Literal["lowest", "highest"]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training.
-
-    curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch, if it finished.
-    examples_per_step: the batch size, or less if an epoch ends in a smaller batch. noise: mean |G|² and tr Σ over the
-    epochs that have them. noise_steps: the steps of these epochs. status: how it ended. epoch_examples: the training
-    set's size, None if it was not recorded.
-    """
+    """One training."""
 
     num_gpus: int
     batch_size: int
     rate: float
     seed: int
-    curve: tuple[tuple[float, float], ...]
-    final: float | None
-    examples_per_step: float
-    noise: tuple[float, float] | None
-    noise_steps: int
-    status: str = "finished"
-    epoch_examples: float | None = None
+    curve: tuple[tuple[float, float], ...]  # (steps so far, value of the metric) after each epoch
+    final: float | None  # the metric after the last epoch, if it finished
+    examples_per_step: float  # the batch size, or less if an epoch ends in a smaller batch
+    noise: tuple[float, float] | None  # mean |G|² and tr Σ over the epochs that have them
+    noise_steps: int  # the steps of these epochs
+    status: str = "finished"  # how it ended
+    epoch_examples: float | None = None  # the training set's size, None if it was not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestRate:
     """The rate of the smallest median cost over seeds.
 
-    edge: whether it is the lowest or highest of its grid, which makes it and its costs bounds. A single rate is the
-    lowest. rates: how many were tried. costs: its own, by seed. fair: a cost a seed that choosing the rate does not
-    flatter (`fair_costs`). low, high: the range in which the best rate lies. It holds the neighbouring rates that
-    can't be told apart from it, and reaches half way to the next ones.
+    `low` to `high` is the range in which the best rate lies. It holds the neighbouring rates that can't be told apart
+    from it, and reaches half way to the next ones.
     """
 
     rate: float
     edge: Edge | None
-    rates: int
-    costs: tuple[float, ...]
-    fair: tuple[float, ...]
+    """Whether it is the lowest or highest of its grid, which makes it and its costs bounds.
+
+    A single rate is the lowest.
+    """
+    rates: int  # how many were tried
+    costs: tuple[float, ...]  # at this rate, by seed
+    fair: tuple[float, ...]  # a cost a seed that choosing the rate does not flatter (`fair_costs`)
     low: float
     high: float
 
@@ -89,18 +85,14 @@ class BestRate:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPoint:
-    """Steps to a target at one batch size.
-
-    best: None if the target was not reached. upper_bound: at the best rate a seed met the target within its first
-    epoch, whose steps then stand for it. stopped: seeds that were stopped before the target, at the best rate or, if
-    there is none, at any rate; they are left out.
-    """
+    """Steps to a target at one batch size."""
 
     batch_size: int
     examples_per_step: float
-    best: BestRate | None
-    upper_bound: bool
+    best: BestRate | None  # None if the target was not reached
+    upper_bound: bool  # at the best rate a seed met the target within its first epoch, whose steps then stand for it
     stopped: int = 0
+    """Seeds stopped before the target, at the best rate or, if there is none, at any rate; they are left out."""
 
     @property
     def measured(self) -> bool:

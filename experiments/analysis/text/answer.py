@@ -34,9 +34,9 @@ FLAG_OF_VERDICT = {"oversubscribed": "oversubscribed", "disturbed": "shared_node
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the answer. topic: what it is about; empty if the text stands alone."""
+    """A line of the answer."""
 
-    topic: str
+    topic: str  # what it is about; empty if the text stands alone
     text: str
 
     def __str__(self) -> str:

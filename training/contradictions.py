@@ -13,7 +13,7 @@ from scalestudy.training.registry import INEXACT_SYNCS, OPTIMIZERS
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two keys of a training whose values do not go together. The problem is told at the first one."""
+    """Two keys of a training whose values do not go together. The first is reported."""
 
     key: str
     applies: Callable[[Any], bool]

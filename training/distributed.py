@@ -160,7 +160,7 @@ def is_first_to_say(text: str) -> bool:
 
 
 def check_process_group(worker: Worker) -> None:
-    """Raise ValueError if the worker's rank and world size differ from those of the process group."""
+    """Raise ValueError if the worker's rank and world size differ from the process group's."""
     if worker.world_size == 1:
         return
     if not dist.is_initialized():

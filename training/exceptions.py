@@ -100,7 +100,7 @@ def _is_short_of_memory() -> bool:
 def is_device_lost(error: BaseException) -> bool:
     """Whether an exception says that this process can't use its GPU any more, and another process may.
 
-    The GPU has failed, which the kernel's log tells as an Xid, or has ended the process's work on it. A device-side
+    The GPU has failed, which the kernel's log reports as an Xid, or has ended the process's work on it. A device-side
     assert ends that too, but is a check of the code's own, such as of a label: it would fail again.
     """
     if not isinstance(error, RuntimeError):

@@ -28,7 +28,7 @@ class Stage:
 
 
 class Pulse:
-    """The stage that a training is in. A reader takes `stage` once; its fields then belong together.
+    """The stage that a training is in. A reader reads `stage` once; its fields then belong together.
 
     The loop counts by adding to an attribute, which costs a step nothing that could be measured.
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
-"""What a record says of the machine; MLflow shows names that begin with `system/` in a tab of their own."""
+"""What a record says of the machine. MLflow shows names that begin with `system/` in a separate tab."""
 SYSTEM = "system/"
 AT_TARGET = "at_{:g}_seconds"
 """The time to the hardest target under a name that MLflow's lists, which are sorted, show first."""

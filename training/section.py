@@ -2,7 +2,7 @@
 
 A section is a frozen pydantic model. Nothing is coerced: "2" is not 2, 1 is not true, 2.0 is no whole number and NaN is
 no number. Two forms of plain data are read: a list where a tuple is meant, and a whole number where a float is meant.
-Every problem names field, value and remedy, and all problems of a section are told together.
+Every problem names field, value and remedy, and all problems of a section are reported together.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _without(data: Any, locations: list[Location], here: Location = ()) -> Any:
 
 
 def field_name(location: Location) -> str:
-    """Return the dotted path of a value, without positions in lists: the value itself tells which item it is."""
+    """Return the dotted path of a value, without positions in lists: the value itself shows which item it is."""
     return ".".join(part for part in location if isinstance(part, str))
 
 
@@ -317,7 +317,7 @@ def did_you_mean(wrong_one: object, names: Collection[str]) -> str:
 def as_list(value: Any) -> str | None:
     """Return the list to write in place of a value that is none: `[64, 128]` for "64, 128", `[0.9]` for "90%".
 
-    None for a mapping, null and empty or long text, of which no list can be told.
+    None for a mapping, null and empty or long text, which no list can hold.
     """
     if isinstance(value, str):
         items = [_item(part) for part in re.split(r"[,\s]+", value) if part]
@@ -410,7 +410,7 @@ class BuiltIn:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a field's type is a section with keys of its own."""
+    """Whether a field's type is a section with further keys."""
     return isinstance(kind, type) and issubclass(kind, Section)
 
 

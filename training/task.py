@@ -126,10 +126,10 @@ def tokens_of(task: Task, batch: Tree) -> Number:
 class ShardLoss(nn.Module):
     """The module that a gradient strategy may wrap: a shard's batch -> (its loss sum, its weight).
 
-    A strategy sums gradients. What a loss sum is divided by has to be summed beside them, and must not cost a
-    collective of its own. So it travels as a gradient: `weight` is a parameter of zeros that adds weight · 0 to the
-    loss, and its gradient is the weight. Rejected: to sum the weight before backward, a wait in every step. A task that
-    counts examples has none of this (`weight` is None): the loop knows its weights beforehand.
+    A strategy sums gradients. The loss sum's divisor has to be summed beside them, and must not cost a further
+    collective. So it travels as a gradient: `weight` is a parameter of zeros that adds weight · 0 to the loss, and its
+    gradient is the weight. Rejected: to sum the weight before backward, a wait in every step. A task that counts
+    examples has none of this (`weight` is None): the loop knows its weights beforehand.
 
     An empty shard gives a zero that depends on every parameter. Its backward makes zero gradients everywhere and runs
     DistributedDataParallel's hooks, so the worker takes part in every collective. Rejected: to send an empty batch

@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) 
 
 
 def aside_prefix(path: str) -> str:
-    """Return how the names of a path's temporary files start; ASIDE_CHARACTERS that tell the writers apart follow."""
+    """Return how the names of a path's temporary files start; ASIDE_CHARACTERS that distinguish the writers follow."""
     return f".{path.rpartition('/')[2]}."
 
 

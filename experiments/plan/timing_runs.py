@@ -4,8 +4,8 @@ Trials that share a node disturb each other's timings. So each kind of step gets
 themselves, and timings are taken from these (docs/concepts.md: Timed alone). A kind of step is one combination of the
 swept parameters that change the time of a step.
 
-Within a run steps are alike, and between runs they differ: memory lies elsewhere, a neighbour came or went. So each
-kind of step is timed by runs that were started apart, with those of other kinds between them.
+Within a run steps take the same time, and between runs they differ: memory lies elsewhere, a neighbour came or went. So
+each kind of step is timed by separate runs, with runs of other kinds between them.
 """
 
 import json

@@ -119,7 +119,7 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
     """Return label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
 
     seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds: median. memory: bytes, the
-    largest peak of a worker. inferred: whether it has no trainings of its own.
+    largest peak of a worker. inferred: whether its cell was not trained itself.
     """
     metric, rows = metric_of(summary["study"]), summary["cells"]
     keys = [*SIZE_KEYS, *other_parameters(summary)]

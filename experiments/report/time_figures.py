@@ -123,7 +123,7 @@ def _time_words(row: Row, flagged: Mapping[str, Row]) -> str:
 def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row], trained: Sequence[Row]) -> str:
     """Say between which times the target is reached, and how many seeds missed it.
 
-    trained: the rows of cells with trainings of their own.
+    trained: the rows of cells that were trained themselves.
     """
     times = [row for row in best.values() if row["seconds"] is not None]
     soonest, latest = min(times, key=_seconds), max(times, key=_seconds)

@@ -1,6 +1,6 @@
 """A spec from a file, the catalogue or the template.
 
-All problems are told at once, before anything is started or written.
+All problems are reported at once, before anything is started or written.
 """
 
 import copy

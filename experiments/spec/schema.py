@@ -36,7 +36,7 @@ def json_schema() -> Schema:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Makes no titles of the names of fields: an editor shows the name anyhow."""
+    """A generator without titles made from fields' names: an editor shows the name anyhow."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -99,7 +99,7 @@ def sweep_keys() -> list[str]:
 
 
 class _Reader:
-    """Checks the values of a raw sweep. Collects every problem, so that all are told at once."""
+    """A check of the values of a raw sweep, which collects all problems to report them at once."""
 
     def __init__(self) -> None:
         self.problems: list[InitErrorDetails] = []

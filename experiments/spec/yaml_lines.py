@@ -67,7 +67,7 @@ def read_yaml(text: str) -> Document:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes and leaves every plain scalar untagged. `_plain_scalar` decides its type."""
+    """A composer that leaves every plain scalar untagged. `_plain_scalar` decides its type."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and shape)
 
@@ -76,7 +76,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Builder:
-    """Turns composed nodes into plain data. Notes lines and problems in the document."""
+    """A builder of plain data from composed nodes. It notes lines and problems in the document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

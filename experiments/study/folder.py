@@ -20,8 +20,8 @@ MODEL_FILE = "model.pt"
 class Mirror(Protocol):
     """The storage of a study whose folder here is only a working copy, such as a bucket.
 
-    Names are those of the folder's files, such as `journal/00000001.json`. A call returns when the whole data is
-    stored. All calls raise OSError if the storage fails.
+    Names are the folder's file names, such as `journal/00000001.json`. A call returns when the whole data is stored.
+    All calls raise OSError if the storage fails.
     """
 
     @property
@@ -276,7 +276,7 @@ class StudyFolder:
     def measured_trials(self) -> list[dict[str, Any]]:
         """Return the ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
 
-        The plan does not list timing runs. Each has those of a planned trial with the same kind of step.
+        The plan does not list timing runs. Each has the parameters of a planned trial with the same kind of step.
         """
         trials = self.read_plan().trials
         planned = {trial.trial_id: trial for trial in trials}

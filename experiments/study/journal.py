@@ -18,9 +18,9 @@ from scalestudy.training.whole_file import written_aside
 logger = logging.getLogger(__name__)
 
 DURABLE = frozenset({"study", "suggested", "ended"})
-"""Types of entries that are synced to the disk. After a power cut the trials tell the others again."""
+"""Types of entries that are synced to the disk. After a power cut the trials report the others again."""
 DIGITS = 8
-"""Of a file's name; their order is that of the entries."""
+"""Digits of a file's name. Names sort in the order of the entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Journal:
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries with a greater number than `after`, in order.
 
-        Skips a file that a lost machine left torn: its trial goes on from before it, and tells the event again.
+        Skips a file that a lost machine left torn: its trial resumes before the event, and reports it again.
         """
         for number in sorted(number for number in self._numbers() if number > after):
             file = self._folder / f"{number:0{DIGITS}}.json"

@@ -57,7 +57,7 @@ def check_part_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What tells one file of a checkpoint from any other bytes."""
+    """What distinguishes one file of a checkpoint from any other bytes."""
 
     name: str  # within the checkpoint
     size_bytes: int
@@ -79,7 +79,7 @@ class PartSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All that is needed to judge and read a checkpoint's other files. Raises ValueError for unfit values."""
+    """What is needed to judge and read a checkpoint's other files. Raises ValueError for unfit values."""
 
     number: int  # grows from checkpoint to checkpoint of a training; no number is used twice
     world_size: int  # ranks that wrote it

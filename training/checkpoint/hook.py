@@ -80,8 +80,8 @@ class Checkpoints(Hook):
     def find(self, config: TrainConfig, worker: Worker) -> Choices | None:
         """Find the last whole checkpoint; return the training's choices if the world size is unchanged.
 
-        Rank 0 looks and tells the others. Raises ValueError, on every rank, if the newest checkpoint is of another
-        training, or the store fails.
+        Rank 0 reads it and sends it to the others. Raises ValueError, on every rank, if the newest checkpoint is of
+        another training, or the store fails.
         """
         said = "failed"
         if worker.rank == 0:

@@ -79,7 +79,7 @@ def choices_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) 
 def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], period: int) -> None:
     """Put the trial where it was, in `period`. `parts`: of all ranks of the checkpoint, by rank.
 
-    Raises ValueError if the parameters are those of another model.
+    Raises ValueError if the parameters belong to another model.
     """
     same_world = len(parts) == trial.worker.world_size
     mine = parts[trial.worker.rank] if same_world else parts[0]

@@ -173,7 +173,7 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 class _Stored:
-    """Stands for every NumPy object of a pickle: keeps the arguments, and makes nothing of them."""
+    """A stand-in for every NumPy object of a pickle: it keeps the arguments, and makes nothing of them."""
 
     state: tuple[Any, ...] = ()
 
@@ -185,7 +185,7 @@ class _Stored:
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Knows the names in a pickled array of bytes, and refuses all others."""
+    """An unpickler that knows the names in a pickled array of bytes, and refuses all others."""
 
     _NAMES = frozenset({"numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"})
 

@@ -1,7 +1,7 @@
 """A trial's data, as near its device as it fits, and augmented.
 
-Augmentation takes its random numbers from a hash of (seed, epoch, example's index) alone. So an example is changed
-alike at any world size, in any batch, on any device. Rejected: a torch.Generator, whose numbers depend on the position
+Augmentation takes its random numbers from a hash of (seed, epoch, example's index) alone. So an example is changed the
+same at any world size, in any batch, on any device. Rejected: a torch.Generator, whose numbers depend on the position
 in a batch, on the batches before and on the kind of device.
 
 Shapes: n training and m test examples, N of them in a batch, C channels, H × W pixels.

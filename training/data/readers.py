@@ -1,7 +1,7 @@
 """Batches on their way to the device.
 
 They come from tensors that live there, from tensors in the host's memory, or from a user's map-style data set. These
-three ways give the same batches to the bit. An iterable data set has an order of its own, and no length.
+three ways give the same batches to the bit. An iterable data set sets its order, and has no length.
 
 Shapes: n examples, N of them in a batch, C channels.
 """
@@ -230,7 +230,7 @@ class DatasetReader(_UserReader):
 
 
 class StreamReader(_UserReader):
-    """A user's iterable data set: every rank reads all of it and drops what is others', or reads its own part.
+    """A user's iterable data set: every rank reads all of it and drops the others' examples, or reads its part.
 
     Loader processes read all of it too; each makes one batch in so many. So every number of them gives the same
     batches, and more than one is seldom faster.
@@ -272,7 +272,7 @@ class StreamReader(_UserReader):
     def go_on(self, places: Sequence[Place]) -> None:
         """Go on where a checkpoint's ranks were, by rank. One stream for all ranks goes on at the farthest place.
 
-        Raises InputError if the ranks had parts of their own, and were another number.
+        Raises InputError if the ranks had separate parts, and were another number.
         """
         if not self._has_parts:
             self.place = max(places, key=lambda place: place.example)
@@ -430,7 +430,7 @@ def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Of a stream the examples first + k · stride … first + k · stride + size - 1, for k from 0."""
+    """The examples of a stream first + k · stride … first + k · stride + size - 1, for k from 0."""
 
     first: int
     size: int

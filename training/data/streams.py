@@ -41,7 +41,7 @@ class Place:
 
 
 class Passes:
-    """A user's iterable data set, or a rank's part of one, whose streams all begin alike."""
+    """A user's iterable data set, or a rank's part of one. All its streams begin the same way."""
 
     def __init__(self, dataset: Any, what: str) -> None:
         """`dataset`: no pass of it is begun; `what`: names it in messages."""
@@ -51,7 +51,7 @@ class Passes:
 
     @property
     def shards_itself(self) -> bool:
-        """Whether the data set can give each worker a part of its own."""
+        """Whether the data set can give each worker a separate part."""
         return callable(getattr(self.dataset, "shard", None))
 
     def part(self, rank: int, world_size: int) -> Passes:
@@ -100,7 +100,7 @@ class Stream:
             return list(self._next(most))
 
     def skip(self, count: int) -> None:
-        """Read so many examples, and drop them."""
+        """Read `count` examples, and drop them."""
         if count:
             with self._reading():
                 self._drop(count)

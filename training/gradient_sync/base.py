@@ -95,7 +95,7 @@ class GradientSync:
         """Make every `.grad` the sum over the workers, if backward did not. Called after the last backward."""
 
     def divide_by_weight(self) -> None:
-        """Make the gradients of a sum of losses those of a mean, for a task whose weights no plan knows.
+        """Turn gradients of a sum of losses into gradients of the mean, for a task whose weights no plan knows.
 
         Called after `synchronise`; does not wait for the device. Gradients become NaN where the weights of the batch
         sum to 0 or less, or where one is not finite.

@@ -14,7 +14,7 @@ LOOK_SECONDS = 0.05  # about, from one look to the next, so that a diverged or s
 class Guard:
     """Two numbers on the device: whether a gradient was not finite, and how many steps are skipped since.
 
-    Once `found` is 1 it stays 1, so parameters and optimizer stay those of the last good step. PyTorch's fused
+    Once `found` is 1 it stays 1, so parameters and optimizer keep the values of the last good step. PyTorch's fused
     optimizers read it on the device (`found_inf`, made for gradient scaling). For others it is read in every step. The
     host learns of it in `look`.
     """

@@ -43,8 +43,8 @@ def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], ba
     """Estimate as McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1), for parts of any sizes.
 
     `part_sq_norms`: |g_i|² of each part; `part_sizes`: its b_i; `batch_sq_norm`: |ḡ|². Over the parts with examples, L
-    is the mean of |g_i|² and 1/h that of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is linear:
-    means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
+    is the mean of |g_i|² and 1/h the mean of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is
+    linear: means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
     """
     filled = [(square, size) for square, size in zip(part_sq_norms, part_sizes, strict=True) if size]
     if len(filled) < 2:

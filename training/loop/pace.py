@@ -1,4 +1,4 @@
-"""How often all ranks look at something together: a look costs a collective, so not in every step."""
+"""How often all ranks check something together: a check costs a collective, so not in every step."""
 
 from __future__ import annotations
 

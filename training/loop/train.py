@@ -85,11 +85,11 @@ def train(
     With `config.max_steps` make at most that many steps and no evaluation. Such a training is run to be timed; it goes
     on until `config.min_seconds` are timed.
 
-    `on_epoch`: called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
-    what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
-    One process may call it many times. Each call gives the losses and accuracies of a fresh process (on a CPU, to the
-    bit). Raises InputError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
-    user's code pass through.
+    `on_epoch`: called on rank 0 with each period's reduced record, first with the records of a resumed training.
+    `choices`: what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from
+    another thread. One process may call it many times. Each call gives the losses and accuracies of a fresh process (on
+    a CPU, to the bit). Raises InputError if settings, data and model do not fit together, DataError for missing data.
+    Exceptions of a user's code pass through.
     """
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)

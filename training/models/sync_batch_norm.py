@@ -25,7 +25,7 @@ _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class SynchronisedBatchNorm(_BatchNorm):
-    """Batch normalisation whose mean and variance, and their gradients, are those of all workers' examples together.
+    """Batch normalisation over all workers' examples together, in mean, variance and their gradients.
 
     Running statistics are equal on every rank, and equal to one device's (variance over M - 1). Every rank must run it,
     with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's own and sends nothing. Under

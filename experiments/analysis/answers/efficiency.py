@@ -253,8 +253,8 @@ def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optim
     Returns:
         `{value, low, high, identified, optimizer, steps, by_batch, why}`. value is null, with a why, if a mean is not
         above zero; identified is false, with a why, if the interval has no ends. low, high: 90 %, Fieller's, over
-        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: those of the epochs
-        that were measured, of which training samples some. by_batch: if its values differ, the noise scale is no
+        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: the steps of the
+        measured epochs, of which training samples some. by_batch: if its values differ, the noise scale is no
         single number.
     """
     measured = [

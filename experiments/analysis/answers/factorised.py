@@ -2,7 +2,7 @@
 
 Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
 run. `cells.gather` makes such inferred cells. Here they are compared with the held-out cells, which were run in full,
-and the study's cost with that of the whole grid.
+and the study's cost with the whole grid's.
 
 Cells are held out when the trainings have ended. Chosen before the start, one might be a cell whose training missed
 every target or was stopped early, which leaves little to compare.

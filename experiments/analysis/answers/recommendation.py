@@ -80,7 +80,7 @@ def recommend(
         evidence: `{cells (labels), seeds, kind}`. ties: labels of the cells that it can't be told apart from,
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
         that was not timed. settle: `{label, seeds, worker_seconds}`: so many more seeds of that cell and of the fastest
-        would tell whether it is near enough; null if there is no such cell.
+        would show whether it is near enough; null if there is no such cell.
     """
     metric = StudyMetric.of(spec.workload)
     cells = gather(plan, trials, metric)
@@ -154,7 +154,7 @@ def choose(
 
 
 class _Choosing:
-    """Turns options into rows of the recommendation, with their evidence, ties and caveats.
+    """The maker of the recommendation's rows from options, with their evidence, ties and caveats.
 
     cells: those that may be chosen. every: all cells of the study.
     """

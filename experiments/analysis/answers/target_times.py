@@ -44,8 +44,8 @@ def times_to(
 ) -> dict[float, TargetTimes]:
     """Time all cells to each target: measured, and estimated from all cells of a combination together.
 
-    Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, worker_seconds, cost
-    and interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
+    Rows come from `targets.target_row`, with what was measured as `measured_seconds`; seconds, worker_seconds, cost and
+    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
     if not targets:
         return {}

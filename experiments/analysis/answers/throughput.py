@@ -231,8 +231,7 @@ def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
         beta_n are null unless workers spanned nodes. data_seconds is the median over the sizes with their range; the
         other constants are fitted beside each size's own. median_error is the law's relative error at sizes that it was
         not fitted to, null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats
-        explain, so that
-        intervals are those of the sizes.
+        explain, so that intervals are over the sizes.
 
         A point has `num_gpus`, `batch_size`, `per_worker_batch` (as timed, since the last step of an epoch may be
         smaller), `nodes` and `across_nodes`, `data_seconds`, measured_seconds (geometric mean of n repeats, one that is

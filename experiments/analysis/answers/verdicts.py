@@ -1,9 +1,9 @@
 """Why it does not get faster: verdicts, each with its evidence, threshold and remedy (docs/formulas.md §8).
 
-Verdicts on the timings themselves (`DOUBTS`) look at all of them. Causes (`CAUSES`) are looked for where the
-recommended cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker,
-they are looked for also at the next larger num_gpus at its batch size, which tells why more workers are not
-recommended. The worst of many noisy places would always show some cause.
+Verdicts on the timings themselves (`DOUBTS`) judge all of them. Causes (`CAUSES`) are searched where the recommended
+cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker, they are
+looked for also at the next larger num_gpus at its batch size, which shows why more workers are not recommended. The
+worst of many noisy places would always show some cause.
 """
 
 import math
@@ -26,7 +26,7 @@ FIXED_SHARE = 0.5
 STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
 SURE = 0.94
-"""Of the intervals: at 90 % so many figures are judged that a healthy study has a verdict too often."""
+"""Level of the intervals. At 90 %, with so many figures judged, a healthy study gets a verdict too often."""
 SHARDED_HALFWAY = 0.5
 """Above this point between falling with the workers and staying constant, steps count as not falling."""
 Verdict = dict[str, Any]

@@ -31,7 +31,7 @@ NEGLIGIBLE = 0.1
 """A parameter that may be zero is known well enough if half its interval changes no prediction by more than this
 share. It is then too small to matter."""
 UNBOUNDED = 1.0
-"""If half an interval changes some prediction by more than this share, it is beyond what a slope can tell."""
+"""If half an interval changes some prediction by more than this share, a slope can't describe it."""
 MISFIT_LEVEL = 0.99
 """Quantile of F above which places differ from the law by more than their repeats explain."""
 LEAST_NOISE = 1e-4
@@ -41,7 +41,7 @@ SETTLED = 0.05
 """Measurements are clipped anew until none moves by this share of their scatter."""
 TOLERANCE = 1e-10
 UNSEEN = 1e-8
-"""Singular values below this can't be told from errors of differences."""
+"""Singular values below this may be errors of differences."""
 STEP = 1e-6
 """Slopes are taken over differences of this share of a parameter, or of its start if it has almost vanished."""
 NEXT_TO_ZERO = 1e-6
@@ -248,7 +248,7 @@ def _noise(between: float, within: float, places: int, repeats: int, least: floa
 
     between, within: sums of squares of places around the law, and of repeats around their place, with so many degrees
     of freedom. least: standard deviation that repeats have at least. If places scatter more than their repeats explain,
-    the law is not quite true, and repeats of one place miss it together. Then only the places tell how far off it is.
+    the law is not quite true, and repeats of one place miss it together. Then only the places show how far off it is.
     """
     if places + repeats < 1:
         return 0.0, 0, False

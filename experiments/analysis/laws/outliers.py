@@ -1,10 +1,10 @@
 """Measurements that are far off, kept from moving a law or an estimate.
 
-For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to tell,
+For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to show it,
 what is far from the law is clipped, and counts as if it were nearer (Huber 1981). A place that is off at all its
-repeats is not touched, so that a law that is not true can be told. For an estimate of a place, its repeats are clipped,
-which does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run
-makes it slow.
+repeats is not touched, so that a law that is not true shows. For an estimate of a place, its repeats are clipped, which
+does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run makes it
+slow.
 """
 
 import math
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 ENOUGH_REPEATS = 3
-"""From so many on, repeats of a place tell which of them is an outlier."""
+"""With this many repeats or more, a place shows which of them is an outlier."""
 OUTLIER = 6.0
 """Standard deviations from the median of its place beyond which a repeat is left out."""
 CLIPPED = 2.5
@@ -64,7 +64,7 @@ def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
 
 
 def _scatter(repeats: Sequence[Vector]) -> float | None:
-    """Return the robust standard deviation of a repeat around its place, or None where too few tell."""
+    """Return the robust standard deviation of a repeat around its place, or None if too few repeats show it."""
     off = [np.sort(np.abs(each - np.median(each))) for each in repeats if len(each)]
     off = [each * math.sqrt(PAIR) if len(each) == PAIR else each for each in off]
     known = np.concatenate([np.empty(0), *(each[len(each) % 2 :] for each in off)])  # not the median itself

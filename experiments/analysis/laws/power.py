@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, 
 
 LEAST_POINTS = 3
 WIDEST_EXPONENT = 1.0
-"""Length of the exponent's interval above which it is not identified: it can't tell a constant from a linear law."""
+"""Length of the exponent's interval above which it is not identified: a constant and a linear law may both fit."""
 LEAST_PAIRS = 2
 NEXT_TO_ZERO = 1e-15
 """A mean denominator up to this share of the mean numerator counts as zero."""

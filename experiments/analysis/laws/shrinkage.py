@@ -29,7 +29,7 @@ LIKELY_NOISE, NOISE_FACTOR = 0.12, 0.8
 LIKELY_DEVIATION, DEVIATION_FACTOR = 0.03, 0.6
 """The same of the cells' deviations from the law."""
 GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
-"""Standard deviations of the groups' effects that are tried, over that of the noise."""
+"""Standard deviations of the groups' effects that are tried, over the noise's."""
 NO_EFFECT = 1e-6
 SLOPE_STEP = 1e-4
 NEGLIGIBLE_WEIGHT = 1e-4
@@ -96,7 +96,7 @@ class Shrunk:
 
     @cached_property
     def scatter(self) -> float:
-        """The same of a measurement in a group of its own: noise and the group's effect together."""
+        """The same for a measurement that is alone in its group: noise and the group's effect together."""
         both = [math.log(math.hypot(point.noise, point.effect)) for point in self.points]
         return math.exp(float(np.average(both, weights=self.weights)))
 

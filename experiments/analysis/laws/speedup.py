@@ -28,11 +28,13 @@ from scalestudy.experiments.analysis.laws.least_squares import (
 )
 
 LEAST_SERIAL_SIZES = 3
-"""A serial part is fitted to so many numbers of workers: a curve of two constants through two points shows nothing."""
+"""A serial part is fitted to at least so many numbers of workers: a curve of two constants through two points shows
+nothing.
+"""
 LEAST_USL_SIZES = 4
 """The law has three constants, so fewer numbers of workers are reported, not fitted."""
 FURTHEST = 4
-"""How many times the workers timed a law is followed: beyond, laws that fit the timings alike say anything."""
+"""How many times the workers timed a law is followed: beyond, laws that fit the timings equally well say anything."""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
 MEASURE = "time more numbers of workers, and larger ones"

@@ -1,9 +1,9 @@
 """The time of a step where nothing near was timed.
 
-Several laws may fit the timings alike, and part beyond them: there an interval holds what every law says that the
-timings do not reject. Among all coefficients zero or above, and overlaps that fit about as well as the best, these are
-the laws whose sum of squares is at most t² variances above the least: the interval is that of the profile likelihood.
-No overlap is taken where it fits as well as any.
+Several laws may fit the timings equally well and differ beyond them: there an interval holds what every law says that
+the timings do not reject. Among all coefficients zero or above, and overlaps that fit about as well as the best, these
+are the laws whose sum of squares is at most t² variances above the least: the interval is the profile likelihood's. No
+overlap is taken where it fits as well as any.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The law of a step's time, fitted to timings: its constants, what they identify, and the time of any other step.
 
-The law and its terms are those of `step_terms`, chosen by `step_choice`; far from the timings, `step_beyond` says what
-else they allow.
+`step_terms` has the law and its terms, `step_choice` chooses them; far from the timings, `step_beyond` says what else
+they allow.
 
 Shapes: n places measured, c coefficients, p constants fitted.
 """
@@ -46,7 +46,7 @@ from scalestudy.experiments.analysis.laws.step_terms import (
 LEAST_OVERLAP = 1.3
 """Where the fit of gamma begins, unless a larger one was found: at 1 itself its slope is zero."""
 MOST_HELD_OUT = 40
-"""At most so many places are held out one by one, evenly spread if there are more."""
+"""How many places are held out one by one at most, evenly spread."""
 MEASURE: Mapping[str, str] = {
     "alpha_c": "time smaller batches per worker",
     "beta_c": "time larger batches per worker",

@@ -2,7 +2,7 @@
 
 A cell is one choice of swept values; its trials differ in the seed. A combination is the cells that differ only in
 num_gpus, batch size and learning rate. Any other swept key (gradient_sync, the optimizer …) may change both the time of
-a step and what a step learns, so each combination has laws of its own.
+a step and what a step learns, so each combination has separate laws.
 """
 
 import json
@@ -121,7 +121,7 @@ class Cell:
 
     @property
     def own(self) -> tuple[Trial, ...]:
-        """Its trials, without those of another num_gpus."""
+        """Its trials that ran with its num_gpus: none if it is inferred."""
         return () if self.inferred else self.trials
 
     @property
@@ -131,7 +131,7 @@ class Cell:
 
     @property
     def flags(self) -> list[str]:
-        """Every flag of some trial, sorted. Flags of timings are those of the timing runs if there are any."""
+        """Every flag of some trial, sorted. If there are timing runs, flags of timings come from them alone."""
         flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
         if self.timings:
             flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.get("flags") or ()}
@@ -145,7 +145,7 @@ class Cell:
 
     @property
     def nodes(self) -> int:
-        """On how many nodes the workers were of the trials that its times are from."""
+        """The number of nodes of the workers that its times come from."""
         timed = self.timings if self.timings and self.timed else self.own
         return max((nodes_of(trial) for trial in timed if timed_epochs(trial)), default=1)
 

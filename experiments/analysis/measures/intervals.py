@@ -20,13 +20,13 @@ from scalestudy.experiments.analysis.measures.parts import finite, missing, posi
 ENOUGH_SEEDS = 5
 """From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
 SHOWN_TIES = 20
-"""A choice lists at most so many of them, and says how many there are."""
+"""A choice lists at most so many ties, and says how many there are."""
 LEAST_SEEDS = 2
 """One seed has no interval. Whether it differs is then not known, which is no tie."""
 LEAST_RUNS = 2
 """Runs of a place from which on they scatter."""
 MEDIAN_ERROR = math.pi / 2
-"""Variance of a median of normal values over that of their mean. Of two values both are the same."""
+"""Variance of a median of normal values over their mean's. Of two values both are the same."""
 Interval = Mapping[str, Any]
 """kind (range, t or order), low and high; a null end is infinite."""
 

@@ -296,11 +296,11 @@ def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, floa
 
 
 def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether the seeds can't tell another rate's costs from those of the best.
+    """Whether the seeds can't tell another rate's costs from the best's.
 
     If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
-    the same parameters at both. Fewer are alike if their ranges overlap, a single one always. A rate at which half of
-    the seeds missed is never alike.
+    the same parameters at both. Fewer count as equal if their ranges overlap, a single one always. A rate at which half
+    of the seeds missed never does.
     """
     if not math.isfinite(statistics.median(other.values())):
         return False

@@ -26,7 +26,7 @@ STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "fa
 """How trials end. A scheduler has stopped those that are `stopped`; those `at_target` had reached the study's hardest
 target, with which `targets.stop` ends a training."""
 CUT = ("at_target", "stopped")
-"""Statuses of trainings that ended before their last epoch, so that their last metric is not that of a whole one."""
+"""Statuses of trainings that ended before their last epoch, so that their last metric is no whole training's."""
 COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
 EPOCHS_WITHOUT_FIRST = 3
@@ -34,12 +34,14 @@ EPOCHS_WITHOUT_FIRST = 3
 WITHOUT_FIRST = "without_first_epoch"
 """Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
 ON_MORE_NODES = "on_more_nodes"
-"""Key that `usable` adds to a trial whose workers were on more nodes than those of another trial like it. The network
-between them slows such a trial, so that it gives no timings."""
+"""Key that `usable` adds to a trial whose workers were on more nodes than another trial of its kind.
+
+The network between them slows such a trial, so that it gives no timings.
+"""
 
 
 class Epochs(list[Mapping[str, Any]]):
-    """Epochs that `epochs_of` has put in order already. What is asked of them often is worked out once."""
+    """Epochs that `epochs_of` has put in order. Figures that are asked for often are computed once."""
 
     @cached_property
     def with_time(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What would tell more than a study could, and what it takes, in one line."""
+"""What would answer more than the study did, and what it takes, in one line."""
 
 from collections.abc import Mapping
 from typing import Any
